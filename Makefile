@@ -1,0 +1,41 @@
+# Two commands: `make demo` and `make test`. Both make a virtual environment first, once.
+PYTHON ?= python3
+VENV ?= .venv
+BIN = $(VENV)/bin
+STAMP = $(VENV)/.installed
+DEV_STAMP = $(VENV)/.installed-dev
+# Silence progress and version notices; the pinned torch is a CPU build where the index has one.
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+
+.PHONY: demo test lint format docs clean
+
+demo: $(STAMP)
+	$(BIN)/coterie run
+
+test: $(DEV_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered
+
+lint: $(DEV_STAMP)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(DEV_STAMP)
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torch goes first and alone: with it in place nothing later can pull another build.
+$(STAMP): $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) "$$(grep '^torch==' constraints.txt)"
+	$(PIP) --constraint constraints.txt --editable .
+	touch $@
+
+$(DEV_STAMP): $(STAMP)
+	$(PIP) --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage htmlcov
