@@ -1,0 +1,29 @@
+"""The errors a user can cause: each is one line that says what was given, what was expected and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class CoterieError(Exception):
+    """Base of every error raised on purpose; the command prints it as one line and exits with code 2."""
+
+
+class ConfigError(CoterieError):
+    """An option is unknown, of the wrong type, out of range, or does not go with another one."""
+
+
+class DataError(CoterieError):
+    """Data is missing, damaged, or cannot make the federation that was asked for."""
+
+
+class RunError(CoterieError):
+    """A run folder is in use, belongs to another run, is damaged, or a run cannot go on."""
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """A sentence that names the closest known word, or all of them when none is close."""
+    known = sorted(known)
+    close = difflib.get_close_matches(given, known, n=1, cutoff=0.5)
+    return f"did you mean {close[0]!r}?" if close else f"known: {', '.join(known)}"
