@@ -1,0 +1,165 @@
+"""Downloads a data set from its public address: resumes, checks the published checksum, unpacks."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import http.client
+import os
+import shutil
+import tarfile
+import urllib.error
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path, PurePosixPath
+from typing import IO
+from urllib.parse import urlsplit
+
+from coterie.data.catalog import BY_HAND, CATALOG, Download
+from coterie.errors import DataError, did_you_mean
+
+Progress = Callable[[str, int, int | None], None]
+"""Called with the file's name, the bytes it has so far, and the bytes it will have where the server says so."""
+
+CHUNK = 1 << 18
+TIMEOUT_SECONDS = 30
+
+
+def fetch(
+    name: str,
+    data_dir: Path,
+    progress: Progress | None = None,
+    base_url: str | None = None,
+    catalog: Mapping[str, Sequence[Download]] = CATALOG,
+) -> None:
+    """Downloads the data set `name` into `data_dir`; files that are there and right are not fetched again.
+
+    `base_url` replaces the scheme and host of every address, for a mirror that keeps the same paths.
+    """
+    if name in BY_HAND and name not in catalog:
+        raise DataError(f"{name!r} cannot be fetched, {BY_HAND[name]}")
+    if name not in catalog:
+        raise DataError(f"no data set {name!r}: {did_you_mean(name, [*catalog, *BY_HAND])}")
+    for item in catalog[name]:
+        url = item.url if base_url is None else base_url.rstrip("/") + urlsplit(item.url).path
+        try:
+            _fetch_one(item, url, data_dir / item.folder, progress)
+        except OSError as error:  # what is left after the network's own errors: a full disk, a folder not writable
+            raise DataError(
+                f"{name}: cannot write to {data_dir / item.folder} ({error}): check space and rights"
+            ) from error
+
+
+def _fetch_one(item: Download, url: str, folder: Path, progress: Progress | None) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / item.filename
+    unpacked = folder / f".{item.filename}.unpacked"  # an archive is deleted once unpacked; this remembers that it was
+    if item.members is not None and unpacked.exists() and all((folder / m).exists() for m in _lines(unpacked)):
+        return
+    if not (target.exists() and item.checksum and _digest(target, item.checksum) == item.checksum):
+        part = folder / (item.filename + ".part")
+        _download(url, part, progress, item.filename)
+        if item.checksum and (found := _digest(part, item.checksum)) != item.checksum:
+            part.unlink()
+            raise DataError(
+                f"{url}: the checksum is {found}, published is {item.checksum}: the download is discarded, fetch again "
+                "(if it stays so, the file at that address has changed)"
+            )
+        os.replace(part, target)
+    if item.members is not None:
+        names = _unpack(target, folder, item.members)
+        unpacked.write_text("\n".join(names), encoding="utf-8")
+        target.unlink()
+
+
+def _lines(path: Path) -> list[str]:
+    return path.read_text(encoding="utf-8").splitlines()
+
+
+def _digest(path: Path, checksum: str) -> str:
+    """The file's checksum, in the algorithm and the form of `checksum`."""
+    algorithm = checksum.partition(":")[0]
+    with path.open("rb") as file:
+        return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"
+
+
+def _download(url: str, part: Path, progress: Progress | None, label: str) -> None:
+    """Brings `part` to the full content of `url`, going on from the bytes it already has."""
+    have = part.stat().st_size if part.exists() else 0
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    try:
+        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+            resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+            done = have if resumed else 0
+            length = response.headers.get("Content-Length")
+            total = done + int(length) if length and length.isdigit() else None
+            with part.open("ab" if resumed else "wb") as file:
+                while True:
+                    if progress is not None:
+                        progress(label, done, total)
+                    chunk = response.read(CHUNK)
+                    if not chunk:
+                        break
+                    file.write(chunk)
+                    done += len(chunk)
+    except urllib.error.HTTPError as error:
+        if error.code == 416 and have:
+            # Nothing lies beyond what we have: the part is whole (the checksum will tell), or of another file.
+            if error.headers.get("Content-Range", "") == f"bytes */{have}":
+                return
+            part.unlink()
+            _download(url, part, progress, label)
+            return
+        raise DataError(
+            f"{url}: the server answers {error.code} {error.reason}: try later, or get the file by hand"
+        ) from error
+    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
+        reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+        raise DataError(
+            f"{url}: cannot be reached or broke off ({reason}): check the network and run again to resume"
+        ) from error
+    if total is not None and done < total:
+        raise DataError(f"{url}: broke off after {done} of {total} bytes: run the same command again to resume")
+
+
+def _unpack(archive: Path, folder: Path, pattern: str) -> list[str]:
+    """Writes the archive's files that match `pattern` under `folder`, each in one step; returns their names."""
+    names = []
+    try:
+        for name, content in _members(archive):
+            if not fnmatch.fnmatchcase(name, pattern):
+                continue
+            path = PurePosixPath(name.replace("\\", "/"))
+            if path.is_absolute() or ".." in path.parts or ":" in path.parts[0]:
+                raise DataError(f"{archive}: holds {name!r}, which would leave the data folder: do not use this file")
+            target = folder / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            fresh = target.with_name(target.name + ".part")
+            with fresh.open("wb") as file:
+                shutil.copyfileobj(content, file)
+            os.replace(fresh, target)
+            names.append(str(path))
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as error:
+        archive.unlink()
+        raise DataError(f"{archive}: not a whole archive ({error}): it was removed, fetch again") from error
+    if not names:
+        raise DataError(f"{archive}: holds nothing named {pattern}: it is another archive, remove it and fetch again")
+    return names
+
+
+def _members(archive: Path) -> Iterator[tuple[str, IO[bytes]]]:
+    """Names and contents of the regular files of a .zip or .tar.gz; links and devices are passed over."""
+    if archive.suffix == ".zip":
+        with zipfile.ZipFile(archive) as zipped:
+            for info in zipped.infolist():
+                if not info.is_dir():
+                    with zipped.open(info) as content:
+                        yield info.filename, content
+        return
+    with tarfile.open(archive, "r:*") as tar:
+        for member in tar:
+            stream = tar.extractfile(member) if member.isreg() else None
+            if stream is not None:
+                yield member.name, stream

@@ -1,0 +1,242 @@
+"""Who holds what: each function deals sample indices to clients, as a pure function of its arguments and the seed.
+
+Every partition is a list with one int64 array of indices a client; the arrays are disjoint and none is empty.
+What cannot be dealt is a DataError that says what to change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import brentq
+
+from coterie.data.allocation import deal, largest_remainder, within_supply
+from coterie.errors import DataError
+from coterie.randomness import derive, numpy_generator
+
+IntArray = npt.NDArray[np.int64]
+Partition = list[IntArray]
+
+DIRICHLET_TRIES = 50
+
+
+def iid(n: int, clients: int, samples: int | None = None, seed: int = 0) -> Partition:
+    """A random deal of `samples` indices a client; of all n, in sizes that differ by at most one, when None."""
+    _check_room(n, clients, 1 if samples is None else samples)
+    order = numpy_generator(seed, "iid").permutation(n)
+    return [np.sort(part) for part in np.array_split(order if samples is None else order[: clients * samples], clients)]
+
+
+def power_law_sizes(total: int, clients: int, minimum: int, exponent: float) -> IntArray:
+    """Client sizes alpha + exp(beta * m^delta), m = 1..clients, with beta such that they sum to `total`: (clients,).
+
+    FLT, appendix, Algorithm 4: `minimum` is alpha, `exponent` is delta. Rounded by largest remainder, so that the sum
+    is exact, no client has fewer than `minimum`, and sizes never cross the order of the law.
+    """
+    if minimum < 1 or exponent < 0:
+        raise DataError(f"minimum={minimum} and exponent={exponent}: give a minimum of at least 1 and an exponent >= 0")
+    _check_room(total, clients, minimum)
+    spread = total - clients * minimum
+    if spread == 0:
+        return np.full(clients, minimum, dtype=np.int64)
+    powers = np.arange(1, clients + 1, dtype=np.float64) ** exponent
+
+    # At `low` every term is at most spread / clients, at `high` the last one alone is spread: beta lies between.
+    low, high = min(0.0, np.log(spread / clients)), np.log(spread) / powers[-1]
+    if exponent == 0:
+        beta = np.log(spread / clients)
+    else:
+        beta = brentq(lambda b: float(np.exp(b * powers).sum() - spread), low - 1e-9, high + 1e-9, xtol=1e-14)
+    spread_out: IntArray = largest_remainder(np.exp(beta * powers)[None, :], np.array([spread]))[0]
+    return spread_out + minimum
+
+
+def power_law(n: int, clients: int, minimum: int = 10, exponent: float = 0.5, seed: int = 0) -> Partition:
+    """All n indices, shuffled, dealt in the sizes of `power_law_sizes`: client 0 holds the fewest (or the most, when
+    there are fewer than `minimum + 1` samples a client and the law falls)."""
+    sizes = power_law_sizes(n, clients, minimum, exponent)
+    order = numpy_generator(seed, "power-law").permutation(n)
+    return [np.sort(part) for part in np.split(order, np.cumsum(sizes)[:-1])]
+
+
+def structured_power_law(
+    labels: npt.ArrayLike,
+    class_sets: Sequence[Sequence[int]],
+    group_of: Sequence[int],
+    minimum: int = 10,
+    exponent: float = 0.5,
+    seed: int = 0,
+) -> Partition:
+    """FLT's structured federation (Algorithm 4): the samples of a group's classes, by power law over its clients.
+
+    `labels: (n,)`; `class_sets[g]` are group g's classes, disjoint between groups; `group_of[m]` is client m's group.
+    """
+    labels = np.asarray(labels)
+    _check_groups(class_sets, group_of)
+    flat = [c for classes in class_sets for c in classes]
+    if len(set(flat)) < len(flat):
+        raise DataError("power-law groups must not share classes: give disjoint class sets")
+    parts: Partition = [np.empty(0, dtype=np.int64)] * len(group_of)
+    for group, classes in enumerate(class_sets):
+        members = [m for m, g in enumerate(group_of) if g == group]
+        if not members:
+            continue
+        held = np.flatnonzero(np.isin(labels, classes))
+        dealt = power_law(len(held), len(members), minimum, exponent, derive(seed, "structured", group))
+        for m, part in zip(members, dealt, strict=True):
+            parts[m] = held[part]
+    return parts
+
+
+def dirichlet(
+    labels: npt.ArrayLike,
+    clients: int,
+    alpha: float | Sequence[float],
+    seed: int = 0,
+    samples_per_client: int | None = None,
+    minimum: int = 1,
+) -> Partition:
+    """Label skew by Dirichlet(alpha): small alpha, few classes a client; large alpha, nearly iid.
+
+    One alpha and no size: each class is shared out in Dirichlet(alpha) proportions; every sample is dealt and sizes
+    vary, each at least `minimum`. With `samples_per_client`, or with one alpha per client (sizes then equal to within
+    one): client m's class proportions are Dirichlet(alpha_m), scaled down where clients want more of a class than
+    there is. `labels: (n,)`.
+    """
+    labels = np.asarray(labels)
+    alphas = np.asarray(alpha, dtype=np.float64)
+    if (alphas <= 0).any() or not np.isfinite(alphas).all() or alphas.shape not in ((), (clients,)):
+        raise DataError(f"alpha={alpha}: give one positive number, or one for each of the {clients} clients")
+    if samples_per_client is None and alphas.ndim == 0:
+        return _dirichlet_by_class(labels, clients, float(alphas), seed, minimum)
+    _check_room(len(labels), clients, minimum if samples_per_client is None else samples_per_client)
+    generator = numpy_generator(seed, "dirichlet")
+    supply = np.unique(labels, return_counts=True)[1]
+    rows = np.stack([generator.dirichlet(np.full(len(supply), a)) for a in np.broadcast_to(alphas, clients)])
+    sizes = np.full(clients, samples_per_client or len(labels) // clients)
+    if samples_per_client is None:
+        sizes[: len(labels) % clients] += 1
+    return deal(labels, within_supply(rows, sizes, supply), seed)
+
+
+def classes_per_client(
+    labels: npt.ArrayLike, clients: int, c: int, seed: int = 0, samples: int | None = None
+) -> Partition:
+    """Each client holds exactly c classes, each class being held by equally many clients to within one.
+
+    A class's samples are shared equally by its holders; with `samples`, each client holds that many in all.
+    """
+    labels = np.asarray(labels)
+    classes = np.unique(labels)
+    if not 1 <= c <= len(classes):
+        raise DataError(f"{c} classes a client, but the data has {len(classes)}: ask for 1..{len(classes)}")
+    _check_room(len(labels), clients, c)
+    generator = numpy_generator(seed, "classes-per-client")
+    holders = np.zeros(len(classes), dtype=np.int64)
+    sets = []
+    for _ in range(clients):
+        # The least-held classes first, ties at random: fixed consecutive blocks would make hidden groups of clients.
+        chosen = np.lexsort((generator.random(len(classes)), holders))[:c]
+        holders[chosen] += 1
+        sets.append([int(k) for k in classes[chosen]])
+    return by_group_classes(labels, sets, list(range(clients)), samples, seed)
+
+
+def by_group_classes(
+    labels: npt.ArrayLike,
+    class_sets: Sequence[Sequence[int]],
+    group_of: Sequence[int],
+    samples: int | None = None,
+    seed: int = 0,
+) -> Partition:
+    """Each client holds samples of its group's classes only; the sets may be disjoint or overlap.
+
+    `labels: (n,)`; `class_sets[g]` are group g's classes; `group_of[m]` is client m's group. Without `samples`, every
+    class is shared equally by all clients that may hold it; with it, each client holds that many, spread evenly over
+    its classes as far as these last. Every client holds at least one sample of each of its classes.
+    """
+    labels = np.asarray(labels)
+    _check_groups(class_sets, group_of)
+    classes, supply = np.unique(labels, return_counts=True)
+    unknown = sorted({int(c) for s in class_sets for c in s} - set(classes.tolist()))
+    if unknown:
+        raise DataError(f"no sample has label {unknown[0]}: take it out of the class sets, or use other data")
+    allowed = np.stack([np.isin(classes, class_sets[g]) for g in group_of]).astype(np.float64)
+    if samples is None:
+        counts = largest_remainder(allowed.T / np.maximum(allowed.sum(axis=0), 1)[:, None] * supply[:, None], supply).T
+        counts = np.where(allowed > 0, counts, 0)
+    else:
+        _check_room(len(labels), len(group_of), samples)
+        sizes = np.full(len(group_of), samples)
+        counts = within_supply(allowed / allowed.sum(axis=1, keepdims=True), sizes, supply, only_wanted=True)
+    short = np.argwhere((allowed > 0) & (counts == 0))
+    if len(short):
+        client, k = short[0]
+        raise DataError(
+            f"client {client} gets no sample of class {classes[k]} ({supply[k]} samples, {int(allowed[:, k].sum())} "
+            f"clients hold it, {'all' if samples is None else samples} samples a client): use fewer clients or classes "
+            "a client, or change the number of samples"
+        )
+    return deal(labels, counts, seed)
+
+
+def by_key(keys: npt.ArrayLike, clients: int | None = None, minimum: int = 1, seed: int = 0) -> Partition:
+    """One client for each key (a writer, a topic, a speaker) that has at least `minimum` samples, in order of the key.
+
+    `keys: (n,)`. With `clients`, that many of those keys are drawn at random. Client m's key is `keys[part[0]]`.
+    """
+    keys = np.asarray(keys)
+    _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    chosen = np.flatnonzero(counts >= max(minimum, 1))
+    wanted = len(chosen) if clients is None else clients
+    if not 1 <= wanted <= len(chosen):
+        raise DataError(
+            f"{wanted} clients asked, but {len(chosen)} of {len(counts)} keys have at least {minimum} samples: "
+            f"ask for 1..{len(chosen)} clients, or lower the minimum"
+        )
+    if clients is not None:
+        chosen = np.sort(numpy_generator(seed, "by-key").permutation(chosen)[:clients])
+    order = np.argsort(inverse, kind="stable").astype(np.int64)
+    ends = np.cumsum(counts)
+    return [order[ends[k] - counts[k] : ends[k]] for k in chosen]
+
+
+def _dirichlet_by_class(
+    labels: npt.NDArray[np.generic], clients: int, alpha: float, seed: int, minimum: int
+) -> Partition:
+    """Each class in Dirichlet(alpha) proportions over the clients; too small a client is redrawn, then repaired."""
+    _check_room(len(labels), clients, minimum)
+    supply = np.unique(labels, return_counts=True)[1]
+    for attempt in range(DIRICHLET_TRIES):
+        generator = numpy_generator(seed, "dirichlet-by-class", attempt)
+        shares = generator.dirichlet(np.full(clients, alpha), size=len(supply))
+        counts = largest_remainder(shares * supply[:, None], supply).T
+        if counts.sum(axis=1).min() >= minimum:
+            break
+    while counts.sum(axis=1).min() < minimum:  # each step moves one sample from the largest client to the smallest
+        sizes = counts.sum(axis=1)
+        rich, poor = int(sizes.argmax()), int(sizes.argmin())
+        kind = int(counts[rich].argmax())
+        counts[rich, kind] -= 1
+        counts[poor, kind] += 1
+    return deal(labels, counts, seed)
+
+
+def _check_room(n: int, clients: int, each: int) -> None:
+    if clients < 1 or each < 1:
+        raise DataError(f"{clients} clients with {each} samples each: ask for at least one of both")
+    if clients * each > n:
+        raise DataError(
+            f"{clients} clients with at least {each} samples each need {clients * each} samples, the data has {n}: "
+            f"ask for at most {n // each} clients, or at most {n // clients} samples a client"
+        )
+
+
+def _check_groups(class_sets: Sequence[Sequence[int]], group_of: Sequence[int]) -> None:
+    if not group_of or min(group_of) < 0 or max(group_of) >= len(class_sets):
+        raise DataError(f"groups of clients must be numbers 0..{len(class_sets) - 1}, one for each client")
+    empty = [g for g in set(group_of) if not class_sets[g]]
+    if empty:
+        raise DataError(f"group {empty[0]} has no classes: give it at least one")

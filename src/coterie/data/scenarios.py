@@ -1,0 +1,218 @@
+"""Named federations: a data source, who holds what, and what makes the hidden groups differ."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from coterie.data import builders
+from coterie.data.builders import Order
+from coterie.errors import ConfigError, did_you_mean
+from coterie.federation import Federation
+from coterie.tasks import Training
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """What is used for a federation when the user says nothing else."""
+
+    model: str = "mlp"
+    rounds: int = 50
+    training: Training = field(default_factory=lambda: Training(lr=0.1, epochs=3, batch_size=32))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A federation by name; `clients`, `samples` (training samples a client) and `groups` are its default sizes."""
+
+    name: str
+    summary: str
+    make: Callable[[Order], Federation]
+    clients: int = 20
+    samples: int | None = None
+    groups: int = 4
+    defaults: Defaults = field(default_factory=Defaults)
+
+    def build(
+        self,
+        *,
+        clients: int | None = None,
+        samples: int | None = None,
+        groups: int | None = None,
+        seed: int = 0,
+        data_dir: Path | None = None,
+    ) -> Federation:
+        """Make the federation with the given sizes; equal arguments give equal federations."""
+        clients = clients or self.clients
+        wanted = groups or min(self.groups, clients)
+        if wanted > clients:
+            raise ConfigError(f"groups={wanted} with clients={clients}: each group needs at least one client")
+        return self.make(Order(self.name, clients, samples or self.samples, wanted, seed, data_dir))
+
+
+_SCENARIOS: dict[str, Scenario] = {}
+
+
+def register(scenario: Scenario) -> None:
+    """Make a scenario known by its name."""
+    _SCENARIOS[scenario.name] = scenario
+
+
+def find_scenario(name: str) -> Scenario:
+    """The scenario of that name, or a ConfigError with a suggestion."""
+    if name not in _SCENARIOS:
+        raise ConfigError(f"unknown scenario {name!r}: {did_you_mean(name, _SCENARIOS)}")
+    return _SCENARIOS[name]
+
+
+def list_scenarios() -> tuple[Scenario, ...]:
+    """All scenarios, by name."""
+    return tuple(_SCENARIOS[name] for name in sorted(_SCENARIOS))
+
+
+SHIFTS = {
+    "iid": "every client draws from the same distribution",
+    "permuted": "each group has its own permutation of the labels",
+    "swapped": "each group has two labels swapped",
+    "rotated": "each group's images are turned by 0, 90, 180, 270 degrees",
+}
+_DIGITS = Defaults(rounds=100, training=Training(lr=0.1, epochs=3, batch_size=32))
+_MNIST = Defaults(rounds=100, training=Training(lr=0.1, epochs=3, batch_size=32))
+_CIFAR = Defaults(model="cnn-cifar", rounds=150, training=Training(lr=0.05, epochs=3, batch_size=100))
+
+
+def _shifted(short: str, title: str, source: str, shifts: tuple[str, ...], standard: Scenario) -> None:
+    for shift in shifts:
+        groups = 1 if shift == "iid" else standard.groups
+        make = builders.shifted(source, shift)
+        register(
+            replace(standard, name=f"{short}-{shift}", summary=f"{title}: {SHIFTS[shift]}", make=make, groups=groups)
+        )
+
+
+_blank = Scenario("", "", builders.shifted("digits", "iid"))
+_shifted(
+    "digits", "scikit-learn digits (8×8)", "digits", ("iid", "permuted", "swapped", "rotated"),
+    replace(_blank, defaults=_DIGITS),
+)  # fmt: skip
+_shifted(
+    "mnist", "MNIST", "mnist", ("iid", "permuted", "swapped", "rotated"),
+    replace(_blank, samples=500, defaults=_MNIST),
+)  # fmt: skip
+_shifted(
+    "fashion",
+    "Fashion-MNIST",
+    "fashion-mnist",
+    ("iid", "permuted", "rotated"),
+    replace(_blank, samples=500, defaults=_MNIST),
+)
+_shifted("cifar", "CIFAR-10", "cifar10", ("permuted", "rotated"), replace(_blank, samples=2000, defaults=_CIFAR))
+
+for _short, _title, _source, _defaults in (
+    ("digits", "scikit-learn digits (8×8)", "digits", _DIGITS),
+    ("mnist", "MNIST", "mnist", _MNIST),
+    ("fashion", "Fashion-MNIST", "fashion-mnist", _MNIST),
+    ("cifar", "CIFAR-10", "cifar10", _CIFAR),
+):
+    _full_size = 20 if _short == "digits" else 100
+    register(
+        Scenario(
+            f"{_short}-dirichlet",
+            f"{_title}: label skew by Dirichlet(0.3), no groups",
+            builders.dirichlet(_source, 0.3),
+            groups=1,
+            defaults=_defaults,
+        )
+    )
+    register(
+        Scenario(
+            f"{_short}-dirichlet-quarters",
+            f"{_title}: a quarter of the clients each with Dirichlet α = 1000, 1, 0.5, 0.1",
+            builders.dirichlet_quarters(_source),
+            clients=_full_size,
+            defaults=_defaults,
+        )
+    )
+    register(
+        Scenario(
+            f"{_short}-halves",
+            f"{_title}: classes 0-4 and 5-9 with different clients; one model can fit both (congruent)",
+            builders.class_sets(_source, lambda groups: builders.even_class_sets(10, groups)),
+            samples=None if _short == "digits" else 500,
+            groups=2,
+            defaults=_defaults,
+        )
+    )
+
+register(
+    Scenario(
+        "mnist-writers",
+        "MNIST by its real writers (QMNIST): a natural federation without known groups",
+        builders.by_writer("mnist-writers"),
+        clients=200,
+        groups=1,
+        defaults=_MNIST,
+    )
+)
+register(
+    Scenario(
+        "femnist",
+        "LEAF FEMNIST by its real writers",
+        builders.by_writer("femnist"),
+        clients=200,
+        groups=1,
+        defaults=replace(_MNIST, model="cnn-leaf"),
+    )
+)
+register(
+    Scenario(
+        "agnews-topics",
+        "AG-News: next-word prediction, each group one topic",
+        builders.news_topics,
+        defaults=Defaults(model="lstm", rounds=60, training=Training(lr=1.0, epochs=1, batch_size=16)),
+    )
+)
+register(
+    Scenario(
+        "shakespeare-speakers",
+        "Shakespeare's plays: next-character prediction, each client one speaker",
+        builders.speakers,
+        groups=1,
+        defaults=Defaults(model="lstm", rounds=60, training=Training(lr=1.0, epochs=1, batch_size=16)),
+    )
+)
+register(
+    Scenario(
+        "linear-mixture",
+        "synthetic linear regressions, each group its own weights (IFCA's theory setting)",
+        builders.linear_mixture,
+        clients=100,
+        samples=100,
+        groups=2,
+        defaults=Defaults(model="linear", rounds=300, training=Training(lr=0.1, steps=1, batch_size=None)),
+    )
+)
+_TOY = Defaults(model="logistic", rounds=50, training=Training(lr=0.1, epochs=1, batch_size=None))
+register(
+    Scenario(
+        "xor",
+        "federated XOR: each group linearly separable, both together not, for a linear model",
+        builders.toy("xor"),
+        samples=100,
+        groups=2,
+        defaults=_TOY,
+    )
+)
+register(
+    Scenario(
+        "opposite",
+        "opposite conditionals: the same points, the labels turned around in the second group",
+        builders.toy("opposite"),
+        samples=100,
+        groups=2,
+        defaults=_TOY,
+    )
+)
+
+from coterie.data import flt_scenarios  # noqa: E402, F401 (registers FLT's federations)

@@ -1,0 +1,179 @@
+"""The data sets by name: which files each needs, how they become a pool, and which of them are there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from typing import NamedTuple
+
+from coterie.data import images
+from coterie.data.catalog import BY_HAND
+from coterie.data.news_and_plays import load_ag_news, load_shakespeare
+from coterie.data.pools import Pool, TextPool
+from coterie.errors import DataError, did_you_mean
+
+Files = Sequence[Sequence[Path]]
+Layout = tuple[str, ...]
+
+VOCABULARY_SIZE = 10_000
+
+
+@dataclass(frozen=True)
+class Source:
+    """A named data set of images."""
+
+    name: str
+    summary: str
+    classes: int
+    layouts: tuple[Layout, ...]
+    """Ways the set may lie in the data folder, each a list of file patterns; any of them may also end in .gz."""
+    load: Callable[[Files], Pool]
+    """Makes the pool of the files that match each pattern of one layout."""
+
+
+@dataclass(frozen=True)
+class TextSource:
+    """A named data set of text; `classes` counts its topics, or is 0 where the keys depend on the text."""
+
+    name: str
+    summary: str
+    classes: int
+    layouts: tuple[Layout, ...]
+    load: Callable[[Files, int], TextPool]
+
+
+class Availability(NamedTuple):
+    """Whether a set is in the data folder, and where it is or what is missing."""
+
+    name: str
+    present: bool
+    detail: str
+
+
+def _idx(folders: Sequence[str], prefixes: tuple[str, str] = ("train", "t10k")) -> tuple[Layout, ...]:
+    endings = ("images-idx3-ubyte", "labels-idx1-ubyte")
+    return tuple(tuple(f"{folder}/{p}-{end}" for p in prefixes for end in endings) for folder in folders)
+
+
+def _both(first: tuple[Layout, ...], second: tuple[Layout, ...]) -> tuple[Layout, ...]:
+    return tuple(a + b for a, b in product(first, second))
+
+
+_MNIST = _idx(("MNIST/raw", "mnist"))
+_FASHION = _idx(("FashionMNIST/raw", "fashion-mnist"))
+_EMNIST = _idx(
+    ("EMNIST/raw/gzip", "EMNIST/raw", "emnist", "gzip"), prefixes=("emnist-balanced-train", "emnist-balanced-test")
+)
+_QMNIST = tuple(
+    tuple(f"{folder}/qmnist-{part}-labels-idx2-int" for part in ("train", "test"))
+    for folder in ("qmnist", "QMNIST/raw")
+)
+_CIFAR10 = tuple(
+    tuple(f"{folder}/{name}{end}" for name in (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch"))
+    for folder, end in (("cifar-10-batches-bin", ".bin"), ("cifar-10-batches-py", ""))
+)
+_CIFAR100 = (
+    ("cifar-100-binary/train.bin", "cifar-100-binary/test.bin"),
+    ("cifar-100-python/train", "cifar-100-python/test"),
+)
+_FEMNIST = tuple((f"{folder}/train/*.json", f"{folder}/test/*.json") for folder in ("femnist", "femnist/data"))
+
+SOURCES: dict[str, Source] = {
+    source.name: source
+    for source in (
+        Source("digits", "1,797 handwritten digits, 8x8, part of scikit-learn", 10, ((),), images.load_digits_pool),
+        Source("mnist", "70,000 handwritten digits, 28x28", 10, _MNIST, images.load_mnist),
+        Source("fashion-mnist", "70,000 pieces of clothing, 28x28", 10, _FASHION, images.load_fashion),
+        Source("mnist+fashion", "digits and clothing as one set", 20, _both(_MNIST, _FASHION), images.load_both),
+        Source("mnist-writers", "MNIST by its writers (QMNIST)", 10, _both(_MNIST, _QMNIST), images.load_writers),
+        Source("emnist", "131,600 digits and letters, 28x28, the balanced split", 47, _EMNIST, images.load_emnist),
+        Source("femnist", "digits and letters by writer, 28x28, LEAF's files", 62, _FEMNIST, images.load_femnist),
+        Source("cifar10", "60,000 colour photographs, 32x32", 10, _CIFAR10, images.load_cifar10),
+        Source("cifar100", "60,000 colour photographs, 32x32", 100, _CIFAR100, images.load_cifar100),
+    )
+}
+TEXT_SOURCES: dict[str, TextSource] = {
+    source.name: source
+    for source in (
+        TextSource(
+            "ag-news",
+            "news in four topics, by word",
+            4,
+            (("ag_news_csv/train.csv", "ag_news_csv/test.csv"),),
+            load_ag_news,
+        ),
+        TextSource(
+            "shakespeare",
+            "plays by speaker, by character",
+            0,
+            (("shakespeare/tinyshakespeare.txt",), ("shakespeare/input.txt",)),
+            load_shakespeare,
+        ),
+    )
+}
+
+
+def data_folder(data_dir: Path | str | None = None) -> Path:
+    """The folder that holds the data sets: the argument, else COTERIE_DATA, else ~/.cache/coterie."""
+    if data_dir is not None:
+        return Path(data_dir).expanduser()
+    named = os.environ.get("COTERIE_DATA")
+    return Path(named).expanduser() if named else Path.home() / ".cache" / "coterie"
+
+
+def load_source(name: str, data_dir: Path | str | None = None) -> Pool:
+    """The image set of that name, read from the data folder."""
+    if name not in SOURCES:
+        hint = "it is text, use load_text_source" if name in TEXT_SOURCES else did_you_mean(name, SOURCES)
+        raise DataError(f"{name!r} is not an image set: {hint}")
+    source = SOURCES[name]
+    return source.load(_find(source, data_folder(data_dir)))
+
+
+def load_text_source(name: str, data_dir: Path | str | None = None, vocabulary_size: int = VOCABULARY_SIZE) -> TextPool:
+    """The text set of that name, read from the data folder, with at most `vocabulary_size` words (or characters)."""
+    if name not in TEXT_SOURCES:
+        hint = "it is images, use load_source" if name in SOURCES else did_you_mean(name, TEXT_SOURCES)
+        raise DataError(f"{name!r} is not a text set: {hint}")
+    source = TEXT_SOURCES[name]
+    return source.load(_find(source, data_folder(data_dir)), vocabulary_size)
+
+
+def available(data_dir: Path | str | None = None) -> list[Availability]:
+    """Every set by name, whether it is in the data folder, and where it is or what is missing."""
+    root = data_folder(data_dir)
+    listing = []
+    sources: list[Source | TextSource] = [*SOURCES.values(), *TEXT_SOURCES.values()]
+    for source in sources:
+        files, missing = _best_layout(source, root)
+        if missing:
+            detail = f"missing {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
+        else:
+            detail = ", ".join(dict.fromkeys(str(found[0].parent) for found in files)) or "part of scikit-learn"
+        listing.append(Availability(source.name, not missing, detail))
+    return listing
+
+
+def _matches(root: Path, pattern: str) -> list[Path]:
+    """The files of a pattern, plain ones first: a user who unpacked a .gz and kept both has one file, not two."""
+    return sorted(root.glob(pattern)) or sorted(root.glob(pattern + ".gz"))
+
+
+def _best_layout(source: Source | TextSource, root: Path) -> tuple[Files, list[str]]:
+    """The files of the layout that lacks least, and the patterns it lacks."""
+    found = [[(pattern, _matches(root, pattern)) for pattern in layout] for layout in source.layouts]
+    best = min(found, key=lambda layout: sum(not files for _, files in layout))
+    return [files for _, files in best], [pattern for pattern, files in best if not files]
+
+
+def _find(source: Source | TextSource, root: Path) -> Files:
+    files, missing = _best_layout(source, root)
+    if missing:
+        remedy = BY_HAND.get(
+            source.name, f"run `coterie data fetch {source.name}`, or name another folder by --data-dir"
+        )
+        raise DataError(f"data set {source.name!r} is not in {root}, {missing[0]} is missing: {remedy}")
+    return files
