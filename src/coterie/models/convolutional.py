@@ -1,0 +1,96 @@
+"""Convolutional classifiers: the CFL notebook's, a five-layer one for CIFAR, and LEAF's for FEMNIST.
+
+Each takes images (n, channels, height, width) and gives logits (n, classes).
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+
+from torch import nn
+
+from coterie.models.requirements import at_least_one, image_shape, outputs
+
+# Two unpadded 5x5 convolutions, each followed by a halving, leave at least one pixel from this side on: 16-12-6-2-1.
+_UNPADDED_SIDE = 16
+
+
+def cnn_small(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    """The CFL notebook's network: two 5x5 convolutions (6 and 16 channels) and layers of 120, 84 and `classes`.
+
+    Images with a side below 16 (scikit-learn's 8x8 digits) get padded convolutions: unpadded ones would leave nothing.
+    """
+    channels, height, width = image_shape("cnn-small", input_shape, smallest=4)
+    padding = 0 if min(height, width) >= _UNPADDED_SIDE else 2
+
+    def side_after(side: int) -> int:
+        for _ in range(2):
+            side = (side + 2 * padding - 4) // 2
+        return side
+
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(channels, 6, 5, padding=padding),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(6, 16, 5, padding=padding),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+            flatten=nn.Flatten(),
+            fc1=nn.Linear(16 * side_after(height) * side_after(width), 120),
+            relu3=nn.ReLU(),
+            fc2=nn.Linear(120, 84),
+            relu4=nn.ReLU(),
+            head=nn.Linear(84, outputs(classes)),
+        )
+    )
+
+
+def cnn_cifar(input_shape: tuple[int, ...], classes: int, width: int = 32, hidden: int = 128) -> nn.Sequential:
+    """Five layers for CIFAR: three 3x3 convolutions (width, 2 width, 2 width channels) and two fully connected layers.
+
+    The CFL paper says "five-layer convolutional neural network" and no more; the widths are ours.
+    """
+    at_least_one("cnn-cifar", width=width, hidden=hidden)
+    channels, rows, columns = image_shape("cnn-cifar", input_shape, smallest=8)
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(channels, width, 3, padding=1),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(width, 2 * width, 3, padding=1),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+            conv3=nn.Conv2d(2 * width, 2 * width, 3, padding=1),
+            relu3=nn.ReLU(),
+            pool3=nn.MaxPool2d(2),
+            flatten=nn.Flatten(),
+            hidden=nn.Linear(2 * width * (rows // 8) * (columns // 8), hidden),
+            relu4=nn.ReLU(),
+            head=nn.Linear(hidden, outputs(classes)),
+        )
+    )
+
+
+def cnn_leaf(input_shape: tuple[int, ...], classes: int, hidden: int = 2048) -> nn.Sequential:
+    """LEAF's FEMNIST network: 5x5 convolutions of 32 and 64 channels, each halved by pooling, `hidden` and the head.
+
+    FLT C.3 prints 63 channels and one pooling for the same network; we keep LEAF's 64 and two.
+    IFCA's networks for CIFAR and FEMNIST have this shape too: two convolutions, two fully connected layers.
+    """
+    at_least_one("cnn-leaf", hidden=hidden)
+    channels, height, width = image_shape("cnn-leaf", input_shape, smallest=4)
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv2d(channels, 32, 5, padding=2),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(32, 64, 5, padding=2),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+            flatten=nn.Flatten(),
+            hidden=nn.Linear(64 * (height // 4) * (width // 4), hidden),
+            relu3=nn.ReLU(),
+            head=nn.Linear(hidden, outputs(classes)),
+        )
+    )

@@ -1,0 +1,91 @@
+"""A user's own network, found by `package.module:callable` or `path/to/file.py:callable`."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from coterie.errors import ConfigError, did_you_mean
+
+
+def find_callable(spec: str) -> Callable[..., Any]:
+    """The callable that `spec` names; its module is imported (the working folder is searched last)."""
+    place, _, name = spec.rpartition(":")
+    is_file = place.endswith(".py")
+    if not place or not name or (place.startswith(".") and not is_file):
+        raise ConfigError(f"model {spec!r}: write package.module:callable or path/to/file.py:callable")
+    module = _from_file(spec, Path(place).expanduser()) if is_file else _from_name(spec, place)
+    found: Callable[..., Any] | None = getattr(module, name, None)
+    if found is None or not callable(found):
+        wrong = "is not callable" if hasattr(module, name) else "is not there"
+        public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        raise ConfigError(f"model {spec!r}: {name!r} in {place} {wrong}; {did_you_mean(name, public)}")
+    return found
+
+
+def call(maker: Callable[..., Any], label: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
+    """The module that `maker` returns, called with those of input_shape and classes that its signature takes."""
+    offered: dict[str, Any] = {"input_shape": input_shape, "classes": classes}
+    try:
+        parameters = inspect.signature(maker).parameters.values()
+    except ValueError as error:
+        raise ConfigError(f"model {label!r}: its signature cannot be read; wrap it in a Python function") from error
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    by_name = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    for p in parameters:
+        if p.default is p.empty and p.kind not in variadic and not (p.name in by_name and p.name in offered):
+            raise ConfigError(
+                f"model {label!r} asks for {p.name!r}, but only input_shape and classes are given (by keyword); "
+                f"give {p.name!r} a default"
+            )
+    module = maker(**{key: value for key, value in offered.items() if takes_any or key in by_name})
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"model {label!r} returned a {type(module).__name__}; return a torch.nn.Module")
+    return module
+
+
+def _from_name(spec: str, name: str) -> ModuleType:
+    here = str(Path.cwd())
+    sys.path.append(here)
+    try:
+        return importlib.import_module(name)
+    except (ImportError, SyntaxError, ValueError) as error:
+        raise ConfigError(
+            f"model {spec!r}: module {name!r} cannot be imported ({_one_line(error)}); check its name, or give a file "
+            f"as path/to/file.py:callable"
+        ) from error
+    finally:
+        sys.path.remove(here)
+
+
+def _from_file(spec: str, path: Path) -> ModuleType:
+    if not path.is_file():
+        raise ConfigError(f"model {spec!r}: there is no file {path}; check the path")
+    digest = hashlib.blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()
+    found = importlib.util.spec_from_file_location(f"coterie_model_{path.stem}_{digest}", path)
+    if found is None or found.loader is None:
+        raise ConfigError(f"model {spec!r}: {path} cannot be read as a Python file; check the path")
+    module = importlib.util.module_from_spec(found)
+    # Registered, as dataclasses and pickle in the user's file look their module up by name.
+    sys.modules[found.name] = module
+    try:
+        found.loader.exec_module(module)
+    except (ImportError, SyntaxError) as error:
+        raise ConfigError(
+            f"model {spec!r}: {path} cannot be imported ({_one_line(error)}); correct the file"
+        ) from error
+    return module
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())
