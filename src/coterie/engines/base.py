@@ -1,0 +1,60 @@
+"""The engine contract: where the clients' work runs. A method never asks which engine it is on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from coterie.parameters import Layout
+from coterie.tasks import Order, Reply
+
+
+class Fault(NamedTuple):
+    """A client that was left out of an exchange, and why."""
+
+    client: str
+    reason: str
+
+
+class Engine(Protocol):
+    """Runs orders. `clients` are the ids it can reach, `samples` their numbers of training samples."""
+
+    clients: tuple[str, ...]
+    samples: dict[str, int]
+    layout: Layout
+    """The vectors as the server sees them."""
+    plain_layout: Layout
+    """The vectors as the clients see them: the same, unless privacy hides the layers."""
+
+    def run(self, orders: Sequence[Order]) -> Iterator[list[Reply]]:
+        """Do the orders and give the replies in the same order, in blocks as they are ready.
+
+        The vectors of a block are rows of one fresh tensor; a client that fails is missing, and `faults` says why.
+        """
+        ...
+
+    def initial_model(self, seed: int) -> Tensor:
+        """Freshly initialised parameters `(d,)`, a function of the seed alone."""
+        ...
+
+    def reveal(self, model: Tensor) -> Tensor:
+        """The parameters `(d,)` as the clients use them; on a network, only what the server may know."""
+        ...
+
+    def faults(self) -> list[Fault]:
+        """The clients left out since the last call."""
+        ...
+
+    def client_states(self) -> dict[str, dict[str, Tensor]]:
+        """What the clients keep to themselves, for a checkpoint (empty where the clients keep it elsewhere)."""
+        ...
+
+    def restore_client_states(self, states: dict[str, dict[str, Tensor]]) -> None:
+        """Give the clients back what a checkpoint kept for them."""
+        ...
+
+    def close(self) -> None:
+        """Release processes and memory."""
+        ...

@@ -1,0 +1,179 @@
+"""The workbench for any module: one client after another, without DataLoader, optimizer objects or state_dict copies.
+
+It is also the yardstick: every faster workbench is tested against it in float64.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from coterie.engines.batches import batches
+from coterie.federation import Split
+from coterie.losses import Loss, correct
+from coterie.parameters import Layout
+from coterie.tasks import Job, Training
+
+EVALUATION_ROWS = 512
+"""Samples in one forward pass of an evaluation."""
+
+
+class LoopBench:
+    """Trains and evaluates a private copy of `module` whose tensors are views of one flat vector."""
+
+    def __init__(
+        self, module: nn.Module, loss: Loss, dtype: torch.dtype = torch.float32, *, bf16: bool = False
+    ) -> None:
+        self.module = copy.deepcopy(module).to(dtype)
+        self.layout = Layout.of(self.module)
+        self.loss = loss
+        self.dtype = dtype
+        self.bf16 = bf16
+        self.flat = self.layout.read(self.module, dtype)
+        self.grad = torch.zeros(self.layout.trainable, dtype=dtype)
+        self.channels_last = _likes_channels_last(self.module)
+        self._counters = self._bind()
+
+    def _bind(self) -> list[tuple[slice, Tensor]]:
+        """Make the module's tensors views of `flat` and their gradients views of `grad`; integers stay apart."""
+        parameters = dict(self.module.named_parameters())
+        owners = dict(self.module.named_modules())
+        counters = []
+        for entry in self.layout.entries:
+            view = self.flat[entry.start : entry.stop].view(entry.shape)
+            if not entry.buffer:
+                parameter = parameters[entry.name]
+                parameter.data = view
+                parameter.grad = self.grad[entry.start : entry.stop].view(entry.shape)
+                continue
+            owner, _, leaf = entry.name.rpartition(".")
+            buffer = self.module.get_buffer(entry.name)
+            if buffer.is_floating_point():
+                owners[owner]._buffers[leaf] = view
+            else:
+                counters.append((slice(entry.start, entry.stop), buffer))
+        return counters
+
+    def _load(self, vector: Tensor) -> None:
+        with torch.no_grad():
+            self.flat.copy_(vector)
+            for span, counter in self._counters:
+                counter.copy_(vector[span].round().view(counter.shape))
+
+    def _store_counters(self) -> None:
+        with torch.no_grad():
+            for span, counter in self._counters:
+                self.flat[span] = counter.reshape(-1).to(self.dtype)
+
+    def _inputs(self, x: Tensor) -> Tensor:
+        return x.to(self.dtype) if x.is_floating_point() else x
+
+    def _targets(self, y: Tensor) -> Tensor:
+        return y.to(self.dtype) if y.is_floating_point() else y
+
+    def _outputs(self, x: Tensor) -> Tensor:
+        if self.channels_last and x.ndim == 4:
+            x = x.contiguous(memory_format=torch.channels_last)
+        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+            outputs: Tensor = self.module(x)
+        return outputs.to(self.dtype)
+
+    def _mean_loss(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.loss(self._outputs(x), y)
+
+    def train(self, jobs: Sequence[Job], training: Training) -> tuple[Tensor, Tensor]:
+        """Train every job in turn: updates `(jobs, d)` and the mean loss seen `(jobs,)`."""
+        updates = torch.empty(len(jobs), self.layout.size, dtype=self.dtype)
+        losses = torch.empty(len(jobs), dtype=self.dtype)
+        self.module.train()
+        with torch.random.fork_rng(devices=[]):
+            for i, job in enumerate(jobs):
+                torch.manual_seed(job.seed)
+                losses[i] = self._train_one(job, training)
+                torch.sub(self.flat, job.start.to(self.dtype), out=updates[i])
+        return updates, losses
+
+    def _train_one(self, job: Job, training: Training) -> float:
+        self._load(job.start)
+        x, y = self._inputs(job.data.x), self._targets(job.data.y)
+        weights = self.flat[: self.layout.trainable]
+        start = weights.clone() if training.proximal else None
+        velocity = torch.zeros_like(weights) if training.momentum else None
+        frozen = (
+            [s for s in self.layout.complement(self.layout.select(training.layers)) if s.start < self.layout.trainable]
+            if training.layers
+            else []
+        )
+        total, steps = 0.0, 0
+        for index in batches(len(y), training, job.seed):
+            self.grad.zero_()
+            loss = self._mean_loss(x[index], y[index])
+            loss.backward()
+            total += float(loss.detach())
+            steps += 1
+            with torch.no_grad():
+                step = self.grad
+                if training.weight_decay:
+                    step = step.add_(weights, alpha=training.weight_decay)
+                if start is not None:
+                    step = step.add_(weights - start, alpha=training.proximal)
+                for span in frozen:
+                    step[span] = 0
+                if velocity is not None:
+                    step = velocity.mul_(training.momentum).add_(step)
+                weights.add_(step, alpha=-training.lr)
+        self._store_counters()
+        return total / max(steps, 1)
+
+    def evaluate(self, data: Sequence[Split], models: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean losses and accuracies `(clients, k)` of each model on each client's data; NaN where it has none."""
+        losses = torch.full((len(data), len(models)), float("nan"), dtype=self.dtype)
+        accuracies = losses.clone()
+        self.module.eval()
+        with torch.no_grad():
+            for j, model in enumerate(models):
+                self._load(model)
+                for i, split in enumerate(data):
+                    if len(split):
+                        losses[i, j], accuracies[i, j] = self._evaluate_one(split)
+        return losses, accuracies
+
+    def _evaluate_one(self, split: Split) -> tuple[float, float]:
+        loss = accuracy = 0.0
+        for x, y in zip(split.x.split(EVALUATION_ROWS), split.y.split(EVALUATION_ROWS), strict=True):
+            outputs = self._outputs(self._inputs(x))
+            share = len(y) / len(split)
+            loss += share * float(self.loss(outputs, self._targets(y)))
+            accuracy += share * float(correct(outputs, y))
+        return loss, accuracy
+
+    def gradient(self, data: Sequence[Split], model: Tensor) -> tuple[Tensor, Tensor]:
+        """Full-batch gradients `(clients, d)` and losses `(clients,)` at one model, in evaluation mode."""
+        gradients = torch.zeros(len(data), self.layout.size, dtype=self.dtype)
+        losses = torch.empty(len(data), dtype=self.dtype)
+        self.module.eval()
+        self._load(model)
+        for i, split in enumerate(data):
+            self.grad.zero_()
+            total = 0.0
+            for x, y in zip(split.x.split(EVALUATION_ROWS), split.y.split(EVALUATION_ROWS), strict=True):
+                loss = self._mean_loss(self._inputs(x), self._targets(y)) * (len(y) / len(split))
+                loss.backward()
+                total += float(loss.detach())
+            gradients[i, : self.layout.trainable] = self.grad
+            losses[i] = total
+        return gradients, losses
+
+
+def _likes_channels_last(module: nn.Module) -> bool:
+    """Whether images are better laid out pixel by pixel: convolutions among torch's own layers.
+
+    Modules of the user's own are left alone, because `x.view(...)` fails on such images.
+    """
+    parts = list(module.modules())
+    return any(type(part) is nn.Conv2d for part in parts) and all(
+        type(part).__module__.startswith("torch.nn.modules.") for part in parts
+    )

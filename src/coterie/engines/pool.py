@@ -1,0 +1,249 @@
+"""Single-threaded worker processes, one block of orders at a time each.
+
+Any worker can do any block: the client's own state travels with the order and comes back with the reply. A block is
+computed the same way wherever it runs, so neither the number of workers nor the death of one changes a result.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from torch import Tensor
+
+from coterie.engines.parcels import SharedMemory, Shelf, pack, unpack
+from coterie.engines.workers import NUMBER_BYTES, work
+from coterie.errors import RunError
+from coterie.tasks import Order, Reply, Workbench, Worksite, perform
+
+ATTEMPTS = 3
+"""How many workers may die on a block before the run is given up."""
+AHEAD_BYTES = 2**15
+"""Largest message that may lie in a pipe while the worker is busy: a larger one could block both ends."""
+
+
+@dataclass
+class _Worker:
+    process: BaseProcess
+    connection: Connection
+    blocks: list[int] = field(default_factory=list)
+    """The blocks it has, in the order they were sent."""
+
+
+@dataclass
+class _Round:
+    """One run's progress: blocks still to hand out, packed replies that came back, and deaths by block."""
+
+    blocks: Sequence[Sequence[Order]]
+    board: Shelf
+    waiting: list[int]
+    packed: dict[int, bytes] = field(default_factory=dict)
+    """Messages too long to be sent ahead, kept until a worker is idle."""
+    done: dict[int, bytes] = field(default_factory=dict)
+    deaths: dict[int, int] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)
+    """Blocks that ended a worker with a Python error, to be done here, where the error can be seen."""
+    turn: int = 0
+
+
+class WorkerPool:
+    """Worker processes over the same clients. `slots` blocks may be on their way at once, `slot_bytes` large each."""
+
+    def __init__(
+        self,
+        count: int,
+        sites: Mapping[str, Worksite],
+        make_bench: Callable[[], Workbench],
+        *,
+        slots: int,
+        slot_bytes: int,
+        board_bytes: int,
+    ) -> None:
+        self.sites = sites
+        self.make_bench = make_bench
+        self.slots = slots
+        self.slot_bytes = -(-slot_bytes // 4096) * 4096
+        self.board_bytes = board_bytes
+        self.busy = False
+        self._bench: Workbench | None = None
+        self._memory = SharedMemory(self.slots * self.slot_bytes + board_bytes)
+        self._context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+        self._workers = [self._start() for _ in range(count)]
+        # Workers end with the pool even when nobody closes it.
+        self._finalizer = weakref.finalize(self, _stop, self._workers, self._memory)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids of the workers."""
+        return [worker.process.pid for worker in self._workers if worker.process.pid is not None]
+
+    def _start(self) -> _Worker:
+        ours, theirs = self._context.Pipe()
+        process = self._context.Process(  # type: ignore[attr-defined]
+            target=work,
+            args=(
+                theirs,
+                self.sites,
+                self.make_bench,
+                self._memory.path,
+                self.slots,
+                self.slot_bytes,
+                self.board_bytes,
+            ),
+            daemon=True,
+            name="coterie-worker",
+        )
+        with warnings.catch_warnings():
+            # Python warns of forks beside threads; the workers never touch torch's idle ones.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            process.start()
+        theirs.close()
+        return _Worker(process, ours)
+
+    def run(self, blocks: Sequence[Sequence[Order]]) -> Iterator[list[Reply]]:
+        """Do the blocks and give their replies in order; one run at a time."""
+        board = Shelf(self._memory.bytes[self.slots * self.slot_bytes :])
+        now = _Round(blocks, board, list(range(len(blocks))))
+        self._replace_dead()
+        self.busy = True
+        try:
+            while now.turn < len(blocks):
+                self._hand_out(now)
+                if now.turn in now.failed:
+                    replies = self._do_here(blocks[now.turn])
+                elif now.turn in now.done:
+                    replies = self._open(now.done.pop(now.turn), now.turn)
+                else:
+                    self._collect(now)
+                    continue
+                now.turn += 1
+                self._hand_out(now)  # so that the workers have work while the caller looks at the replies
+                yield replies
+        finally:
+            # A run that was given up leaves blocks with workers, which would still write to their slots.
+            for worker in self._workers:
+                if worker.blocks:
+                    _end(worker)
+            self.busy = False
+
+    def _replace_dead(self) -> None:
+        for position, worker in enumerate(self._workers):
+            if not worker.process.is_alive():
+                _end(worker)
+                self._workers[position] = self._start()
+
+    def _slot(self, block: int) -> Tensor:
+        start = (block % self.slots) * self.slot_bytes
+        return self._memory.bytes[start : start + self.slot_bytes]
+
+    def _hand_out(self, now: _Round) -> None:
+        """Give idle workers a block, then every worker a second one; a block's slot must be free."""
+        for depth in (0, 1):
+            for position, worker in enumerate(self._workers):
+                if len(worker.blocks) != depth:
+                    continue
+                free = [block for block in now.waiting if block < now.turn + self.slots]
+                if not free:
+                    return
+                # The same block goes to the same worker round after round, where its Gram matrices are kept.
+                block = next((b for b in free if b % len(self._workers) == position), free[0])
+                message = now.packed.get(block) or self._message(now, block)
+                if depth and len(message) > AHEAD_BYTES:
+                    now.packed[block] = message
+                    continue
+                now.packed.pop(block, None)
+                now.waiting.remove(block)
+                worker.blocks.append(block)
+                with suppress(BrokenPipeError, ConnectionResetError):  # dead: `_collect` will see it
+                    worker.connection.send_bytes(message)
+
+    def _message(self, now: _Round, block: int) -> bytes:
+        orders = now.blocks[block]
+        states = {order.client: dict(self.sites[order.client].state) for order in orders}
+        states = {client: state for client, state in states.items() if state}
+        number = (block % self.slots).to_bytes(NUMBER_BYTES, "little")
+        return number + pack((list(orders), states), Shelf(self._slot(block)), now.board)
+
+    def _collect(self, now: _Round) -> None:
+        """Wait for a reply or a death, and take in all there are."""
+        waited: list[Connection | int] = [worker.connection for worker in self._workers]
+        waited += [worker.process.sentinel for worker in self._workers]
+        ready = set(wait(waited))
+        for position, worker in enumerate(self._workers):
+            if not ready.intersection((worker.connection, worker.process.sentinel)):
+                continue
+            try:
+                while worker.connection.poll():
+                    data = worker.connection.recv_bytes()
+                    now.done[worker.blocks.pop(0)] = data
+                dead = worker.process.sentinel in ready
+            except (EOFError, OSError):
+                dead = True
+            if dead:
+                lost = worker.blocks
+                _end(worker)
+                self._workers[position] = self._start()
+                self._take_back(now, lost, worker.process.exitcode or 0)
+
+    def _take_back(self, now: _Round, lost: list[int], code: int) -> None:
+        """Put a dead worker's blocks back in the queue; the first of them may be what it died of."""
+        now.waiting = sorted(now.waiting + lost)
+        if not lost:
+            return
+        suspect = lost[0]
+        if code > 0:
+            now.failed.add(suspect)
+            now.waiting.remove(suspect)
+            return
+        now.deaths[suspect] = now.deaths.get(suspect, 0) + 1
+        if now.deaths[suspect] == ATTEMPTS:
+            raise RunError(
+                f"{ATTEMPTS} workers died (last by signal {-code}) on the block of client "
+                f"{now.blocks[suspect][0].client!r}: if memory ran out, use fewer workers"
+            )
+
+    def _do_here(self, block: Sequence[Order]) -> list[Reply]:
+        if self._bench is None:
+            self._bench = self.make_bench()
+        return perform(block, self.sites, self._bench)
+
+    def _open(self, data: bytes, block: int) -> list[Reply]:
+        """The replies of a block, in memory of their own; the clients' states are brought up to date."""
+        used = int.from_bytes(data[:NUMBER_BYTES], "little")
+        replies, states = unpack(data[NUMBER_BYTES:], self._slot(block)[:used].clone())
+        for client, state in states.items():
+            own = self.sites[client].state
+            own.clear()
+            own.update({name: value.clone() for name, value in state.items()})
+        result: list[Reply] = replies
+        return result
+
+    def close(self) -> None:
+        """End the workers and give the memory back."""
+        self._finalizer()
+
+
+def _stop(workers: list[_Worker], memory: SharedMemory) -> None:
+    for worker in workers:
+        with suppress(OSError):
+            worker.connection.send_bytes(b"")
+    for worker in workers:
+        if not worker.blocks:
+            worker.process.join(2)
+        _end(worker)
+    workers.clear()
+    memory.close()
+
+
+def _end(worker: _Worker) -> None:
+    worker.process.kill()
+    worker.process.join()
+    worker.connection.close()
+    worker.blocks = []
