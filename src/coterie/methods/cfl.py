@@ -1,0 +1,298 @@
+"""CFL (Sattler, Müller, Samek 2020): split clusters in two, recursively, where their clients' updates pull apart."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import ConfigDict, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from coterie.clustering import Bipartition, bipartition, cosine_matrix
+from coterie.clustering.sketch import sketch
+from coterie.errors import RunError
+from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
+from coterie.methods.cfl_state import State, Track, Trial, follow_population, split_event, split_leaf, trial_event
+from coterie.methods.server import Server, Tally, moved
+from coterie.methods.splitting import (
+    EPSILON2_MULTIPLE,
+    LEAST_ROUNDS,
+    Evidence,
+    at_rest,
+    auto_epsilon1,
+    exponents,
+    has_flattened,
+    trial_gain,
+)
+from coterie.methods.tree import Branch, Node, Tree
+from coterie.tasks import Evaluate, Gradient, Noise, Order, Reply, Train
+
+Auto = Literal["auto"]
+
+
+@method("cfl")
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class CFL:
+    """Clusters by recursive bipartition of clients whose updates point apart; decides by itself when to split."""
+
+    when: Literal["conflict", "gain"] = "conflict"
+    """Split when no single model can fit the members (conflict), or when separate models serve them better (gain)."""
+    eps1: PositiveFloat | Auto | None = None
+    """The paper's ε1: the mean update must be below it. Any of eps1, eps2, gamma_max switches to the paper's rule."""
+    eps2: PositiveFloat | Auto | None = None
+    """The paper's ε2: some client's update must be above it."""
+    gamma_max: NonNegativeFloat | Auto | None = None
+    """The paper's γ_max: sqrt((1 − α_cross_max)/2) must be above it; "auto" measures the clients' noise."""
+    exponent: PositiveFloat = 0.3
+    """A loss that falls slower than round^−exponent has flattened (conflict)."""
+    min_rounds: PositiveInt | None = None
+    """Rounds before the first split; None is 20 (conflict: the loss must show its course) or 6 (gain)."""
+    patience: PositiveInt | None = None
+    """Rounds between two splits of one branch; None is 15 (conflict) or 3 (gain: differences show best early)."""
+    recheck: PositiveInt = 5
+    """Rounds until a refused split is considered again."""
+    trial_rounds: PositiveInt = 5
+    """Rounds that children are on trial (gain)."""
+    assurance: PositiveFloat = 6.0
+    """A trial's gain must exceed its standard error so many times (gain): there are many trials, most on small data."""
+    min_size: PositiveInt = 1
+    """Smallest cluster a split may make."""
+    linkage: Literal["single", "complete"] = "single"
+    """Bipartition: single linkage is the optimum (Algorithm 1); complete is steadier under heavy noise."""
+    similarity: Literal["update", "gradient"] = "update"
+    """Compare updates, or full gradients at the cluster's model."""
+    weighting: Literal["samples", "uniform"] = "samples"
+    """Weight of a client in its cluster's mean: |D_i| (Algorithm 2) or one (Algorithm 5)."""
+    fallback: bool = True
+    """In the end, give a client the model on its path that its own validation data likes best."""
+
+    def start(self, server: Server) -> State:
+        tree = Tree.single(server.clients, server.initial_model())
+        return State(tree, {0: Track()}, {}, {}, {})
+
+    def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
+        state, events = follow_population(state, t, server)
+        replies = self._train(state, t, server)
+        infos: dict[int, ClusterInfo] = {}
+        for leaf in state.tree.leaves():
+            state = self._round_of(state, leaf, replies.get(leaf.id, []), t, server, infos, events)
+        present = [leaf for leaf in state.tree.leaves() if leaf.members]
+        return state, Info([infos.get(leaf.id, ClusterInfo(len(leaf.members))) for leaf in present], events)
+
+    def assignment(self, state: State, server: Server) -> Assignment:
+        leaves = [leaf for leaf in state.tree.leaves() if leaf.members]
+        exceptions = {client: state.tree.nodes[node].model for client, node in state.fallback.items()}
+        return Assignment([leaf.model for leaf in leaves], [leaf.members for leaf in leaves], exceptions=exceptions)
+
+    def finish(self, state: State, server: Server) -> State:
+        """Never worse than FL: look for a client's best model on its path, by its own validation data."""
+        if not self.fallback:
+            return state
+        better: dict[str, int] = {}
+        for leaf in state.tree.leaves():
+            path = state.tree.path(leaf)[::-1]  # the leaf first: it wins ties
+            if len(path) > 1 and leaf.members:
+                task = Evaluate(torch.stack([node.model for node in path]), "validation")
+                for reply in server.ask_all(leaf.members, task):
+                    best = int(np.nanargmin(reply.values["loss"])) if reply.samples else 0
+                    if best:
+                        better[reply.client] = path[best].id
+        return replace(state, fallback=better)
+
+    def _train(self, state: State, t: int, server: Server) -> dict[int, list[Reply]]:
+        """Every cluster's participants train from its model; replies by leaf."""
+        asked, how = set(server.participants(t)), server.schedule.at(t)
+        leaf_of = {client: leaf for leaf in state.tree.leaves() for client in leaf.members}
+        orders = [
+            Order(client, Train(leaf_of[client].model, how, server.seed_of(t, client), assess=True))
+            for client in server.clients
+            if client in asked
+        ]
+        replies: dict[int, list[Reply]] = {}
+        for reply in server.ask(orders):
+            replies.setdefault(leaf_of[reply.client].id, []).append(reply)
+        return replies
+
+    def _round_of(
+        self,
+        state: State,
+        leaf: Node,
+        replies: list[Reply],
+        t: int,
+        server: Server,
+        infos: dict[int, ClusterInfo],
+        events: list[Event],
+    ) -> State:
+        """One cluster's round: Algorithm 2's averaging, then the question of a split."""
+        if not replies:
+            return state
+        width, track = server.engine.layout.trainable, state.tracks[leaf.id]
+        if server.participation < 1:
+            latest = state.latest | {r.client: r.vector[:width].clone() for r in replies if r.vector is not None}
+            state = replace(state, latest=latest)
+        tally = self._mean(replies, server)
+        step = tally.mean()
+        mean_norm = float(step[:width].norm())
+        loss = sum(server.weight(r.client, self.weighting) * r.values["start_loss"] for r in replies) / tally.weight
+        track = replace(
+            track,
+            losses=(*track.losses, loss),
+            largest_mean_norm=max(track.largest_mean_norm, mean_norm),
+        )
+        infos[leaf.id] = ClusterInfo(len(leaf.members), loss, mean_norm, tally.max_norm)
+        accepted: Trial | None = None
+        if track.trial is not None:
+            track = self._advance_trial(track, t, server)
+            assert track.trial is not None
+            if t - track.trial.began >= self.trial_rounds:
+                accepted, event = self._judge_trial(leaf, track.trial, t, server)
+                events.append(event)
+                track = replace(track, trial=None, considered=t)
+        elif self._may_consider(leaf, track, mean_norm, tally.max_norm, t):
+            track = replace(track, considered=t)
+            found = self.examine(state, leaf, track, replies, t, server)
+            if found is not None and found[0].is_signal:
+                proposal = self._propose(leaf, replies, *found, t, server)
+                if self._on_trial:
+                    track = replace(track, trial=proposal)
+                    events.append(trial_event(leaf, proposal))
+                else:
+                    accepted = proposal
+                    events.append(split_event(leaf, proposal, self._paper_rule is None))
+        if accepted is not None:
+            return split_leaf(state, leaf, accepted, t, infos)
+        tree = state.tree.updated(replace(leaf, model=moved(leaf.model, step)))
+        return replace(state, tree=tree, tracks=state.tracks | {leaf.id: track})
+
+    def _mean(self, replies: Sequence[Reply], server: Server) -> Tally:
+        tally = Tally(server.engine.layout.size)
+        for reply in replies:
+            tally.add(reply, server.weight(reply.client, self.weighting))
+        return tally
+
+    @property
+    def _on_trial(self) -> bool:
+        """Are splits tried out before they are made?"""
+        return self.when == "gain" and self._paper_rule is None
+
+    @property
+    def _paper_rule(self) -> tuple[float | Auto, float | Auto, float | Auto] | None:
+        """ε1, ε2 and γ_max when the user asked for the paper's rule by giving any of them."""
+        if self.eps1 is None and self.eps2 is None and self.gamma_max is None:
+            return None
+        return (
+            "auto" if self.eps1 is None else self.eps1,
+            "auto" if self.eps2 is None else self.eps2,
+            "auto" if self.gamma_max is None else self.gamma_max,
+        )
+
+    def _may_consider(self, leaf: Node, track: Track, mean_norm: float, max_norm: float, t: int) -> bool:
+        """Is it time to look at a split of this cluster?"""
+        age = t - leaf.born
+        first, later = (6, 3) if self._on_trial else (20, 15)
+        wait = (self.min_rounds or first) if leaf.parent is None else (self.patience or later)
+        if len(leaf.members) < max(2, 2 * self.min_size) or age < wait:
+            return False
+        if track.considered and t - track.considered < self.recheck:
+            return False
+        if self._paper_rule is not None:
+            eps1, eps2, _ = self._paper_rule
+            epsilon1 = auto_epsilon1(track.largest_mean_norm) if eps1 == "auto" else eps1
+            epsilon2 = EPSILON2_MULTIPLE * epsilon1 if eps2 == "auto" else eps2
+            return at_rest(mean_norm, max_norm, epsilon1, epsilon2)
+        return self.when == "gain" or has_flattened(track.losses, self.exponent)
+
+    def examine(
+        self, state: State, leaf: Node, track: Track, replies: list[Reply], t: int, server: Server
+    ) -> tuple[Evidence, Tensor, Bipartition] | None:
+        """The best bipartition of a cluster and the evidence for it (Algorithm 3, lines 3-6), with what was compared.
+
+        None when there is nothing to split yet: a member without an update, or a side below the minimum size.
+        """
+        vectors = self._vectors(state, leaf, replies, server)
+        if vectors is None:
+            return None
+        try:
+            sides = bipartition(cosine_matrix(vectors), self.linkage)
+        except ValueError as problem:
+            raise RunError(f"cluster {leaf.id}: its updates cannot be compared ({problem})") from problem
+        if min(len(sides.first), len(sides.second)) < self.min_size:
+            return None
+        tally = self._mean(replies, server)
+        gamma = "auto" if self._paper_rule is None else self._paper_rule[2]
+        evidence = Evidence(
+            mean_norm=float(tally.mean()[: server.engine.layout.trainable].norm()),
+            max_norm=tally.max_norm,
+            alpha_cross_max=sides.alpha_cross_max,
+            noise=self._noise(leaf, t, server) if gamma == "auto" else float(gamma),
+            exponent=exponents(track.losses)[0] if len(track.losses) >= LEAST_ROUNDS else math.nan,
+        )
+        return evidence, vectors, sides
+
+    def _propose(
+        self,
+        leaf: Node,
+        replies: list[Reply],
+        evidence: Evidence,
+        vectors: Tensor,
+        sides: Bipartition,
+        t: int,
+        server: Server,
+    ) -> Trial:
+        """Two children: both start from the stationary model, with this round's updates averaged in each."""
+        branches = []
+        for side in (sides.first, sides.second):
+            members = tuple(leaf.members[i] for i in side)
+            own = self._mean([reply for reply in replies if reply.client in members], server)
+            branches.append(Branch(members, moved(leaf.model, own.mean()), sketch(vectors[torch.from_numpy(side)])))
+        return Trial((branches[0], branches[1]), leaf.model, t, evidence.numbers())
+
+    def _vectors(self, state: State, leaf: Node, replies: list[Reply], server: Server) -> Tensor | None:
+        """What is compared, `(members, trainable)`: updates or gradients; None until every member has one."""
+        width = server.engine.layout.trainable
+        if self.similarity == "gradient":
+            replies = list(server.ask_all(leaf.members, Gradient(leaf.model)))
+        known = state.latest | {r.client: r.vector[:width] for r in replies if r.vector is not None}
+        if any(member not in known for member in leaf.members):
+            return None
+        return torch.stack([known[member] for member in leaf.members])
+
+    def _noise(self, leaf: Node, t: int, server: Server) -> float:
+        """γ̂, the median over the members of the noise in their updates."""
+        how = server.schedule.at(t)
+        orders = [Order(c, Noise(leaf.model, how, server.seed_of(t, c, "noise"))) for c in leaf.members]
+        return float(statistics.median(reply.values["noise"] for reply in server.ask(orders)))
+
+    def _advance_trial(self, track: Track, t: int, server: Server) -> Track:
+        """One round of the children on trial, beside their parent's."""
+        trial = track.trial
+        assert trial is not None
+        asked = set(server.participants(t))
+        branches = []
+        for branch in trial.branches:
+            members = [client for client in branch.members if client in asked]
+            tally = self._mean(list(server.train(members, branch.model, t)), server)
+            branches.append(replace(branch, model=moved(branch.model, tally.mean())))
+        return replace(track, trial=replace(trial, branches=(branches[0], branches[1])))
+
+    def _judge_trial(self, leaf: Node, trial: Trial, t: int, server: Server) -> tuple[Trial | None, Event]:
+        """Keep the children if they lower their members' validation loss by more than its noise."""
+        falls = []
+        for branch in trial.branches:
+            task = Evaluate(torch.stack([leaf.model, branch.model]), "validation")
+            losses = [reply.values["loss"] for reply in server.ask_all(branch.members, task)]
+            falls.append([whole - apart for whole, apart in losses])
+        gain, error = trial_gain(falls)
+        sizes = " and ".join(str(len(branch.members)) for branch in trial.branches)
+        numbers = trial.evidence | {"gain": gain, "gain_error": error}
+        if gain > self.assurance * error:
+            text = f"cluster {leaf.id} splits into {sizes}: on trial, validation loss fell by {gain:.3g} ± {error:.2g}"
+            return replace(trial, evidence=numbers), Event("split", text, numbers | {"cluster": leaf.id})
+        text = f"cluster {leaf.id} stays whole: a trial split into {sizes} gained only {gain:.3g} ± {error:.2g}"
+        return None, Event("undone", text, numbers | {"cluster": leaf.id})

@@ -1,0 +1,117 @@
+"""What CFL knows between rounds, and how it changes: a split, clients that come and go, and the words for each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch import Tensor
+
+from coterie.errors import RunError
+from coterie.methods.base import ClusterInfo, Event
+from coterie.methods.server import Server
+from coterie.methods.tree import Branch, Node, Tree
+from coterie.snapshot import saved
+
+
+@saved
+@dataclass(frozen=True)
+class Trial:
+    """Two children that train beside their parent until their gain is known (`when="gain"`)."""
+
+    branches: tuple[Branch, Branch]
+    stationary: Tensor
+    began: int
+    evidence: dict[str, float]
+
+
+@saved
+@dataclass(frozen=True)
+class Track:
+    """What a cluster has shown since it began."""
+
+    losses: tuple[float, ...] = ()
+    largest_mean_norm: float = 0.0
+    considered: int = 0
+    trial: Trial | None = None
+
+
+@saved
+@dataclass(frozen=True)
+class State:
+    """The tree, the track of every leaf, and what is known of single clients.
+
+    `latest` holds clients' last updates from their present cluster (kept under partial participation only), `away`
+    the leaf of clients that left, `fallback` the node that serves a client better than its leaf.
+    """
+
+    tree: Tree
+    tracks: dict[int, Track]
+    latest: dict[str, Tensor]
+    away: dict[str, int]
+    fallback: dict[str, int]
+
+
+def split_leaf(state: State, leaf: Node, accepted: Trial, t: int, infos: dict[int, ClusterInfo]) -> State:
+    """The state after a leaf has been replaced by two children."""
+    tree = state.tree.split(leaf.id, accepted.branches, t, accepted.evidence, accepted.stationary)
+    children = tree.nodes[-2:]
+    infos |= {child.id: ClusterInfo(len(child.members)) for child in children}
+    tracks = {i: track for i, track in state.tracks.items() if i != leaf.id}
+    latest = {client: update for client, update in state.latest.items() if client not in leaf.members}
+    return replace(state, tree=tree, tracks=tracks | {child.id: Track() for child in children}, latest=latest)
+
+
+def follow_population(state: State, t: int, server: Server) -> tuple[State, list[Event]]:
+    """Clients that left are taken out; newcomers are placed by Algorithm 4, returning ones from where they were."""
+    members = {client for leaf in state.tree.leaves() for client in leaf.members}
+    present = set(server.clients)
+    if members == present:
+        return state, []
+    events, tree, away = [], state.tree, dict(state.away)
+    for leaf in tree.leaves():
+        gone = [client for client in leaf.members if client not in present]
+        if gone:
+            away |= dict.fromkeys(gone, leaf.id)
+            tree = tree.updated(replace(leaf, members=tuple(c for c in leaf.members if c in present)))
+            events.append(Event("left", f"{', '.join(gone)} left cluster {leaf.id}", {"clients": gone}))
+    for client in [c for c in server.clients if c not in members]:
+        start = away.pop(client, 0)
+        leaf = tree.descend(lambda model, client=client: newcomer_update(client, model, t, server), start)  # type: ignore[misc]
+        joined = {*leaf.members, client}
+        tree = tree.updated(replace(leaf, members=tuple(c for c in server.clients if c in joined)))
+        events.append(Event("joined", f"{client} joined cluster {leaf.id}", {"client": client, "cluster": leaf.id}))
+    tracks = {i: replace(track, trial=None) for i, track in state.tracks.items()}  # a trial needs its own members
+    return replace(state, tree=tree, away=away, tracks=tracks), events
+
+
+def newcomer_update(client: str, model: Tensor, t: int, server: Server) -> Tensor:
+    """A newcomer's update `(trainable,)` when it trains from a node's model."""
+    for reply in server.train([client], model, t):
+        assert reply.vector is not None
+        return reply.vector[: server.engine.layout.trainable]
+    raise RunError(f"client {client!r} gave no update to be placed by: see the faults of the round")
+
+
+def split_event(leaf: Node, trial: Trial, flattened: bool) -> Event:
+    seen = trial.evidence
+    sizes = " and ".join(str(len(branch.members)) for branch in trial.branches)
+    why = (
+        f"its loss has stopped falling (exponent {seen['exponent']:.2f})"
+        if flattened
+        else f"its mean update has died down ({seen['mean_norm']:.3g}, largest {seen['max_norm']:.3g})"
+    )
+    text = (
+        f"cluster {leaf.id} splits into {sizes}: {why}, and the two sides pull apart by {seen['separation']:.2f}, "
+        f"more than noise explains ({seen['noise']:.2f})"
+    )
+    return Event("split", text, seen | {"cluster": leaf.id})
+
+
+def trial_event(leaf: Node, trial: Trial) -> Event:
+    seen = trial.evidence
+    sizes = " and ".join(str(len(branch.members)) for branch in trial.branches)
+    text = (
+        f"cluster {leaf.id} tries a split into {sizes}: the two sides pull apart by {seen['separation']:.2f}, "
+        f"more than noise explains ({seen['noise']:.2f})"
+    )
+    return Event("trial", text, seen | {"cluster": leaf.id})

@@ -1,0 +1,104 @@
+"""FedAvg (McMahan et al. 2017): one model for everybody, the mean of what the clients make of it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from pydantic import ConfigDict, PositiveFloat
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from coterie.errors import ConfigError
+from coterie.methods.base import Assignment, ClusterInfo, Info, method
+from coterie.methods.server import Server, Tally, moved
+from coterie.parameters import Layout
+from coterie.snapshot import saved
+from coterie.tasks import Training
+
+
+@dataclasses.dataclass(frozen=True)
+class LocalRule:
+    """How the clients train in a method that averages one model: all that sets FedAvg's relatives apart."""
+
+    proximal: float = 0.0
+    """FedProx's μ."""
+    frozen: str | tuple[str, ...] = ()
+    """Layers that keep their initial values in the federated rounds."""
+    private: str | tuple[str, ...] = ()
+    """Layers that every client keeps to itself."""
+
+    def common_layers(self, layout: Layout) -> tuple[str, ...]:
+        """The layers that all clients train together: neither frozen nor private; there must be one."""
+        apart = layout.select(self.frozen) + layout.select(self.private)
+        common = [
+            name
+            for name in layout.layers
+            if not any(a.start < b.stop and b.start < a.stop for a in layout.select(name) for b in apart)
+        ]
+        if not common:
+            raise ConfigError(
+                f"head={self.frozen or self.private!r} is the whole model: no layer is left to train together, "
+                "use a deeper model or a smaller head"
+            )
+        return tuple(common)
+
+    def private_layers(self, layout: Layout) -> tuple[str, ...]:
+        """The private layers by name."""
+        return self._names(self.private, layout)
+
+    def training(self, training: Training, layout: Layout) -> Training:
+        """The round's training as the clients of this method do it."""
+        kept = layout.complement(layout.select(self.frozen))
+        trained = [e.name for e in layout.entries if not e.buffer and any(s.start <= e.start < s.stop for s in kept)]
+        return dataclasses.replace(training, proximal=self.proximal, layers=tuple(trained) if self.frozen else ())
+
+    @staticmethod
+    def _names(layers: str | tuple[str, ...], layout: Layout) -> tuple[str, ...]:
+        given = (layers,) if isinstance(layers, str) else layers
+        return tuple(layout.layers[-1] if name == "last" else name for name in given)
+
+
+@saved
+@dataclasses.dataclass(frozen=True)
+class State:
+    """The global model `(d,)`."""
+
+    model: Tensor
+
+
+@method("fedavg")
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class FedAvg:
+    """One global model, the mean of the clients' updates."""
+
+    weighting: Literal["samples", "uniform"] = "samples"
+    """Weight of a client in the mean: its number of samples, or one."""
+    server_lr: PositiveFloat = 1.0
+    """How far the server follows the mean update."""
+
+    def rule(self) -> LocalRule:
+        """How the clients train; relatives of FedAvg change this and nothing else."""
+        return LocalRule()
+
+    def start(self, server: Server) -> State:
+        self.rule().common_layers(server.engine.layout)  # a head that does not fit the model ends here
+        return State(server.initial_model())
+
+    def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
+        layout, rule = server.engine.layout, self.rule()
+        training = rule.training(server.schedule.at(t), layout)
+        tally = Tally(len(state.model))
+        for reply in server.train(server.participants(t), state.model, t, training, rule.private_layers(layout)):
+            tally.add(reply, server.weight(reply.client, self.weighting))
+        step = tally.mean()
+        info = ClusterInfo(
+            len(server.clients),
+            tally.mean_loss(),
+            float(step[: layout.trainable].norm()),
+            tally.max_norm,
+        )
+        return State(moved(state.model, step, self.server_lr)), Info([info])
+
+    def assignment(self, state: State, server: Server) -> Assignment:
+        return Assignment([state.model], [server.clients], self.rule().private_layers(server.engine.layout))

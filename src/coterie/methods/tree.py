@@ -1,0 +1,155 @@
+"""The parameter tree of CFL: every model on the way from the one for all to the one for a few stays usable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from torch import Tensor
+
+from coterie.clustering.sketch import similarity, sketch
+from coterie.errors import ConfigError, did_you_mean
+from coterie.snapshot import saved
+
+
+@saved
+@dataclass(frozen=True)
+class Node:
+    """A cluster that is or was: its members, its model, and how it came to be split.
+
+    `model` is the cluster's current model at a leaf and the stationary one it was split at elsewhere. `edge` holds
+    sketches of the members' updates just before their parent was split, in the order of `edge_members`.
+    """
+
+    id: int
+    parent: int | None
+    members: tuple[str, ...]
+    model: Tensor
+    born: int
+    children: tuple[int, ...] = ()
+    split_round: int | None = None
+    evidence: dict[str, float] = field(default_factory=dict)
+    edge_members: tuple[str, ...] = ()
+    edge: Tensor | None = None
+
+
+@saved
+@dataclass(frozen=True)
+class Branch:
+    """A cluster to be: its members, the model it starts from, and sketches of their updates `(members, w)`."""
+
+    members: tuple[str, ...]
+    model: Tensor
+    edge: Tensor
+
+
+@saved
+@dataclass(frozen=True)
+class Tree:
+    """All nodes by id (their position); node 0 is the root. Trees are values: changes make new ones."""
+
+    nodes: tuple[Node, ...]
+
+    @classmethod
+    def single(cls, members: Sequence[str], model: Tensor) -> Tree:
+        """One cluster of everybody."""
+        return cls((Node(0, None, tuple(members), model, 0),))
+
+    def leaves(self) -> list[Node]:
+        """The present clusters, in order of their ids."""
+        return [node for node in self.nodes if not node.children]
+
+    def leaf_of(self, client: str) -> Node:
+        """The cluster a client is in now."""
+        for node in self.leaves():
+            if client in node.members:
+                return node
+        known = [member for node in self.leaves() for member in node.members]
+        raise ConfigError(f"no client {client!r} in the tree: {did_you_mean(client, known)}")
+
+    def path(self, node: Node) -> list[Node]:
+        """The nodes from the root to this one."""
+        steps = [node]
+        while steps[-1].parent is not None:
+            steps.append(self.nodes[steps[-1].parent])
+        return steps[::-1]
+
+    def updated(self, *changed: Node) -> Tree:
+        """The tree with some nodes replaced by newer versions of themselves."""
+        nodes = list(self.nodes)
+        for node in changed:
+            nodes[node.id] = node
+        return Tree(tuple(nodes))
+
+    def split(
+        self,
+        parent: int,
+        branches: Sequence[Branch],
+        t: int,
+        evidence: dict[str, float],
+        stationary: Tensor | None = None,
+    ) -> Tree:
+        """Give a leaf two children. The leaf keeps its model, or the `stationary` one, as what it was split at."""
+        old, first = self.nodes[parent], len(self.nodes)
+        children = tuple(
+            Node(first + i, parent, branch.members, branch.model, t, edge_members=branch.members, edge=branch.edge)
+            for i, branch in enumerate(branches)
+        )
+        model = old.model if stationary is None else stationary
+        ids = tuple(child.id for child in children)
+        split = replace(old, model=model, children=ids, split_round=t, evidence=evidence)
+        return Tree((*self.updated(split).nodes, *children))
+
+    def descend(self, update_from: Callable[[Tensor], Tensor], start: int = 0) -> Node:
+        """Algorithm 4: walk from a node to a leaf, each time to the child that holds the most similar update.
+
+        `update_from(model)` is the newcomer's update `(d,)` when it trains from a node's model. The two maxima run
+        over the edges to the two children (the paper's indices slip).
+        """
+        node = self.nodes[start]
+        while node.children:
+            own = sketch(update_from(node.model)[None])[0]
+            best = [_most_similar(own, self.nodes[child]) for child in node.children]
+            node = self.nodes[node.children[best.index(max(best))]]
+        return node
+
+    def walk(self, start: int = 0, depth: int = 0) -> Iterator[tuple[int, Node]]:
+        """The nodes in the order a reader expects, with their depth."""
+        node = self.nodes[start]
+        yield depth, node
+        for child in node.children:
+            yield from self.walk(child, depth + 1)
+
+    def lines(self, scores: Callable[[Node], str] = lambda node: "") -> list[str]:
+        """The tree as text, a line a node."""
+        return ["  " * depth + describe(node) + scores(node) for depth, node in self.walk()]
+
+
+def _most_similar(own: Tensor, child: Node) -> float:
+    return float(similarity(own, child.edge).max()) if child.edge is not None and len(child.edge) else float("-inf")
+
+
+def describe(node: Node) -> str:
+    """A node in a line of words."""
+    who = f"{len(node.members)} clients" if len(node.members) != 1 else f"client {node.members[0]}"
+    if not node.children:
+        return f"cluster {node.id}: {who}, since round {node.born}"
+    told = ", ".join(f"{name} {value:.3g}" for name, value in node.evidence.items())
+    return f"node {node.id}: {who}, split in round {node.split_round} ({told})"
+
+
+def as_table(tree: Tree) -> list[dict[str, Any]]:
+    """The tree as plain rows, for reports: everything but the models and the sketches."""
+    return [
+        {
+            "id": node.id,
+            "parent": node.parent,
+            "children": list(node.children),
+            "members": list(node.members),
+            "born": node.born,
+            "split_round": node.split_round,
+            "evidence": node.evidence,
+        }
+        for node in tree.nodes
+    ]

@@ -1,0 +1,238 @@
+"""CFL: exact groups at every depth, a partition after every round, the paper's rule and the one without thresholds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import coterie
+from coterie.clustering import cosine_matrix
+from coterie.data.scenarios import find_scenario
+from coterie.engines import LocalEngine
+from coterie.errors import ConfigError, RunError
+from coterie.federation import Client, Federation, Split
+from coterie.methods import CFL, make_method
+from coterie.methods.cfl_state import newcomer_update
+from coterie.methods.server import Server
+from coterie.randomness import derive
+from coterie.runs.loop import Run, execute
+from coterie.runs.trees import load_tree
+from coterie.schedules import make_schedule
+from coterie.tasks import Noise, Order, Training
+
+FEATURES, CLASSES = 6, 4
+
+
+def opposed(sizes: tuple[int, ...], samples: int = 60, seed: int = 0) -> Federation:
+    """Linearly separable clients in groups that name the classes differently (cyclic shifts): pure conflict."""
+    generator = np.random.default_rng(seed)
+    centres = 3 * np.eye(CLASSES, FEATURES)
+    clients = []
+    for group, size in enumerate(sizes):
+        for number in range(size):
+            parts = []
+            for rows in (samples, 20, 20):
+                y = generator.integers(0, CLASSES, rows)
+                x = centres[y] + 0.5 * generator.standard_normal((rows, FEATURES))
+                parts.append(Split(torch.tensor(x, dtype=torch.float32), torch.tensor((y + group) % CLASSES)))
+            clients.append(Client(f"g{group}-{number}", *parts, group=group))
+    order = generator.permutation(len(clients))
+    return Federation([clients[i] for i in order], CLASSES)
+
+
+def net(seed: int) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed % 2**31)
+        return nn.Sequential(nn.Linear(FEATURES, 16), nn.ReLU(), nn.Linear(16, CLASSES))
+
+
+def run_of(method: CFL, federation: Federation, rounds: int, participation: float = 1.0, **engine: Any) -> Run:
+    how = Training(lr=0.1, epochs=2, batch_size=20)
+    made = LocalEngine(federation, net, **engine)
+    server = Server(made, make_schedule("constant", how, rounds), 5, rounds, participation)
+    return Run(method, server, net, federation.groups, {"method": "cfl"}, {})
+
+
+def test_unequal_groups_are_found_exactly_at_three_levels_with_every_client_once_in_every_round() -> None:
+    federation = opposed((11, 5, 3, 1))
+    run = run_of(CFL(), federation, 80)
+    state = run.method.start(run.server)
+    for t in range(1, 81):
+        state, info = run.method.round(state, t, run.server)
+        members = [client for leaf in state.tree.leaves() for client in leaf.members]
+        assert sorted(members) == sorted(federation.ids)
+        assert sum(cluster.members for cluster in info.clusters) == len(federation)
+    groups = {frozenset(federation[c].group for c in leaf.members) for leaf in state.tree.leaves()}
+    assert len(state.tree.leaves()) == 4
+    assert groups == {frozenset({g}) for g in range(4)}
+    assert max(len(state.tree.path(leaf)) for leaf in state.tree.leaves()) >= 3
+
+
+def test_clients_of_one_kind_are_never_split() -> None:
+    result = execute(run_of(CFL(), opposed((12,)), 60))
+    assert len(result.clusters) == 1
+
+
+def test_the_papers_rule_with_numbers_and_with_auto() -> None:
+    federation = opposed((4, 4))
+    for method in (CFL(eps1=0.05, eps2=0.1, gamma_max=0.3), CFL(eps1="auto")):
+        result = execute(run_of(method, federation, 80))
+        assert result.summary["ari"] == 1.0
+    untouched = execute(run_of(CFL(eps1=1e-9, eps2=0.1, gamma_max=0.3), federation, 40))
+    assert len(untouched.clusters) == 1
+    refused = execute(run_of(CFL(eps1="auto", gamma_max=0.999), federation, 60))
+    assert len(refused.clusters) == 1
+
+
+def test_children_start_from_the_stationary_model_with_this_rounds_updates_averaged_in_each() -> None:
+    federation = opposed((3, 3))
+    run = run_of(CFL(), federation, 60)
+    server, method = run.server, run.method
+    state = method.start(server)
+    for t in range(1, 61):
+        before = state
+        state, _ = method.round(state, t, server)
+        if len(state.tree.nodes) == 3:
+            break
+    root, *children = state.tree.nodes
+    assert torch.equal(root.model, before.tree.nodes[0].model)
+    for child in children:
+        replies = list(server.train(child.members, root.model, t))
+        weights = torch.tensor([float(server.samples[r.client]) for r in replies], dtype=torch.float64)
+        mean = (weights[:, None] * torch.stack([r.vector for r in replies]).double()).sum(0) / weights.sum()
+        assert torch.allclose(child.model.double(), root.model.double() + mean, atol=1e-6)
+
+
+def test_partial_participation_waits_for_every_member_and_finds_the_groups() -> None:
+    result = execute(run_of(CFL(), opposed((6, 6)), 120, participation=0.5))
+    assert result.summary["ari"] == 1.0
+
+
+@pytest.mark.parametrize("options", [{"similarity": "gradient"}, {"linkage": "complete"}, {"weighting": "uniform"}])
+def test_the_named_variants_find_the_groups_too(options: dict[str, Any]) -> None:
+    assert execute(run_of(CFL(**options), opposed((5, 4)), 60)).summary["ari"] == 1.0
+
+
+@pytest.mark.parametrize("privacy", ["permutation", "signed-permutation"])
+def test_a_secret_orthonormal_transform_changes_no_decision(privacy: str) -> None:
+    federation = opposed((5, 4, 3))
+    plain = execute(run_of(CFL(), federation, 60))
+    hidden = execute(run_of(CFL(), federation, 60, privacy=privacy, secret=99))
+    assert hidden.clusters == plain.clusters
+    assert [n.split_round for n in hidden.state.tree.nodes] == [n.split_round for n in plain.state.tree.nodes]
+    assert [n.members for n in hidden.state.tree.nodes] == [n.members for n in plain.state.tree.nodes]
+    assert not torch.allclose(hidden.state.tree.nodes[-1].model, plain.state.tree.nodes[-1].model)
+    for one, other in zip(hidden.models, plain.models, strict=True):
+        assert torch.allclose(one, other, atol=1e-3)
+
+
+def test_newcomers_go_to_their_groups_leaf() -> None:
+    result = execute(run_of(CFL(), opposed((6, 5, 4)), 80))
+    assert result.summary["ari"] == 1.0
+    held_out = opposed((20, 20, 20), seed=1)
+    engine = LocalEngine(held_out, net)
+    server = Server(engine, make_schedule("constant", Training(lr=0.1, epochs=2, batch_size=20), 1), 0, 1)
+    right = 0
+    for client in held_out:
+        leaf = result.state.tree.descend(lambda model, c=client.id: newcomer_update(c, model, 1, server))
+        right += {int(member[1]) for member in leaf.members} == {client.group}
+    assert right >= 0.98 * len(held_out)
+
+
+class ChangingEngine(LocalEngine):
+    """An engine whose population the test changes between rounds."""
+
+    def admit(self, ids: list[str]) -> None:
+        self.clients = tuple(ids)
+
+
+def test_clients_leave_return_and_join_in_mid_run() -> None:
+    federation = opposed((5, 5))
+    late = "g1-4"
+    engine = ChangingEngine(federation, net)
+    server = Server(engine, make_schedule("constant", Training(lr=0.1, epochs=2, batch_size=20), 90), 5, 90)
+    method, ids = CFL(), list(federation.ids)
+    engine.admit([c for c in ids if c != late])
+    state = method.start(server)
+    kinds: list[str] = []
+    for t in range(1, 91):
+        if t == 50:
+            engine.admit([c for c in ids if c != "g0-0"])
+        if t == 60:
+            engine.admit(ids)
+        state, info = method.round(state, t, server)
+        kinds += [event.kind for event in info.events]
+        assert sorted(c for leaf in state.tree.leaves() for c in leaf.members) == sorted(engine.clients)
+    assert kinds.count("joined") == 2
+    assert kinds.count("left") == 1
+    for leaf in state.tree.leaves():
+        assert len({federation[c].group for c in leaf.members}) == 1
+
+
+def test_fallback_gives_a_client_the_best_model_on_its_path_by_its_validation_data() -> None:
+    run = run_of(CFL(), opposed((5, 4)), 60)
+    result = execute(run)
+    state = result.state
+    # Spoil one leaf: its members must go back to the root's model.
+    leaf = state.tree.leaves()[0]
+    spoiled = type(leaf)(**{**vars(leaf), "model": leaf.model + 50 * torch.randn(len(leaf.model))})
+    ended = run.method.finish(type(state)(**{**vars(state), "tree": state.tree.updated(spoiled)}), run.server)
+    assert set(ended.fallback) == set(leaf.members)
+    assert set(ended.fallback.values()) == {0}
+    given = run.method.assignment(ended, run.server)
+    assert torch.equal(given.exceptions[leaf.members[0]], state.tree.nodes[0].model)
+    assert CFL(fallback=False).finish(state, run.server) is state
+
+
+def test_gain_splits_where_separate_models_serve_better_and_undoes_what_does_not_help() -> None:
+    result = execute(run_of(CFL(when="gain"), opposed((5, 5)), 40))
+    assert result.summary["ari"] == 1.0
+    assert "trial" in {event["kind"] for record in result.history for event in record["events"]}
+    careful = execute(run_of(CFL(when="gain", assurance=1e9), opposed((5, 5)), 20))
+    assert len(careful.clusters) == 1
+    assert "undone" in {event["kind"] for record in careful.history for event in record["events"]}
+
+
+def test_noise_by_hand_is_the_ratio_of_difference_to_sum_over_two_halves() -> None:
+    federation = opposed((2,))
+    engine = LocalEngine(federation, net, precision="float64")
+    how, model = Training(lr=0.1, epochs=1, batch_size=None), engine.initial_model(3)
+    (reply,) = next(iter(engine.run([Order("g0-0", Noise(model, how, 7))])))
+    assert 0 < reply.values["noise"] < 2
+    assert reply.vector is None
+
+
+def test_the_tree_survives_a_file_and_answers_from_the_folder(tmp_path: Path) -> None:
+    result = coterie.run("cfl", scenario="digits-permuted", clients=8, groups=2, rounds=50, out=tmp_path / "run")
+    assert result.summary["ari"] == 1.0
+    loaded = load_tree(tmp_path / "run")
+    assert [n.members for n in loaded.tree.nodes] == [n.members for n in result.state.tree.nodes]
+    path = loaded.path_of("client-3")
+    assert path[0].id == 0
+    assert len(path) == 2
+    newcomers = find_scenario("digits-permuted").build(clients=8, groups=2, seed=derive(0, "scenario"))
+    placed = loaded.place(newcomers)
+    assert {c: leaf.id for c, leaf in placed.items()} == {c: loaded.tree.leaf_of(c).id for c in newcomers.ids}
+    x = newcomers["client-3"].test.x
+    probabilities = loaded.ensemble("client-3")(x).exp()
+    by_hand = torch.stack([torch.softmax(loaded.module(node)(x), -1) for node in path]).mean(0)
+    assert torch.allclose(probabilities, by_hand, atol=1e-6)
+    coterie.run("fedavg", scenario="digits-iid", clients=3, rounds=1, out=tmp_path / "other")
+    with pytest.raises(RunError, match="no parameter tree"):
+        load_tree(tmp_path / "other")
+
+
+def test_bad_options_are_named() -> None:
+    for spec in ("cfl:when=never", "cfl:eps1=-1", "cfl:linkage=ward", "cfl:patience=0"):
+        with pytest.raises(ConfigError, match=spec.partition(":")[2].partition("=")[0]):
+            make_method(spec)
+
+
+def test_cosine_of_updates_that_are_not_finite_is_refused() -> None:
+    with pytest.raises(ValueError, match="finite"):
+        cosine_matrix(torch.tensor([[1.0, float("nan")], [1.0, 0.0]]))
