@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -20,12 +23,17 @@ Y = np.arange(12) % 3
 
 
 def rows(federation):
-    return {c.id: sorted(torch.cat([c.part(p).x for p in ("train", "validation", "test")])[:, 0].tolist()) for c in federation}
+    return {
+        c.id: sorted(torch.cat([c.part(p).x for p in ("train", "validation", "test")])[:, 0].tolist())
+        for c in federation
+    }
 
 
 def test_npz_both_forms_with_group(tmp_path):
     np.savez(tmp_path / "ann.npz", x=X, y=Y, group=3)
-    np.savez_compressed(tmp_path / "bob.npz", x_train=X[:5], y_train=Y[:5], x_test=X[5:], y_test=Y[5:], group=np.array([1]))
+    np.savez_compressed(
+        tmp_path / "bob.npz", x_train=X[:5], y_train=Y[:5], x_test=X[5:], y_test=Y[5:], group=np.array([1])
+    )
     (tmp_path / "readme.txt").write_text("not a client")
     made = federation_from_npz(tmp_path)
     assert made.ids == ("ann", "bob")
@@ -111,7 +119,7 @@ def test_npy_files_stay_on_disk(tmp_path):
         np.save(file, values)
     made = federation_from_arrays(*files, splits=(1, 0, 0))
     maps = []
-    for line in open("/proc/self/maps").readlines() if __import__("sys").platform == "linux" else []:
+    for line in Path("/proc/self/maps").read_text().splitlines() if sys.platform == "linux" else []:
         if line.rstrip().endswith("x.npy"):
             low, high = (int(part, 16) for part in line.split()[0].split("-"))
             maps.append((low, high))

@@ -51,6 +51,11 @@ def groups_of(order: Order) -> list[int]:
     return [number % order.groups for number in range(order.clients)]
 
 
+def _without_groups(order: Order) -> None:
+    if order.groups != 1:
+        raise ConfigError(f"groups={order.groups}: {order.name} has no hidden groups: leave groups out")
+
+
 def shifted(source: str, kind: str) -> Callable[[Order], Federation]:
     """Groups that differ by a shift: iid (no difference), permuted, swapped or rotated."""
 
@@ -139,6 +144,7 @@ def dirichlet(source: str, alpha: float) -> Callable[[Order], Federation]:
     """Label skew without groups."""
 
     def make(order: Order) -> Federation:
+        _without_groups(order)
         pool = load_source(source, order.data_dir)
         parts = partitions.dirichlet(pool.y, order.clients, alpha, order.seed, order.samples, minimum=5)
         return _held_out(pool, parts, [0] * order.clients, order)
@@ -227,6 +233,7 @@ def by_writer(source: str) -> Callable[[Order], Federation]:
     """One client a writer, drawn at random among those with at least 20 samples."""
 
     def make(order: Order) -> Federation:
+        _without_groups(order)
         pool = load_source(source, order.data_dir)
         if pool.writer is None:
             raise DataError(f"the source {source!r} does not say who wrote what")
@@ -258,6 +265,7 @@ def news_topics(order: Order) -> Federation:
 
 def speakers(order: Order) -> Federation:
     """One client a speaker of Shakespeare's plays, as windows of characters; the longest parts first."""
+    _without_groups(order)
     pool = load_text_source("shakespeare", order.data_dir)
     made = []
     for key in range(len(pool.keys)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from coterie.data import partitions
 from coterie.data.builders import Order, by_writer, client_name, groups_of
@@ -29,18 +30,16 @@ def disjoint_sets(classes: int, groups: int) -> list[list[int]]:
     if classes % groups and size * (groups - 1) < classes:
         # Full sets first and the rest last, as the paper cuts EMNIST's 47 classes into nine fives and a two.
         starts = [min(g * size, classes) for g in range(groups + 1)]
-    return [list(range(a, b)) for a, b in zip(starts, starts[1:], strict=False)]
+    return [list(range(a, b)) for a, b in pairwise(starts)]
 
 
 def overlapping_sets(classes: int, groups: int) -> list[list[int]]:
     """S2: each group's classes of S1 and the first of the next group's, in a ring; neighbours share one."""
     sets = disjoint_sets(classes, groups)
-    return [own + [after[0]] for own, after in zip(sets, sets[1:] + sets[:1], strict=True)] if groups > 1 else sets
+    return [[*own, after[0]] for own, after in zip(sets, sets[1:] + sets[:1], strict=True)] if groups > 1 else sets
 
 
-def by_classes(
-    source: str, sets_for: Callable[[int, int], list[list[int]]]
-) -> Callable[[Order], Federation]:
+def by_classes(source: str, sets_for: Callable[[int, int], list[list[int]]]) -> Callable[[Order], Federation]:
     """Each group holds its own classes, all clients equally much; as in the paper nothing is held back to validate."""
 
     def make(order: Order) -> Federation:

@@ -28,10 +28,11 @@ def federation_from_npz(folder: Path, *, splits: Splits = STANDARD, seed: int = 
     files = sorted(folder.glob("*.npz"))
     if not files:
         raise DataError(f"{folder}: holds no .npz file: write one a client, with arrays x and y")
-    return Federation([_client_from_npz(file, splits, seed) for file in files], name=folder.name)
+    return Federation([client_from_npz(file, splits, seed) for file in files], name=folder.name)
 
 
-def _client_from_npz(file: Path, splits: Splits, seed: int) -> Client:
+def client_from_npz(file: Path, splits: Splits = STANDARD, seed: int = 0) -> Client:
+    """One client from its file; the file's name is its id."""
     try:
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):

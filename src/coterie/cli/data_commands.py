@@ -1,0 +1,71 @@
+"""Commands about data: which scenarios there are, which data sets are present, how to get the others."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from coterie.data.fetch import fetch
+from coterie.data.scenarios import list_scenarios
+from coterie.data.sources import available, data_folder
+
+
+@click.command()
+def scenarios() -> None:
+    """List the named federations, with their default sizes."""
+    table = Table("scenario", "clients", "rounds", "model", "what it is", box=None, pad_edge=False)
+    for scenario in list_scenarios():
+        defaults = scenario.defaults
+        table.add_row(scenario.name, str(scenario.clients), str(defaults.rounds), defaults.model, scenario.summary)
+    Console().print(table)
+
+
+@click.group(invoke_without_command=True)
+@click.pass_context
+def data(context: click.Context) -> None:
+    """See which data sets are here, and download the others."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+@data.command("list")
+@click.option("--data-dir", default=None, help="where data sets lie (default: COTERIE_DATA)", metavar="VALUE")
+def list_data(data_dir: str | None) -> None:
+    """Show what is there and what is not."""
+    console = Console()
+    table = Table("data set", "here", "where, or what is missing", box=None, pad_edge=False)
+    for row in available(data_dir):
+        table.add_row(row.name, "yes" if row.present else "no", row.detail)
+    console.print(f"data folder: {data_folder(data_dir)}")
+    console.print(table)
+    console.print("Download one with: coterie data fetch NAME")
+
+
+@data.command("fetch")
+@click.argument("name")
+@click.option("--data-dir", default=None, help="where to put it (default: COTERIE_DATA)", metavar="VALUE")
+def fetch_data(name: str, data_dir: str | None) -> None:
+    """Download a data set from its public address, check it and unpack it."""
+    progress = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )
+    tasks: dict[str, TaskID] = {}
+
+    def show(label: str, done: int, total: int | None) -> None:
+        progress.start()  # only now: a name that is unknown costs one line, without an empty bar
+        if label not in tasks:
+            tasks[label] = progress.add_task(label, total=total)
+        progress.update(tasks[label], completed=done, total=total)
+
+    try:
+        fetch(name, data_folder(data_dir), progress=show)
+    finally:
+        if tasks:
+            progress.stop()
+    click.echo(f"{name}: ready in {data_folder(data_dir)}")

@@ -1,0 +1,160 @@
+"""What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere, and a closing table."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+
+from coterie.methods import Event
+from coterie.runs import Result, Run
+
+MOST_CLUSTERS = 12
+"""Clusters are listed one by one up to this number."""
+PLAIN_LINES = 20
+"""About how many progress lines a run prints where there is no terminal."""
+
+
+class Progress:
+    """Follows a run (it is a `Callback`) and tells of rounds, accuracy, clusters, time left and events."""
+
+    def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.quiet = quiet
+        self.bar: Bar | None = None
+        self.task: TaskID | None = None
+        self.rounds = 0
+        self.began = 0.0
+        self.first = 0
+        self.accuracy: float | None = None
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.bar:
+            self.bar.stop()
+            self.bar = None
+
+    def on_start(self, run: Run, done: int) -> None:
+        """Say what begins, and set up the bar."""
+        self.rounds, self.first, self.began = run.server.rounds, done, time.monotonic()
+        if self.quiet:
+            return
+        labels = run.labels
+        goes_on = f", from round {done + 1}" if done else ""
+        self.console.print(
+            f"[bold]{escape(labels['method'])}[/] on [bold]{escape(labels['scenario'])}[/]: "
+            f"{len(run.server.clients)} clients, model {escape(labels['model'])}, {self.rounds} rounds, "
+            f"seed {labels['seed']}{goes_on}",
+            highlight=False,
+        )
+        if self.console.is_terminal:
+            self.bar = Bar(
+                TextColumn("round"),
+                MofNCompleteColumn(),
+                BarColumn(bar_width=30),
+                TextColumn("{task.description}"),
+                TimeElapsedColumn(),
+                TextColumn("left"),
+                TimeRemainingColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self.bar.start()
+            self.task = self.bar.add_task("", total=self.rounds, completed=done)
+
+    def on_event(self, t: int, event: Event) -> None:
+        """Announce what happened, in words."""
+        if not self.quiet:
+            self.console.print(f"[yellow]round {t}[/]: {escape(event.text)}", highlight=False)
+
+    def on_round(self, record: dict[str, Any]) -> None:
+        """Move the bar, or print a line now and then."""
+        if self.quiet:
+            return
+        if "accuracy" in record:
+            self.accuracy = record["accuracy"]["mean"]
+        told = describe(record, self.accuracy)
+        if self.bar and self.task is not None:
+            self.bar.update(self.task, completed=record["round"], description=told)
+            return
+        t = record["round"]
+        if t == self.rounds or t % max(1, self.rounds // PLAIN_LINES) == 0:
+            spent = time.monotonic() - self.began
+            left = spent / (t - self.first) * (self.rounds - t)
+            self.console.print(f"round {t}/{self.rounds}  {told}  {left:.0f} s left", highlight=False)
+
+    def on_end(self, result: Result) -> None:
+        """Take the bar away."""
+        if self.bar:
+            self.bar.stop()
+            self.bar = None
+
+
+def describe(record: dict[str, Any], accuracy: float | None) -> str:
+    """A round in a few words."""
+    clusters = len(record["clusters"])
+    quality = f"accuracy {accuracy:.3f}  " if accuracy is not None else ""
+    if accuracy is None and record.get("loss", {}).get("mean") is not None:
+        quality = f"loss {record['loss']['mean']:.4g}  "
+    return f"{quality}{clusters} {'cluster' if clusters == 1 else 'clusters'}"
+
+
+def show_results(results: Sequence[Result], path: Path | None, console: Console | None = None) -> None:
+    """Print the closing table, what the clusters turned out to be, and where everything is."""
+    console = console or Console(highlight=False)
+    console.print(summary_table([result.summary for result in results]))
+    last = results[-1].summary
+    if 1 < len(last["clusters"]) <= MOST_CLUSTERS:
+        for i, members in enumerate(last["clusters"]):
+            console.print(escape(f"  cluster {i}: {', '.join(members)}"), soft_wrap=True)
+    if path:
+        console.print(f"results: {escape(str(path))}", soft_wrap=True)
+
+
+def summary_table(summaries: list[dict[str, Any]]) -> Table:
+    """Runs side by side: accuracy and its spread, clusters, agreement with the hidden groups, bytes, time."""
+    table = Table(box=None, pad_edge=False)
+    for title in (
+        "method",
+        "accuracy",
+        "worst 10 %",
+        "variance",
+        "loss",
+        "clusters",
+        "ARI",
+        "MB up",
+        "MB down",
+        "seconds",
+    ):
+        table.add_column(title, justify="left" if title == "method" else "right")
+    for summary in summaries:
+        accuracy, ari = summary["accuracy"], summary["ari"]
+        table.add_row(
+            escape(summary["method"]),
+            _number(accuracy["mean"], ".4f"),
+            _number(accuracy["worst10"], ".4f"),
+            _number(accuracy["variance"], ".5f"),
+            _number(summary["loss"]["mean"], ".4f"),
+            str(len(summary["clusters"])),
+            _number(ari, ".3f"),
+            f"{summary['bytes']['up'] / 1e6:.1f}",
+            f"{summary['bytes']['down'] / 1e6:.1f}",
+            f"{summary['seconds']:.1f}",
+        )
+    return table
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,228 @@
+"""A recipe repeats a paper's table or figure: cells computed once and kept, results beside the paper's numbers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from coterie.engines.local import available_cores
+from coterie.errors import ConfigError, RunError, did_you_mean
+from coterie.snapshot import write_atomically
+
+Scale = Literal["quick", "full"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One number of a paper's table: our values (one a seed) beside the paper's."""
+
+    setting: str
+    measure: str
+    ours: Sequence[float]
+    paper: float | str | None = None
+
+    def summary(self) -> dict[str, Any]:
+        """The row with mean and standard deviation (population) of our values."""
+        values = [float(value) for value in self.ours]
+        return {
+            "setting": self.setting,
+            "measure": self.measure,
+            "ours": {"mean": statistics.fmean(values), "std": statistics.pstdev(values), "values": values},
+            "paper": self.paper,
+        }
+
+
+@dataclass
+class Findings:
+    """What a recipe found: rows, what differs from the paper, and figures drawn from the rows' data."""
+
+    rows: list[Row]
+    notes: list[str] = field(default_factory=list)
+    figures: dict[str, Callable[[Any], None]] = field(default_factory=dict)
+    """Name to a function that draws on a matplotlib figure."""
+
+
+class Study:
+    """One execution of a recipe in a folder: where its cells are kept, and how large it is to be."""
+
+    def __init__(
+        self,
+        out: Path,
+        *,
+        scale: Scale = "quick",
+        seeds: int = 1,
+        data_dir: str | None = None,
+        workers: int | str = "auto",
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self.out, self.scale, self.data_dir, self.workers, self.say = out, scale, data_dir, workers, say
+        self.seeds = range(seeds)
+        self.done = 0
+
+    @property
+    def full(self) -> bool:
+        """Is this the paper's own size?"""
+        return self.scale == "full"
+
+    def cell(self, key: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """The result of `compute`, from the folder if an earlier attempt got that far."""
+        kept = self._kept(key)
+        if kept is None:
+            self.say(f"{key}: running")
+            kept = self._keep(key, compute())
+        return kept
+
+    def cells(self, jobs: Mapping[str, Callable[[], dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+        """The results of many small jobs by key, several at once on the cores, each in a process of its own.
+
+        The jobs must be picklable: functions of a module with `functools.partial`.
+        """
+        found = {key: kept for key in jobs if (kept := self._kept(key)) is not None}
+        left = {key: job for key, job in jobs.items() if key not in found}
+        count = available_cores() if self.workers == "auto" else int(self.workers)
+        with ProcessPoolExecutor(max(1, count), mp_context=get_context("spawn"), initializer=one_core) as pool:
+            waiting = {pool.submit(job): key for key, job in left.items()}
+            for future in as_completed(waiting):
+                key = waiting[future]
+                found[key] = self._keep(key, future.result())
+                self.say(f"{key}: done, {len(found)} of {len(jobs)}")
+        return found
+
+    def _kept(self, key: str) -> dict[str, Any] | None:
+        path = self.out / "cells" / cell_file(key)
+        if not path.exists():
+            return None
+        try:
+            kept: dict[str, Any] = json.loads(path.read_text())
+        except ValueError as problem:
+            raise RunError(f"{path}: damaged ({problem}): delete it and run again") from problem
+        self.say(f"{key}: kept from before")
+        return kept
+
+    def _keep(self, key: str, result: dict[str, Any]) -> dict[str, Any]:
+        path = self.out / "cells" / cell_file(key)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, json.dumps(result).encode())
+        self.done += 1
+        return result
+
+
+def one_core() -> None:
+    """Let this process compute with one thread: others use the other cores."""
+    torch.set_num_threads(1)
+
+
+def cell_file(key: str) -> str:
+    """A file name for the key; where characters had to give way, a hash keeps two keys apart."""
+    name = re.sub(r"[^A-Za-z0-9._=-]+", "-", key)
+    mark = "" if name == key else "-" + hashlib.blake2b(key.encode(), digest_size=4).hexdigest()
+    return f"{name}{mark}.json"
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A table or figure by name."""
+
+    name: str
+    summary: str
+    cook: Callable[[Study], Findings]
+
+
+_RECIPES: dict[str, Recipe] = {}
+
+
+def recipe(name: str, summary: str) -> Callable[[Callable[[Study], Findings]], Callable[[Study], Findings]]:
+    """Function decorator that makes a recipe known by `name`."""
+
+    def register(cook: Callable[[Study], Findings]) -> Callable[[Study], Findings]:
+        _RECIPES[name] = Recipe(name, summary, cook)
+        return cook
+
+    return register
+
+
+def list_recipes() -> tuple[Recipe, ...]:
+    """All recipes, by name."""
+    return tuple(_RECIPES[name] for name in sorted(_RECIPES))
+
+
+def find_recipe(name: str) -> Recipe:
+    """The recipe of that name, or a ConfigError with a suggestion."""
+    if name not in _RECIPES:
+        raise ConfigError(f"unknown recipe {name!r}: {did_you_mean(name, _RECIPES)}")
+    return _RECIPES[name]
+
+
+def reproduce(name: str, study: Study) -> dict[str, Any]:
+    """Cook a recipe and write `results.json`, `table.md` and its figures to the study's folder."""
+    chosen = find_recipe(name)
+    _claim(study, name)
+    findings = chosen.cook(study)
+    results = {
+        "recipe": name,
+        "summary": chosen.summary,
+        "scale": study.scale,
+        "seeds": len(study.seeds),
+        "rows": [row.summary() for row in findings.rows],
+        "notes": findings.notes,
+    }
+    write_atomically(study.out / "results.json", (json.dumps(results, indent=2, ensure_ascii=False) + "\n").encode())
+    write_atomically(study.out / "table.md", table_markdown(results).encode())
+    for figure_name, draw in findings.figures.items():
+        _draw(study, figure_name, draw)
+    return results
+
+
+def _claim(study: Study, name: str) -> None:
+    """Refuse a folder that holds another recipe's cells or another scale's: they must not be mixed."""
+    identity = {"recipe": name, "scale": study.scale}
+    mark = study.out / "recipe.json"
+    if mark.exists():
+        try:
+            held = json.loads(mark.read_text())
+        except ValueError as problem:
+            raise RunError(f"{mark}: damaged ({problem}): choose another --out") from problem
+        if held != identity:
+            raise RunError(
+                f"{study.out}: holds {held.get('recipe')} at scale {held.get('scale')}: choose another --out"
+            )
+    elif study.out.is_dir() and any(study.out.iterdir()):
+        raise RunError(f"{study.out}: the folder is not empty and is not a recipe's: choose another --out")
+    study.out.mkdir(parents=True, exist_ok=True)
+    write_atomically(mark, json.dumps(identity).encode())
+
+
+def _draw(study: Study, name: str, draw: Callable[[Any], None]) -> None:
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        study.say(f"figure {name}: skipped, it needs matplotlib (pip install 'coterie[plot]')")
+        return
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    draw(figure)
+    for ending in ("png", "svg"):
+        figure.savefig(study.out / f"{name}.{ending}", dpi=150)
+
+
+def table_markdown(results: dict[str, Any]) -> str:
+    """The results as a Markdown table, ours beside the paper's."""
+    lines = [f"# {results['recipe']}: {results['summary']}", ""]
+    lines += [f"Scale {results['scale']}, {results['seeds']} seed(s).", ""]
+    lines += ["| setting | measure | ours (mean ± std) | paper |", "|---|---|---|---|"]
+    for row in results["rows"]:
+        ours = row["ours"]
+        spread = f" ± {ours['std']:.3g}" if len(ours["values"]) > 1 else ""
+        paper = "" if row["paper"] is None else row["paper"]
+        lines.append(f"| {row['setting']} | {row['measure']} | {ours['mean']:.4g}{spread} | {paper} |")
+    lines += ["", *(f"* {note}" for note in results["notes"])]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,216 @@
+"""Put a run together from its configuration: federation, model, engine, method."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from coterie import models
+from coterie.data.folders import federation_from_npz
+from coterie.data.scenarios import Defaults, find_scenario
+from coterie.engines import LocalEngine
+from coterie.errors import ConfigError, RunError
+from coterie.federation import PARTS, Federation
+from coterie.losses import Loss
+from coterie.methods import Method, Server, make_method
+from coterie.methods.base import literal
+from coterie.randomness import derive
+from coterie.runs.config import RunConfig, memory_bytes
+from coterie.runs.loop import Run
+from coterie.schedules import make_schedule
+
+DEFAULT_SCENARIO = "digits-permuted"
+Model = str | nn.Module | Callable[..., nn.Module]
+
+
+def make_federation(config: RunConfig) -> tuple[Federation, Defaults]:
+    """The federation the configuration names, and the defaults that go with it."""
+    if config.data:
+        for key in ("clients", "samples", "groups"):
+            if getattr(config, key) is not None:
+                raise ConfigError(f"{key}={getattr(config, key)} goes with a scenario, not with data={config.data!r}")
+        return federation_from_npz(Path(config.data), seed=config.seed), Defaults()
+    scenario = find_scenario(config.scenario or DEFAULT_SCENARIO)
+    federation = scenario.build(
+        clients=config.clients,
+        samples=config.samples,
+        groups=config.groups,
+        seed=derive(config.seed, "scenario"),
+        data_dir=Path(config.data_dir) if config.data_dir else None,
+    )
+    return federation, scenario.defaults
+
+
+def make_architecture(model: Model, federation: Federation) -> Callable[[int], nn.Module]:
+    """A function from a seed to a freshly initialised module, checked once on a sample of the data."""
+    first = federation.clients[0].train
+    if isinstance(model, nn.Module):
+        module = model
+
+        def architecture(seed: int) -> nn.Module:
+            return models.reinitialise(module, seed)
+    else:
+        spec = model
+
+        def architecture(seed: int) -> nn.Module:
+            return models.build(spec, federation.input_shape, federation.classes, seed, first.x.dtype)
+
+    _try_out(architecture(0), federation)
+    return architecture
+
+
+def _try_out(module: nn.Module, federation: Federation) -> None:
+    """Run one sample through the module, so that a model that does not fit the data fails before training."""
+    first = federation.clients[0].train
+    module.eval()
+    try:
+        with torch.no_grad():
+            outputs = module(first.x[:1])
+    except (RuntimeError, ValueError, TypeError, IndexError) as problem:
+        shape = tuple(first.x.shape[1:])
+        raise ConfigError(f"the model cannot take an input of shape {shape} {first.x.dtype}: {problem}") from problem
+    if not isinstance(outputs, torch.Tensor):
+        raise ConfigError(f"the model returns {type(outputs).__name__}: expected a tensor")
+    if not federation.regression and outputs.shape[-1] < federation.classes:
+        raise ConfigError(
+            f"the model has {outputs.shape[-1]} outputs, the data has {federation.classes} classes: "
+            "give the model one output a class"
+        )
+
+
+def assemble(
+    config: RunConfig,
+    *,
+    federation: Federation | None = None,
+    model: Model | None = None,
+    method: Method | None = None,
+    loss: Loss | None = None,
+) -> tuple[Run, dict[str, Any]]:
+    """The run, and the config as used (every default filled in), which identifies it.
+
+    Objects given in Python take the place of what the configuration would name. The method's options are checked
+    before any data is touched.
+    """
+    method = method or make_method(config.method)
+    given = federation
+    federation, defaults = (given, Defaults()) if given else make_federation(config)
+    network: Model = model or config.model or defaults.model
+    architecture = make_architecture(network, federation)
+    rounds = config.rounds or defaults.rounds
+    training = config.training(defaults.training)
+    engine = make_engine(config, federation, architecture, loss)
+    server = Server(
+        engine,
+        make_schedule(config.lr_schedule, training, rounds),
+        config.seed,
+        rounds,
+        config.participation,
+    )
+    scenario = None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
+    network_name = network if isinstance(network, str) else getattr(network, "__name__", type(network).__name__)
+    used = config.identity() | {
+        "method": describe_method(method),
+        "scenario": scenario,
+        "model": network_name,
+        "rounds": rounds,
+        "lr": training.lr,
+        "epochs": training.epochs,
+        "steps": training.steps,
+        "batch_size": training.batch_size or "full",
+        "momentum": training.momentum,
+        "weight_decay": training.weight_decay,
+        "federation": fingerprint(federation),
+    }
+    labels = {
+        "method": used["method"],
+        "scenario": scenario or federation.name,
+        "model": network_name,
+        "seed": config.seed,
+    }
+    shape = {
+        "model": network_name,
+        "input_shape": list(federation.input_shape),
+        "classes": federation.classes,
+        "dtype": str(federation.clients[0].train.x.dtype).removeprefix("torch."),
+    }
+    run = Run(
+        method,
+        server,
+        architecture,
+        federation.groups,
+        labels,
+        shape,
+        config.evaluate_every,
+        personalise=config.personalise,
+    )
+    return run, used
+
+
+def make_engine(
+    config: RunConfig, federation: Federation, architecture: Callable[[int], nn.Module], loss: Loss | None = None
+) -> LocalEngine:
+    """The engine the configuration asks for."""
+    return LocalEngine(
+        federation,
+        architecture,
+        loss=loss,
+        workers=config.workers,
+        precision=config.precision,
+        privacy=config.privacy,
+        # In a simulation the clients' secret comes from the seed, so that runs repeat; the server never asks for it.
+        secret=derive(config.seed, "clients' secret"),
+        memory_bytes=memory_bytes(config.memory) if config.memory else None,
+    )
+
+
+def describe_method(method: Method) -> str:
+    """The method as it would be written: its name and the options that are not the default ones."""
+    import dataclasses
+
+    cls = type(method)
+    name = getattr(cls, "name", f"{cls.__module__}:{cls.__qualname__}")
+    if not dataclasses.is_dataclass(method):
+        return str(name)
+    options = [
+        f"{f.name}={_written(getattr(method, f.name))}"
+        for f in dataclasses.fields(method)
+        if getattr(method, f.name) != f.default
+    ]
+    return f"{name}:{','.join(options)}" if options else str(name)
+
+
+def _written(value: Any) -> str:
+    """An option's value so that `parse_options` reads it back: text that might read otherwise gets quotes."""
+    text = str(value)
+    bare = isinstance(value, str) and literal(text) == text and not set(text) & set(",()[]{}'\"")
+    return text if bare else repr(value)
+
+
+def fingerprint(federation: Federation) -> str:
+    """A short hash of who the clients are and what they hold, so that a run goes on with the same data only."""
+    digest = hashlib.blake2b(digest_size=12)
+    for client in federation:
+        digest.update(f"{client.id}/{len(client.train)}/{len(client.validation)}/{len(client.test)};".encode())
+        for part in PARTS:
+            split = client.part(part)
+            for values in (split.x, split.y):
+                # Sums of bit patterns: as fast as memory, and one changed number changes them.
+                bits = values.contiguous().view(torch.int32 if values.element_size() == 4 else torch.int64)
+                digest.update(f"{tuple(bits.shape)}/{bits.dtype}/{int(bits.sum(dtype=torch.int64))};".encode())
+        digest.update(client.train.x[:1].contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def check_same_run(used: dict[str, Any], stored: dict[str, Any], path: Path) -> None:
+    """Refuse to go on with a run under another configuration or other data."""
+    for key in sorted(set(used) | set(stored)):
+        if used.get(key) != stored.get(key):
+            raise RunError(
+                f"{path}: the run was begun with {key}={stored.get(key)!r}, now it is {used.get(key)!r}: "
+                "resume it with what it was begun with"
+            )

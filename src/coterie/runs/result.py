@@ -1,0 +1,58 @@
+"""What a run gives back: clusters, models, history and summary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from coterie.errors import ConfigError, did_you_mean
+from coterie.parameters import Layout
+
+if TYPE_CHECKING:
+    import pandas
+
+
+class History(list[dict[str, Any]]):
+    """A record a round, as in `history.jsonl`."""
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A table with one row a round; nested numbers become columns such as `accuracy.mean`."""
+        try:
+            import pandas
+        except ImportError:
+            raise ConfigError("history.to_pandas() needs pandas: pip install pandas") from None
+        return pandas.json_normalize(list(self)).set_index("round")
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finished run."""
+
+    summary: dict[str, Any]
+    """As in `summary.json`."""
+    clusters: list[list[str]]
+    """Client ids, one list a cluster."""
+    models: Sequence[Tensor] = field(repr=False)
+    """One flat vector `(d,)` a cluster."""
+    history: History = field(repr=False)
+    clients: list[dict[str, Any]] = field(repr=False)
+    """One row a client: cluster, loss and accuracy on its own test data."""
+    state: Any = field(repr=False)
+    """The method's last state; for CFL it holds the tree."""
+    layout: Layout = field(repr=False)
+    architecture: Callable[[int], nn.Module] = field(repr=False)
+    path: Path | None = None
+
+    def model_of(self, client: str) -> nn.Module:
+        """A module with the parameters that this client was given."""
+        for model, members in zip(self.models, self.clusters, strict=True):
+            if client in members:
+                module = self.architecture(0)
+                self.layout.write(model, module)
+                return module
+        known = [c for members in self.clusters for c in members]
+        raise ConfigError(f"no client {client!r} in this run: {did_you_mean(client, known)}")

@@ -1,0 +1,137 @@
+"""A kill at any moment, then `coterie resume`: the final models are those of the uninterrupted run, bit for bit."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import time
+
+import pytest
+
+RUN = ["run", "--method", "fedavg", "--scenario", "xor", "--clients", "6", "--samples", "20",
+       "--rounds", "40", "--workers", "1",
+       "--participation", "0.5", "--lr-schedule", "decay:0.99", "--seed", "3", "--quiet"]  # fmt: skip
+KILLS = 20
+
+context = multiprocessing.get_context("forkserver" if hasattr(os, "fork") else "spawn")
+
+
+def command(words, die_at=None, started=None):
+    """The `coterie` command in this process, with a checkpoint every round; it may kill itself at a file operation."""
+    import torch
+
+    from coterie.cli import main
+    from coterie.runs import loop
+
+    torch.set_num_threads(1)
+    loop.CHECKPOINT_SECONDS = 0.0
+    if die_at is not None:
+        count = 0
+        for name in ("fsync", "replace"):
+            real = getattr(os, name)
+
+            def deadly(*arguments, real=real):
+                nonlocal count
+                count += 1
+                if count == die_at:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                return real(*arguments)
+
+            setattr(os, name, deadly)
+    if started is not None:
+        started.set()
+    main(words)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm_server():
+    if hasattr(context, "set_forkserver_preload"):
+        context.set_forkserver_preload(["torch", "coterie.cli"])
+
+
+def run_to_end(words, die_at=None):
+    process = context.Process(target=command, args=(words, die_at))
+    process.start()
+    process.join(60)
+    return process.exitcode
+
+
+def go_on(out):
+    """The words that continue a killed run; before its config was written, that is the first command again."""
+    return ["resume", str(out), "--quiet"] if (out / "config.json").exists() else [*RUN, "--out", str(out)]
+
+
+def outcome(folder):
+    summary = json.loads((folder / "summary.json").read_text())
+    summary.pop("seconds")
+    records = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
+    for record in records:
+        record.pop("seconds")
+    models = {p.name: p.read_bytes() for p in (folder / "models").iterdir()}
+    return models, summary, records, (folder / "clients.json").read_bytes()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    out = tmp_path_factory.mktemp("whole") / "run"
+    assert run_to_end([*RUN, "--out", str(out)]) == 0
+    began = time.monotonic()
+    assert run_to_end([*RUN, "--out", str(out.with_name("again"))]) == 0
+    seconds = time.monotonic() - began
+    assert outcome(out) == outcome(out.with_name("again"))
+    assert [record["round"] for record in outcome(out)[2]] == list(range(1, 41))
+    return outcome(out), seconds
+
+
+def test_twenty_kills_at_random_moments(whole, tmp_path):
+    expected, seconds = whole
+    rng = random.Random(20)
+    kills = runs = 0
+    began = set()
+    while kills < KILLS:
+        out = tmp_path / f"run-{runs}"
+        runs += 1
+        assert runs < 4 * KILLS, "the runs end before they can be killed"
+        for _ in range(4 * KILLS):
+            if (out / "summary.json").exists():
+                break
+            started = context.Event()
+            process = context.Process(target=command, args=(go_on(out), None, started))
+            process.start()
+            assert started.wait(60)
+            if kills < KILLS:
+                process.join(rng.uniform(0, 0.6 * seconds))
+                if process.is_alive():
+                    process.kill()
+            process.join(60)
+            assert process.exitcode in (0, -signal.SIGKILL)
+            if process.exitcode:
+                kills += 1
+                history = out / "history.jsonl"
+                began.add(len(history.read_bytes().splitlines()) if history.exists() else 0)
+        assert outcome(out) == expected
+    assert len(began) > 3  # the kills hit different rounds
+
+
+def test_a_kill_at_each_file_operation_of_a_short_run(tmp_path):
+    """Not by chance: die before the 1st, 2nd, … sync or rename until a run gets through, and go on each time."""
+    short = [*RUN]
+    short[short.index("40")] = "3"
+    assert run_to_end([*short, "--out", str(tmp_path / "whole")]) == 0
+    expected = outcome(tmp_path / "whole")
+    at = 0
+    while True:
+        at += 1
+        out = tmp_path / f"run-{at}"
+        code = run_to_end([*short, "--out", str(out)], die_at=at)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        again = ["resume", str(out), "--quiet"] if (out / "config.json").exists() else [*short, "--out", str(out)]
+        assert run_to_end(again) == 0
+        assert outcome(out) == expected
+        assert not list(out.rglob(".*.tmp"))
+    assert at > 15
