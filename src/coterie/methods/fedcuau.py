@@ -1,0 +1,184 @@
+"""FedCUAU (2022): clusters by degree of heterogeneity; knowledge flows from the homogeneous to the heterogeneous.
+
+Stage one, once: every client updates a fresh random model, and its distance from the mean update (CUAU) says how
+unlike the others its data is. Stage two: the base method goes on undisturbed as {w^s, w^CC}; beside it every cluster
+Cj but the last has specific layers w^Cj that only clients of C1 … Cj train, on shared layers that they do not touch.
+
+Where the paper is silent or slips:
+* the shared layers under w^Cj are those the client has just trained, as line 24 of Algorithm 1 reads;
+* every w^Cj starts as the base's initial layers, and learns with the base's μ, weighting and server step size;
+* private layers (FedPer) learn with {w^s, w^CC} only;
+* a client whose first update fails has no CUAU and joins the last cluster, where it can do the least harm.
+The shared layers are trained by all, so what is one-way in a round is only nearly so over many, unless all layers are
+specific.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import numpy as np
+import torch
+from pydantic import ConfigDict, PositiveInt
+from pydantic.dataclasses import dataclass
+from torch import Tensor
+
+from coterie.clustering import cuau, percentile_clusters
+from coterie.errors import ConfigError
+from coterie.methods.base import Assignment, ClusterInfo, Event, Info, make_method, method
+from coterie.methods.fedavg import FedAvg
+from coterie.methods.server import Server, Tally, moved
+from coterie.parameters import Layout, gather, scatter, span_size
+from coterie.snapshot import saved
+from coterie.stages import LayerUpdate, StagedTraining, trainable_spans
+from coterie.tasks import Order
+
+BASES = "fedavg, fedprox, fedbabu, fedper"
+
+
+@saved
+@dataclasses.dataclass(frozen=True)
+class State:
+    """The base's model with w^CC `(d,)`, the other clusters' layers `(C − 1, h)`, and what stage one found."""
+
+    model: Tensor
+    specific: Tensor
+    cluster: dict[str, int]
+    """Each client's cluster, 0 (C1, the most homogeneous) to C − 1."""
+    cuau: dict[str, float]
+
+
+@method("fedcuau")
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class FedCUAU:
+    """Clusters by heterogeneity (CUAU), each learning from the more homogeneous ones only, on top of a base method."""
+
+    base: str = "fedavg"
+    """The method underneath, FedAvg or a relative, written as a method: fedprox:mu=0.01, or (fedprox:mu=0.01,…)."""
+    clusters: PositiveInt = 4
+    """Number of clusters C; 1 is the base method alone."""
+    layers: str | tuple[str, ...] = "last"
+    """Layers whose update CUAU looks at: names, or "last"."""
+    specific: str | PositiveInt | tuple[str, ...] = "last"
+    """Layers that each cluster has for itself: names, or how many of the last; "last" is 1. Frozen and private ones
+    do not count."""
+
+    def __post_init__(self) -> None:
+        if "," in re.sub(r"\(.*\)", "", self.base):
+            raise ConfigError(f"base={self.base!r}: several options need brackets around them, base=({self.base})")
+        self.base_method()
+
+    def base_method(self) -> FedAvg:
+        """The method underneath."""
+        bracketed = self.base.startswith("(") and self.base.endswith(")")
+        made = make_method(self.base[1:-1] if bracketed else self.base)
+        if not isinstance(made, FedAvg):
+            raise ConfigError(f"method 'fedcuau', option base={self.base!r}: expected one of {BASES}")
+        return made
+
+    def specific_layers(self, layout: Layout) -> tuple[str, ...]:
+        """Names of the layers that each cluster has for itself."""
+        common = self.base_method().rule().common_layers(layout)
+        if isinstance(self.specific, int) or self.specific == "last":
+            depth = self.specific if isinstance(self.specific, int) else 1
+            if depth > len(common):
+                raise ConfigError(f"specific={depth}: {self.base} trains {len(common)} layers of this model together")
+            return common[-depth:]
+        names = (self.specific,) if isinstance(self.specific, str) else self.specific
+        ours = [common[-1] if name == "last" else name for name in names]
+        open_to_all = layout.select(common)
+        for name in ours:
+            if any(not _inside(span, open_to_all) for span in layout.select(name)):
+                raise ConfigError(
+                    f"specific={name!r}: {self.base} freezes it or keeps it private, choose another layer"
+                )
+        return tuple(ours)
+
+    def start(self, server: Server) -> State:
+        count, layout = len(server.clients), server.engine.layout
+        if self.clusters > count:
+            raise ConfigError(f"clusters={self.clusters}: the federation has {count} clients, use as many or fewer")
+        places = layout.select(self.specific_layers(layout))
+        values = divergences(server, self.layers)
+        ranked = [values.get(client, np.inf) for client in server.clients]  # Algorithm 1, lines 2-9
+        labels = percentile_clusters(ranked, self.clusters)
+        cluster = dict(zip(server.clients, labels.tolist(), strict=True))
+        model = self.base_method().start(server).model  # line 10
+        specific = gather(model, places).repeat(self.clusters - 1, 1)
+        return State(model, specific, cluster, values)
+
+    def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
+        layout, base = server.engine.layout, self.base_method()
+        rule, names, last = base.rule(), self.specific_layers(layout), self.clusters - 1
+        training = rule.training(server.schedule.at(t), layout)
+        private = rule.private_layers(layout)
+        size, width = len(state.model), span_size(layout.select(names))
+        rows = [state.specific[i:] for i in range(self.clusters)]  # a client of Ci is sent w^Cj for j = i … C−1
+        orders = [
+            Order(
+                c,
+                StagedTraining(state.model, rows[state.cluster[c]], names, training, server.seed_of(t, c), private),
+            )
+            for c in server.participants(t)
+        ]
+        whole, parts = Tally(size), [Tally(width) for _ in range(last)]
+        for reply in server.ask(orders):  # lines 12-13
+            assert reply.vector is not None
+            weight = server.weight(reply.client, base.weighting)
+            whole.add(dataclasses.replace(reply, vector=reply.vector[:size]), weight)
+            updates = reply.vector[size:].view(-1, width)
+            for j, update in zip(range(state.cluster[reply.client], last), updates, strict=True):
+                parts[j].add(dataclasses.replace(reply, vector=update), weight)
+        # Line 14, without its extra 1/K: the weights already sum to one. A part nobody trained has a mean of zero.
+        model = moved(state.model, whole.mean(), base.server_lr)
+        moves = [moved(old, part.mean(), base.server_lr) for old, part in zip(state.specific, parts, strict=True)]
+        specific = torch.stack(moves) if moves else state.specific
+        sizes = np.bincount(list(state.cluster.values()), minlength=self.clusters).tolist()
+        infos = [ClusterInfo(n, p.mean_loss(), float(p.mean().norm())) for n, p in zip(sizes, parts, strict=False)]
+        step = float(whole.mean()[: layout.trainable].norm())
+        infos.append(ClusterInfo(sizes[last], whole.mean_loss(), step, whole.max_norm))
+        events = [_told(state, self.clusters)] if t == 1 else []
+        return dataclasses.replace(state, model=model, specific=specific), Info(infos, events)
+
+    def assignment(self, state: State, server: Server) -> Assignment:
+        layout = server.engine.layout
+        places = layout.select(self.specific_layers(layout))
+        models = [state.model.clone() for _ in range(self.clusters)]
+        for model, layers in zip(models, state.specific, strict=False):
+            scatter(model, places, layers)
+        members = [[c for c in server.clients if state.cluster[c] == i] for i in range(self.clusters)]
+        return Assignment(models, members, self.base_method().rule().private_layers(layout))
+
+
+def divergences(
+    server: Server, layers: str | tuple[str, ...] = "last", model: Tensor | None = None, t: int = 1
+) -> dict[str, float]:
+    """CUAU of every client (Algorithm 1, lines 2-8): how far its update of a fresh random model is from the mean one.
+
+    All layers train, whatever the base method; only the update of `layers` is sent. A `model` `(d,)` and a round `t`
+    ask for CUAU there instead, as in the paper's Figure 1.
+    """
+    layout = server.engine.layout
+    if not span_size(trainable_spans(layout, layers)):
+        raise ConfigError(f"layers={layers!r} holds no trainable numbers: name at least one layer")
+    start, training = server.initial_model(1) if model is None else model, server.schedule.at(t)
+    orders = [Order(c, LayerUpdate(start, training, server.seed_of(t, c, "cuau"), layers)) for c in server.clients]
+    replies = list(server.ask(orders))
+    vectors = [reply.vector for reply in replies if reply.vector is not None]
+    values = cuau(torch.stack(vectors), [server.samples[reply.client] for reply in replies])
+    return dict(zip((reply.client for reply in replies), values.tolist(), strict=True))
+
+
+def _inside(span: slice, spans: tuple[slice, ...]) -> bool:
+    return any(other.start <= span.start and span.stop <= other.stop for other in spans)
+
+
+def _told(state: State, clusters: int) -> Event:
+    """The clusters of stage one, in words."""
+    ranges = []
+    for i in range(clusters):
+        values = [state.cuau[c] for c, k in state.cluster.items() if k == i and c in state.cuau]
+        span = f", CUAU {min(values):.3g} to {max(values):.3g}" if values else ""
+        ranges.append(f"C{i + 1} {sum(k == i for k in state.cluster.values())} clients{span}")
+    return Event("clustered", f"clustered by heterogeneity: {'; '.join(ranges)}", {"cuau": dict(state.cuau)})

@@ -1,0 +1,24 @@
+"""FedPer (Arivazhagan et al. 2019): the body is averaged, every client keeps a head of its own.
+
+A client that has not taken part yet uses the initial head. Heads live in the clients' own state, never at the server.
+"""
+
+from __future__ import annotations
+
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass
+
+from coterie.methods.base import method
+from coterie.methods.fedavg import FedAvg, LocalRule
+
+
+@method("fedper")
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class FedPer(FedAvg):
+    """FedAvg of the body; the head is private to each client and is never sent."""
+
+    head: str | tuple[str, ...] = "last"
+    """Layers that stay with the client: names, or "last"."""
+
+    def rule(self) -> LocalRule:
+        return LocalRule(private=self.head)
