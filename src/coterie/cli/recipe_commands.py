@@ -18,12 +18,20 @@ from coterie.recipes import reproduce as cook
     "--scale", type=click.Choice(["quick", "full"]), default="quick", help="minutes here, or the paper's size"
 )
 @click.option("--seeds", type=click.IntRange(min=1), default=1, help="how many seeds", show_default=True)
+@click.option("--first-seed", type=click.IntRange(min=0), default=0, help="the first of them", show_default=True)
 @click.option("--out", default=None, help="folder for cells and results (default: runs/NAME-SCALE)", metavar="VALUE")
 @click.option("--data-dir", default=None, help="where data sets lie (default: COTERIE_DATA)", metavar="VALUE")
 @click.option("--workers", default="auto", help="worker processes, or 'auto'", metavar="VALUE")
 @click.option("--quiet", is_flag=True, help="print nothing but errors")
 def reproduce(
-    name: str | None, scale: str, seeds: int, out: str | None, data_dir: str | None, workers: str, quiet: bool
+    name: str | None,
+    scale: str,
+    seeds: int,
+    first_seed: int,
+    out: str | None,
+    data_dir: str | None,
+    workers: str,
+    quiet: bool,
 ) -> None:
     """Repeat a paper's table or figure; without NAME, list them. Stopped, it goes on where it was."""
     console = Console(stderr=True)
@@ -38,6 +46,7 @@ def reproduce(
         folder,
         scale="full" if scale == "full" else "quick",
         seeds=seeds,
+        first_seed=first_seed,
         data_dir=data_dir,
         workers=int(workers) if workers.isdigit() else workers,
         say=(lambda text: None) if quiet else (lambda text: console.print(text, highlight=False, markup=False)),

@@ -61,12 +61,13 @@ class Study:
         *,
         scale: Scale = "quick",
         seeds: int = 1,
+        first_seed: int = 0,
         data_dir: str | None = None,
         workers: int | str = "auto",
         say: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.out, self.scale, self.data_dir, self.workers, self.say = out, scale, data_dir, workers, say
-        self.seeds = range(seeds)
+        self.seeds = range(first_seed, first_seed + seeds)
         self.done = 0
 
     @property
@@ -172,7 +173,7 @@ def reproduce(name: str, study: Study) -> dict[str, Any]:
         "recipe": name,
         "summary": chosen.summary,
         "scale": study.scale,
-        "seeds": len(study.seeds),
+        "seeds": list(study.seeds),
         "rows": [row.summary() for row in findings.rows],
         "notes": findings.notes,
     }
@@ -217,7 +218,7 @@ def _draw(study: Study, name: str, draw: Callable[[Any], None]) -> None:
 def table_markdown(results: dict[str, Any]) -> str:
     """The results as a Markdown table, ours beside the paper's."""
     lines = [f"# {results['recipe']}: {results['summary']}", ""]
-    lines += [f"Scale {results['scale']}, {results['seeds']} seed(s).", ""]
+    lines += [f"Scale {results['scale']}, seeds {', '.join(map(str, results['seeds']))}.", ""]
     lines += ["| setting | measure | ours (mean ± std) | paper |", "|---|---|---|---|"]
     for row in results["rows"]:
         ours = row["ours"]
