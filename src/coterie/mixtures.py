@@ -1,0 +1,190 @@
+"""IFCA's theory setting (section 6.1): mixtures of linear regressions, with many runs of the algorithm at once.
+
+One data set is fitted from many starts and with many step sizes together, so that each pass over the data is one
+large matrix product. This is Algorithm 1 with gradient averaging and full participation, in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.clustering import matched_distance, paper_distance
+from coterie.randomness import derive, numpy_generator
+
+ITERATIONS = 300
+THRESHOLD = 0.6
+"""A trial succeeds when the distance is at most this many σ."""
+NOISELESS = 1e-3
+"""The distance allowed instead where σ = 0."""
+CHECK_EVERY = 20
+DIVERGED = 100.0
+"""A run whose loss is so many times its first one is given up."""
+STILL = 1e-6
+"""A run whose models move less than this in a step is done."""
+
+
+class Mixture(NamedTuple):
+    """One data set: `x: (m, n, d)`, `y: (m, n)`, the true `truths: (k, d)` and each machine's `groups: (m,)`."""
+
+    x: Tensor
+    y: Tensor
+    truths: Tensor
+    groups: Tensor
+
+
+class Setting(NamedTuple):
+    """The sizes of an experiment: k regressions in d dimensions, m machines with n samples each."""
+
+    k: int
+    m: int
+    n: int
+    d: int
+    separation: float
+    """R: every coordinate of a truth is 0 or R."""
+    sigma: float
+
+
+class Outcome(NamedTuple):
+    """The least distance that any start and step size reached, by the paper's measure and matched one to one."""
+
+    paper: float
+    matched: float
+    runs: int
+    """How many runs it took."""
+
+
+def draw_mixture(setting: Setting, seed: int) -> Mixture:
+    """A data set: θ* ~ R·Bernoulli(½)^d, x ~ N(0, I), y = ⟨x, θ*⟩ + σε; machine i belongs to regression i mod k."""
+    generator = numpy_generator(seed, "mixture")
+    truths = torch.from_numpy(generator.integers(0, 2, (setting.k, setting.d)).astype(np.float32)) * setting.separation
+    x = torch.from_numpy(generator.standard_normal((setting.m, setting.n, setting.d), dtype=np.float32))
+    noise = torch.from_numpy(generator.standard_normal((setting.m, setting.n), dtype=np.float32))
+    groups = torch.arange(setting.m) % setting.k
+    y = torch.bmm(x, truths[groups][:, :, None])[:, :, 0] + setting.sigma * noise
+    return Mixture(x, y, truths, groups)
+
+
+def draw_starts(k: int, d: int, runs: int, seed: int) -> Tensor:
+    """Starting models `(runs, k, d)`, every coordinate Bernoulli(½)."""
+    drawn = numpy_generator(seed, "starts").integers(0, 2, (runs, k, d))
+    return torch.from_numpy(drawn.astype(np.float32))
+
+
+def fit(data: Mixture, starts: Tensor, steps: Sequence[float], iterations: int = ITERATIONS) -> Tensor:
+    """The models `(runs, k, d)` after IFCA from `starts: (runs, k, d)`, run s with step size `steps[s]`.
+
+    Iterations go in stretches. While a run's choices have not changed over a stretch, the next one is done with fixed
+    clusters, which needs no pass over the data, and then checked: if the choices did change, it is done again the
+    long way. (Choices that change and change back inside 20 iterations would go unnoticed.) A run that stands still
+    or diverges is not followed to the end.
+    """
+    models, sizes = starts.clone(), torch.tensor(steps, dtype=starts.dtype)
+    active, done = torch.arange(len(models)), 0
+    first_losses, choices = _choose(data, models)
+    settled = torch.zeros(len(models), dtype=torch.bool)
+    grams: Grams = {}
+    while done < iterations and len(active):
+        length = min(CHECK_EVERY, iterations - done)
+        before, held = models[active], choices[active]
+        after = before.clone()
+        quick = settled[active].nonzero()[:, 0].tolist()
+        for s in quick:
+            after[s] = _walk_with_fixed_clusters(data, before[s], held[s], float(sizes[active[s]]), length, grams)
+        slow = [s for s in range(len(active)) if s not in quick]
+        after[slow] = _walk(data, before[slow], sizes[active[slow]], length)
+        losses, chosen = _choose(data, after)
+        wrong = [s for s in quick if not torch.equal(chosen[s], held[s])]
+        if wrong:
+            after[wrong] = _walk(data, before[wrong], sizes[active[wrong]], length)
+            losses[wrong], chosen[wrong] = _choose(data, after[wrong])
+        models[active], choices[active] = after, chosen
+        settled[active] = (chosen == held).all(dim=1)
+        moved = torch.linalg.vector_norm(after - before, dim=2).amax(dim=1)
+        active = active[(losses <= DIVERGED * first_losses[active]) & (moved > STILL * length)]
+        done += length
+    return models
+
+
+Grams = dict[bytes, list[tuple[Tensor, Tensor]]]
+"""For each partition met, each cluster's XᵀX `(d, d)` and Xᵀy `(d,)`."""
+
+
+def _residuals(data: Mixture, models: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Residuals `(runs, k, m, n)`, and each machine's lowest loss and choice `(runs, m)`; ties to the lowest index."""
+    (m, n, d), (runs, k, _) = data.x.shape, models.shape
+    residuals = (models.reshape(runs * k, d) @ data.x.view(m * n, d).T).view(runs, k, m, n) - data.y
+    lowest, choices = residuals.square().mean(dim=3).min(dim=1)
+    return residuals, lowest, choices
+
+
+def _choose(data: Mixture, models: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean loss of the chosen models `(runs,)` and the choices `(runs, m)`."""
+    _, lowest, choices = _residuals(data, models)
+    return lowest.mean(dim=1), choices
+
+
+def _walk(data: Mixture, models: Tensor, sizes: Tensor, length: int) -> Tensor:
+    """Lines 3-13 of Algorithm 1, `length` times, for models `(runs, k, d)` with step sizes `(runs,)`."""
+    m, n, _ = data.x.shape
+    k = models.shape[1]
+    for _ in range(length if len(models) else 0):
+        residuals, _, choices = _residuals(data, models)
+        chosen = residuals.gather(1, choices[:, None, :, None].expand(-1, -1, -1, n))[:, 0]  # (runs, m, n)
+        gradients = torch.bmm(chosen.transpose(0, 1), data.x)  # (m, runs, d): of the chosen model only
+        belongs = torch.nn.functional.one_hot(choices, k).to(models.dtype)  # (runs, m, k)
+        total = torch.bmm(belongs.transpose(1, 2), gradients.transpose(0, 1))  # (runs, k, d)
+        models = models - (2 / (n * m)) * sizes[:, None, None] * total
+    return models
+
+
+def _walk_with_fixed_clusters(
+    data: Mixture, models: Tensor, choices: Tensor, size: float, length: int, grams: Grams
+) -> Tensor:
+    """The same for one run's models `(k, d)` whose clusters are known: only XᵀX and Xᵀy of each are needed."""
+    m, n, d = data.x.shape
+    key = choices.numpy().tobytes()
+    if key not in grams:
+        grams[key] = []
+        for j in range(len(models)):
+            x, y = data.x[choices == j].view(-1, d), data.y[choices == j].view(-1)
+            grams[key].append((x.T @ x, x.T @ y))
+    models = models.clone()
+    for theta, (gram, target) in zip(models, grams[key], strict=True):
+        for _ in range(length):
+            theta -= (2 * size / (n * m)) * (gram @ theta - target)
+    return models
+
+
+def run_trial(
+    setting: Setting, steps: Sequence[float], restarts: int, seed: int, iterations: int = ITERATIONS
+) -> Outcome:
+    """One trial: every restart with every step size, until one succeeds by the stricter, matched distance.
+
+    Restarts come in growing waves; those after a success cannot change whether the trial succeeds.
+    """
+    data = draw_mixture(setting, derive(seed, "data"))
+    starts = draw_starts(setting.k, setting.d, restarts, derive(seed, "starts"))
+    truths = data.truths.numpy()
+    best = Outcome(float("inf"), float("inf"), 0)
+    first, width = 0, 1
+    while first < restarts and best.matched > allowed_distance(setting.sigma):
+        wave = starts[first : first + width].repeat_interleave(len(steps), dim=0)
+        found = fit(data, wave, list(steps) * (len(wave) // len(steps)), iterations)
+        sound = found[torch.isfinite(found).flatten(1).all(dim=1)].numpy()
+        best = Outcome(
+            min([best.paper, *(paper_distance(models, truths) for models in sound)]),
+            min([best.matched, *(matched_distance(models, truths) for models in sound)]),
+            best.runs + len(wave),
+        )
+        first, width = first + width, 3 * width
+    return best
+
+
+def allowed_distance(sigma: float) -> float:
+    """The largest distance of a successful trial."""
+    return THRESHOLD * sigma if sigma else NOISELESS

@@ -1,0 +1,122 @@
+"""IFCA's Figure 2: how often mixtures of linear regressions are recovered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from coterie.mixtures import Setting, allowed_distance, run_trial
+from coterie.randomness import derive
+from coterie.recipes.base import Findings, Row, Study, recipe
+
+STEPS = {2: (0.01, 0.1, 1.0), 4: (0.5, 1.0, 2.0)}
+"""Step sizes that a trial may use, by the number of clusters."""
+SEPARATIONS = (0.1, 0.25, 0.5, 0.75, 1.0)
+SIGMAS = (0.0, 0.1, 0.2, 0.4)
+SAMPLES = (50, 100, 200)
+
+
+class Size(NamedTuple):
+    """How much work a figure is: trials a point, restarts a trial."""
+
+    trials: int
+    restarts: int
+
+
+def size_of(study: Study) -> Size:
+    """The paper's 40 trials with a few restarts each; fewer for a quick look."""
+    return Size(40, 4) if study.full else Size(10, 4)
+
+
+def smaller(setting: Setting) -> Setting:
+    """The setting with m/2, n·2/5 and d/5: as much data for each unknown, a fifth of the unknowns."""
+    return setting._replace(m=setting.m // 2, n=2 * setting.n // 5, d=setting.d // 5)
+
+
+@recipe("ifca-fig2a", "IFCA Figure 2(a): success over separation R and noise σ, k=2, m=100, n=100, d=1000")
+def fig2a(study: Study) -> Findings:
+    """Two regressions."""
+    return _over_separation(study, "fig2a", Setting(2, 100, 100, 1000, 0.0, 0.0))
+
+
+@recipe("ifca-fig2b", "IFCA Figure 2(b): success over separation R and noise σ, k=4, m=400, n=100, d=1000")
+def fig2b(study: Study) -> Findings:
+    """Four regressions."""
+    return _over_separation(study, "fig2b", Setting(4, 400, 100, 1000, 0.0, 0.0))
+
+
+@recipe("ifca-fig2c", "IFCA Figure 2(c): success over machines m and samples n, k=2, R=0.1, d=1000")
+def fig2c(study: Study) -> Findings:
+    """Two regressions, close together."""
+    return _over_machines(study, "fig2c", Setting(2, 0, 0, 1000, 0.1, 0.1), (50, 70, 100, 150, 200, 300, 400))
+
+
+@recipe("ifca-fig2d", "IFCA Figure 2(d): success over machines m and samples n, k=4, R=0.5, d=1000")
+def fig2d(study: Study) -> Findings:
+    """Four regressions."""
+    return _over_machines(study, "fig2d", Setting(4, 0, 0, 1000, 0.5, 0.1), (100, 200, 300, 400, 800))
+
+
+def _over_separation(study: Study, name: str, base: Setting) -> Findings:
+    sigmas = SIGMAS if study.full else SIGMAS[1:3]
+    lines = {f"σ={sigma:g}": [(R, base._replace(separation=R, sigma=sigma)) for R in SEPARATIONS] for sigma in sigmas}
+    return _figure(study, name, lines, "separation R")
+
+
+def _over_machines(study: Study, name: str, base: Setting, machines: Sequence[int]) -> Findings:
+    counts = machines if study.full else machines[: 2 + len(machines) // 2]
+    lines = {f"n={n}": [(float(m), base._replace(m=m, n=n)) for m in counts] for n in SAMPLES}
+    return _figure(study, name, lines, "machines m")
+
+
+def _figure(study: Study, name: str, lines: dict[str, list[tuple[float, Setting]]], axis: str) -> Findings:
+    """Success at every point of every line, by the paper's distance and by the matched one, and its drawing."""
+    rows, curves = [], {}
+    for label, points in lines.items():
+        curves[label] = [(x, [success(study, setting, seed) for seed in study.seeds]) for x, setting in points]
+        for x, cells in curves[label]:
+            where = f"{label}, {axis.split()[-1]}={x:g}"
+            rows.append(Row(where, "success, paper's distance", [cell["paper"] for cell in cells]))
+            rows.append(Row(where, "success, matched distance", [cell["matched"] for cell in cells]))
+    size, k = size_of(study), next(iter(lines.values()))[0][1].k
+    notes = [
+        f"{size.trials} trials a point; a trial succeeds if any of {size.restarts} restarts with any step size of "
+        f"{STEPS[k]} ends within 0.6σ (0.001 where σ=0); the paper plots its numbers and prints none",
+        "truths have coordinates 0 or R; the paper's distance lets two models sit on one truth, the matched one not",
+    ]
+    if not study.full:
+        notes.append("m/2 machines, n·2/5 samples, d/5 dimensions and fewer trials than the axis says")
+    return Findings(rows, notes, {name: lambda figure: draw(figure, curves, axis)})
+
+
+def success(study: Study, setting: Setting, seed: int) -> dict[str, Any]:
+    """The share of trials that succeed at one point, computed once and kept."""
+    used = setting if study.full else smaller(setting)
+    key = "-".join(f"{field}={value:g}" for field, value in used._asdict().items())
+    return study.cell(f"{key}-seed{seed}", lambda: success_rate(used, size_of(study), seed))
+
+
+def success_rate(setting: Setting, size: Size, seed: int) -> dict[str, Any]:
+    """The share of trials that succeed, by both distances, and how many runs that took."""
+    outcomes = [
+        run_trial(setting, STEPS[setting.k], size.restarts, derive(seed, "trial", trial))
+        for trial in range(size.trials)
+    ]
+    limit = allowed_distance(setting.sigma)
+    return {
+        "paper": sum(outcome.paper <= limit for outcome in outcomes) / size.trials,
+        "matched": sum(outcome.matched <= limit for outcome in outcomes) / size.trials,
+        "runs": sum(outcome.runs for outcome in outcomes),
+    }
+
+
+def draw(figure: Any, curves: dict[str, list[tuple[float, list[dict[str, Any]]]]], axis: str) -> None:
+    """One line for each label: solid by the paper's distance, dashed by the matched one."""
+    axes = figure.subplots()
+    for number, (label, points) in enumerate(curves.items()):
+        xs = [x for x, _ in points]
+        for measure, style in (("paper", "o-"), ("matched", "s--")):
+            ys = [sum(cell[measure] for cell in cells) / len(cells) for _, cells in points]
+            axes.plot(xs, ys, style, color=f"C{number}", label=label if measure == "paper" else None, alpha=0.8)
+    axes.set(xlabel=axis, ylabel="success probability", ylim=(-0.03, 1.03))
+    axes.legend(title="solid: paper's distance\ndashed: matched")

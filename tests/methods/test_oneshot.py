@@ -1,0 +1,67 @@
+"""One-shot clustering: groups found by k-means on local models, FedAvg inside, and what is sent when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import coterie
+from coterie.errors import ConfigError
+from coterie.methods import Local, OneShot, make_method
+from coterie.runs.assemble import assemble
+from coterie.runs.config import make_config
+
+SCENARIO: dict[str, Any] = {
+    "scenario": "digits-permuted", "clients": 8, "samples": 60, "groups": 2, "model": "mlp:hidden=16",
+    "lr": 0.5, "steps": 5, "batch_size": "full", "rounds": 8, "workers": 1,
+}  # fmt: skip
+
+
+def test_finds_the_groups() -> None:
+    result = coterie.run("oneshot:k=2,warmup_rounds=3", evaluate_every=8, **SCENARIO)
+    assert result.summary["ari"] == 1.0
+    events = [(record["round"], event["kind"]) for record in result.history for event in record["events"]]
+    assert events == [(3, "clustered")]
+
+
+def test_warms_up_like_local_training_then_averages_inside_clusters() -> None:
+    server = assemble(make_config(SCENARIO | {"participation": 0.5}))[0].server
+    everybody = assemble(make_config(SCENARIO))[0].server
+    method = OneShot(k=2, warmup_rounds=2)
+    state, alone = method.start(server), Local().start(everybody)
+    state, _ = method.round(state, 1, server)
+    alone, _ = Local().round(alone, 1, everybody)
+    assert torch.equal(state.models, alone.models)  # all clients, whatever the participation
+    state, _ = method.round(state, 2, server)
+    alone, _ = Local().round(alone, 2, everybody)
+    for j, centre in enumerate(state.models):
+        own = alone.models[[i for i, label in enumerate(state.labels) if label == j]]
+        torch.testing.assert_close(centre, own.mean(dim=0), rtol=0, atol=1e-6)
+    before = state.models
+    state, _ = method.round(state, 3, server)
+    sampled = {state.labels[server.clients.index(client)] for client in server.participants(3)}
+    for j in range(2):
+        assert torch.equal(state.models[j], before[j]) == (j not in sampled)
+
+
+def test_bytes_down_once_up_once_then_both_each_round() -> None:
+    server = assemble(make_config(SCENARIO))[0].server
+    method = OneShot(k=2, warmup_rounds=3)
+    state, d = method.start(server), server.engine.layout.size
+    seen = []
+    for t in range(1, 5):
+        state, _ = method.round(state, t, server)
+        seen.append(server.ledger.read())
+    whole = 4 * 8 * d
+    assert seen == [(whole, 0), (0, 0), (0, whole), (whole, whole + 4 * 8)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [("oneshot:k=9", "k=9 with 8 clients"), ("oneshot:warmup_rounds=8", "warmup_rounds=8 of 8 rounds")],
+)
+def test_options_that_do_not_fit(spec: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        make_method(spec).start(assemble(make_config(SCENARIO))[0].server)
