@@ -14,6 +14,8 @@ Floats = npt.NDArray[np.floating]
 
 NEIGHBOURS = 15
 COMPONENTS = 2
+SPREAD = 1.0
+"""UMAP's scale of the plane: points of one patch lie within about this distance."""
 _SPECTRAL_NEEDS = 12
 _UMAP_NEEDS = 5
 
@@ -58,6 +60,7 @@ def _fit(points: npt.NDArray[np.float32], seed: int) -> Any:
         return umap.UMAP(
             n_neighbors=min(NEIGHBOURS, len(points) - 1),
             n_components=COMPONENTS,
+            spread=SPREAD,
             random_state=seed % 2**32,
             init="spectral" if len(points) >= _SPECTRAL_NEEDS else "random",
             n_jobs=1,

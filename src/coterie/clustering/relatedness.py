@@ -184,25 +184,36 @@ def ward_clusters(relatedness: Flags | Floats, clusters: int | None = None) -> n
         return np.zeros(1, dtype=np.int64)
     if clusters is None and relatedness.dtype == np.bool_ and np.count_nonzero(relatedness) == np.trace(profiles):
         return np.arange(members, dtype=np.int64)
-    gram = profiles @ profiles.T
+    merges = ward_merges(relatedness)
+    return cut(merges, clear_level(merges[:, 2])[0] if clusters is None else clusters)
+
+
+def ward_merges(relatedness: Flags | Floats) -> Floats:
+    """The dendrogram of Ward's method on the clients' rows: (M - 1, 4) in scipy's form. relatedness: (M, M), M >= 2."""
+    # Flags give whole numbers, which float32 holds exactly and multiplies twice as fast.
+    profiles = np.asarray(relatedness, dtype=np.float32 if relatedness.dtype == np.bool_ else np.float64)
+    gram = (profiles @ profiles.T).astype(np.float64)
     if relatedness.dtype == np.bool_:
         # Rows of unit length, or else small families would look alike because they have few relatives each.
         degrees = np.diag(gram)
         gram = gram / np.sqrt(np.outer(degrees, degrees))
     squares = np.diag(gram)
     squared_distances = _mirrored(np.maximum(squares[:, None] + squares[None, :] - 2 * gram, 0.0))
-    merges = linkage(squareform(np.sqrt(squared_distances), checks=False), "ward")
-    return cut(merges, _clear_level(merges[:, 2]) if clusters is None else clusters)
+    return np.asarray(linkage(squareform(np.sqrt(squared_distances), checks=False), "ward"))
 
 
-def _clear_level(heights: Floats) -> int:
-    """The number of clusters below the largest jump in rising merge heights (M - 1,), or 1 if no jump is clear."""
+def clear_level(heights: Floats) -> tuple[int, float]:
+    """The number of clusters below the largest jump in rising merge heights (M - 1,), or 1 if no jump is clear.
+
+    Also the jump as a share of the last height: how clear that level is.
+    """
     members = len(heights) + 1
     # jumps[t] separates heights[t] from heights[t + 1]: t + 1 merges done, members - t - 1 clusters left.
     jumps = np.diff(heights)
     most = members // 2
     if most < 2 or heights[-1] <= 0:
-        return 1
+        return 1, 0.0
     allowed = jumps[members - most - 1 :]
     at = int(np.argmax(allowed))
-    return most - at if allowed[at] >= _CLEAR_JUMP * heights[-1] else 1
+    share = float(allowed[at] / heights[-1])
+    return (most - at if share >= _CLEAR_JUMP else 1), share

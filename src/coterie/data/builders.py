@@ -25,6 +25,8 @@ HELD_OUT = (0.7, 0.1, 0.2)
 """Train, validation and test shares of a client's own data, where a source has no test set of its own kind."""
 WINDOW = 20
 """Tokens in one sample of next-token prediction."""
+NEWS_WORDS = 2000
+"""Words that a news federation knows: enough to tell topics apart, few enough to train on one processor."""
 
 
 class Order(NamedTuple):
@@ -245,7 +247,7 @@ def by_writer(source: str) -> Callable[[Order], Federation]:
 
 def news_topics(order: Order) -> Federation:
     """AG-News rows of one topic a client, as windows of words; the topic is the hidden group."""
-    pool = load_text_source("ag-news", order.data_dir)
+    pool = load_text_source("ag-news", order.data_dir, NEWS_WORDS)
     if order.groups > len(pool.keys):
         raise ConfigError(f"groups={order.groups}: AG-News has {len(pool.keys)} topics")
     groups = groups_of(order)

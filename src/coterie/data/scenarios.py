@@ -107,7 +107,10 @@ _shifted(
     ("iid", "permuted", "rotated"),
     replace(_blank, samples=500, defaults=_MNIST),
 )
-_shifted("cifar", "CIFAR-10", "cifar10", ("permuted", "rotated"), replace(_blank, samples=2000, defaults=_CIFAR))
+_shifted(
+    "cifar", "CIFAR-10", "cifar10", ("permuted", "swapped", "rotated"),
+    replace(_blank, samples=2000, defaults=_CIFAR),
+)  # fmt: skip
 
 for _short, _title, _source, _defaults in (
     ("digits", "scikit-learn digits (8×8)", "digits", _DIGITS),
@@ -170,7 +173,9 @@ register(
         "agnews-topics",
         "AG-News: next-word prediction, each group one topic",
         builders.news_topics,
-        defaults=Defaults(model="lstm", rounds=60, training=Training(lr=1.0, epochs=1, batch_size=16)),
+        defaults=Defaults(
+            model="lstm:embedding=32,hidden=64", rounds=60, training=Training(lr=3.0, epochs=1, batch_size=16)
+        ),
     )
 )
 register(

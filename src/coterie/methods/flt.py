@@ -1,0 +1,141 @@
+"""FLT (Jamali-Rad, Abdizadeh, Szabó 2021): who is related to whom, found in one shot before any training.
+
+Stage (FCR, Algorithm 2): clients embed their inputs and send k centroids; the server lays all centroids out in the
+plane with UMAP, measures how near clients come, and calls those below γ related. Rounds (Algorithm 3): each client's
+model is the mean of its relatives' models (case I), or clusters are cut from the relatedness and average by themselves
+(case II). Against the paper: Sign(A − γ) would mark the far pairs, here related means nearer than γ; and the mixing
+weights are n_j over the relatives that took part, so that they sum to one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from coterie.clustering import matching_distances, min_pair_distances, related, ward_clusters
+from coterie.clustering.clearest import clearest_gamma
+from coterie.clustering.manifold import SPREAD, import_umap, place, project
+from coterie.embedding import Embed, centroid_table
+from coterie.encoders import Encoder, load_encoder
+from coterie.errors import ConfigError, RunError
+from coterie.methods.base import Assignment, Info, method
+from coterie.methods.graph_averaging import Relatives, State, averaging_round, graph_assignment
+from coterie.methods.server import Server
+from coterie.tasks import Order
+
+DISTANCES = {"min": min_pair_distances, "matching": matching_distances}
+
+
+@method("flt")
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class FLT:
+    """Relatedness of clients found in one shot from their inputs; relatives or clusters average their models."""
+
+    case: Literal[1, 2] = 2
+    """1: each client averages its relatives (any graph). 2: disjoint clusters, FedAvg in each."""
+    encoder: str = "default"
+    """A file made by `coterie encoder train`, or one that comes with the package: default, pca."""
+    k: PositiveInt = 5
+    """Centroids a client sends; a client with fewer samples sends fewer."""
+    finetune: NonNegativeInt = 0
+    """F: epochs for which each client first fine-tunes the encoder on its own inputs."""
+    gamma: PositiveFloat | Literal["auto"] = "auto"
+    """Clients nearer than this are related; auto takes the value up to 1, UMAP's own scale and the paper's γ, under
+    which clients fall into clusters most clearly (see `clearest_gamma`)."""
+    distance: Literal["min", "matching"] = "min"
+    """Of two clients: the nearest pair of centroids, or the mean of the best one-to-one match."""
+    clusters: PositiveInt | None = None
+    """Case II: the number of clusters; None reads it from the dendrogram."""
+    umap_seed: NonNegativeInt = 0
+    """UMAP's own seed, apart from the run's: the same centroids always give the same picture."""
+
+    def start(self, server: Server) -> State:
+        if self.clusters is not None and self.case == 1:
+            raise ConfigError("clusters goes with case=2: case=1 averages over the relatives, without clusters")
+        check_clusters(self.clusters, server)
+        import_umap()
+        ids, centroids = embed(server, server.clients, load_encoder(self.encoder), self.k, self.finetune)
+        positions = project(centroids, self.umap_seed)
+        relatives = form_relatives(ids, centroids, positions, self, longest=SPREAD)
+        return State(relatives, server.initial_model()[None], (0,) * len(ids))
+
+    def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
+        return averaging_round(self.admit(state, server), t, server)
+
+    def assignment(self, state: State, server: Server) -> Assignment:
+        return graph_assignment(state, server)
+
+    def admit(self, state: State, server: Server) -> State:
+        """The state with clients that came later: placed by UMAP's transform, without moving the others.
+
+        In case I a newcomer is related to those nearer than the γ found at the start, and begins with its nearest
+        client's model. In case II it joins the cluster whose members are nearest on average.
+        """
+        known = state.relatives
+        late = [client for client in server.clients if client not in set(known.ids)]
+        if not late:
+            return state
+        ids, centroids = embed(server, late, load_encoder(self.encoder), self.k, self.finetune)
+        positions = place(centroids, known.centroids, known.positions, self.umap_seed)
+        everywhere = np.concatenate([known.positions, positions])
+        distances = DISTANCES[self.distance](everywhere)
+        before = len(known.ids)
+        nearest = distances[before:, :before].argmin(axis=1)
+        if self.case == 2:
+            # One centroid that UMAP put astray makes a wrong client the nearest, but hardly a wrong cluster.
+            nearest = (distances[before:, :before] @ known.related / known.related.sum(axis=0)).argmin(axis=1)
+        grown = related(distances, known.gamma)
+        grown[:before, :before] = known.related
+        if self.case == 2:
+            home = np.concatenate([np.arange(before), nearest])
+            grown = known.related[np.ix_(home, home)]
+        relatives = dataclasses.replace(
+            known,
+            ids=known.ids + ids,
+            centroids=np.concatenate([known.centroids, centroids]),
+            positions=everywhere,
+            related=grown,
+        )
+        return State(relatives, state.models, state.row + tuple(state.row[i] for i in nearest))
+
+
+def embed(
+    server: Server, clients: tuple[str, ...] | list[str], encoder: Encoder, k: int, epochs: int
+) -> tuple[tuple[str, ...], npt.NDArray[np.float32]]:
+    """Ask clients for their centroids: the ids of those that answered, and a table `(M, k, e)` (Algorithm 2)."""
+    orders = [Order(c, Embed.with_encoder(encoder, k, epochs, server.seed_of(0, c, "embed"))) for c in clients]
+    replies = list(server.ask(orders))
+    if not replies:
+        raise RunError("no client answered the embedding: see the faults of the run")
+    return tuple(reply.client for reply in replies), centroid_table(replies, k, encoder.code)
+
+
+def form_relatives(
+    ids: tuple[str, ...],
+    centroids: npt.NDArray[np.float32],
+    positions: npt.NDArray[np.float32],
+    options: FLT,
+    longest: float = float("inf"),
+) -> Relatives:
+    """Distances, threshold and, in case II, clusters (Algorithm 2, lines 15-18)."""
+    distances = DISTANCES[options.distance](positions)
+    gamma = clearest_gamma(distances, longest) if options.gamma == "auto" else float(options.gamma)
+    near = related(distances, gamma)
+    share = (np.count_nonzero(near) - len(ids)) / max(1, len(ids) * (len(ids) - 1))
+    told = f"γ = {gamma:.3g}: {100 * share:.0f} % of the pairs are related"
+    if options.case == 2:
+        labels = ward_clusters(near, options.clusters)
+        near = labels[:, None] == labels[None, :]
+        told += f", {labels.max() + 1} clusters of sizes {', '.join(map(str, np.bincount(labels)))}"
+    return Relatives(ids, centroids, positions, gamma, near, told)
+
+
+def check_clusters(clusters: int | None, server: Server) -> None:
+    """Refuse more clusters than there are clients."""
+    if clusters is not None and clusters > len(server.clients):
+        raise ConfigError(f"clusters={clusters} with {len(server.clients)} clients: ask for at most one a client")

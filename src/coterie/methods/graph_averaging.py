@@ -1,0 +1,154 @@
+"""Averaging over a graph of relatives: what FLT and its PCA baseline do in every round once relatedness is known.
+
+Clients that get the same model share one row of `models`, so members of a cluster are equal bit for bit, and a
+federation of a few families costs a few models, however many clients it has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from coterie.clustering import mixing_matrix
+from coterie.methods.base import Assignment, ClusterInfo, Event, Info
+from coterie.methods.server import Server
+from coterie.snapshot import saved
+from coterie.tasks import Order, Reply, Train
+
+AT_ONCE = 32
+"""Replies that enter the sums with one matrix product; fixed, so that the order of summation is."""
+
+
+@saved
+@dataclasses.dataclass(frozen=True)
+class Relatives:
+    """What the one-off stage found out about the clients `ids`."""
+
+    ids: tuple[str, ...]
+    centroids: npt.NDArray[np.float32]
+    """`(M, k, e)`, nan where a client sent fewer than k."""
+    positions: npt.NDArray[np.float32]
+    """`(M, k, 2)`: where UMAP put the centroids (the centroids themselves where there is no UMAP)."""
+    gamma: float
+    related: npt.NDArray[np.bool_]
+    """`(M, M)`: whose models each client averages; in case II the members of its cluster."""
+    told: str
+    """The stage's result in words, for the first round's event."""
+
+
+@saved
+@dataclasses.dataclass(frozen=True)
+class State:
+    """The relatives, the different models `(n, d)`, and for each client the row of its own."""
+
+    relatives: Relatives
+    models: Tensor
+    row: tuple[int, ...]
+
+
+def averaging_round(state: State, t: int, server: Server) -> tuple[State, Info]:
+    """Participants train from their own models, then every client gets the weighted mean of its relatives' models.
+
+    Weights are numbers of samples; each row of the mixing matrix sums to one (eq. 13). A client none of whose
+    relatives took part keeps its model. Memory: one float64 sum for each different row of the mixing matrix.
+    """
+    known = {client: i for i, client in enumerate(state.relatives.ids)}
+    asked = [client for client in server.participants(t) if client in known]
+    columns = [known[client] for client in asked]
+    samples = [server.samples.get(client, 0) for client in state.relatives.ids]
+    mixing = mixing_matrix(state.relatives.related, samples, columns)[:, columns]
+    recipes, recipe_of = np.unique(mixing, axis=0, return_inverse=True)
+    recipe_of = recipe_of.reshape(-1)
+
+    how = server.schedule.at(t)
+    orders = [Order(c, Train(state.models[state.row[known[c]]], how, server.seed_of(t, c))) for c in asked]
+    sums = torch.zeros(len(recipes), state.models.shape[1], dtype=torch.float64)
+    weights = np.zeros(len(recipes))
+    column_of = {client: column for column, client in enumerate(asked)}
+    told: dict[str, tuple[float, float]] = {}
+    waiting: list[Reply] = []
+    for reply in server.ask(orders):
+        told[reply.client] = (float(reply.values["loss"]), reply.norm)
+        waiting.append(reply)
+        if len(waiting) == AT_ONCE:
+            weights += _count_in(sums, waiting, recipes, column_of, state, known)
+            waiting = []
+    if waiting:
+        weights += _count_in(sums, waiting, recipes, column_of, state, known)
+
+    # A client that failed leaves its row with less than the full weight: dividing makes the rest sum to one again.
+    arrived = np.flatnonzero(weights > 0)
+    means = (sums[arrived] / torch.from_numpy(weights[arrived])[:, None]).to(state.models.dtype)
+    new_row = {int(recipe): i for i, recipe in enumerate(arrived)}
+    kept = [state.row[i] for i, recipe in enumerate(recipe_of) if int(recipe) not in new_row]
+    kept_row = {old: len(means) + i for i, old in enumerate(dict.fromkeys(kept))}
+    row = [new_row.get(int(recipe), kept_row.get(state.row[i], -1)) for i, recipe in enumerate(recipe_of)]
+    models = torch.cat([means, state.models[list(kept_row)]]) if kept_row else means
+    after = _in_order_of_clients(State(state.relatives, models, tuple(row)))
+    events = [Event("relatedness", state.relatives.told)] if t == 1 else []
+    return after, Info(_cluster_infos(after, told, server), events)
+
+
+def _count_in(
+    sums: Tensor,
+    replies: Sequence[Reply],
+    recipes: npt.NDArray[np.float64],
+    column_of: dict[str, int],
+    state: State,
+    known: dict[str, int],
+) -> npt.NDArray[np.float64]:
+    """Add the replying clients' models to the sums `(recipes, d)`; returns the weights `(recipes,)` they had."""
+    chosen = recipes[:, [column_of[reply.client] for reply in replies]]
+    starts = state.models[[state.row[known[reply.client]] for reply in replies]].double()
+    updates = torch.stack([_vector(reply) for reply in replies]).double()
+    sums.addmm_(torch.from_numpy(np.ascontiguousarray(chosen)), starts + updates)
+    return np.asarray(chosen.sum(axis=1))
+
+
+def _vector(reply: Reply) -> Tensor:
+    assert reply.vector is not None
+    return reply.vector
+
+
+def _in_order_of_clients(state: State) -> State:
+    """The same state with models numbered by their first client, and models that nobody has left out."""
+    order = list(dict.fromkeys(state.row))
+    number = {old: new for new, old in enumerate(order)}
+    return State(state.relatives, state.models[order], tuple(number[old] for old in state.row))
+
+
+def _cluster_infos(state: State, told: dict[str, tuple[float, float]], server: Server) -> list[ClusterInfo]:
+    """For each model, its clients' number and what those that took part told of their training."""
+    infos = []
+    for members in members_by_model(state, server):
+        heard = [(client, *told[client]) for client in members if client in told]
+        total = sum(server.samples[client] for client, _, _ in heard)
+        loss = sum(server.samples[client] * value for client, value, _ in heard) / total if total else None
+        infos.append(ClusterInfo(len(members), loss, None, max((norm for _, _, norm in heard), default=None)))
+    return infos
+
+
+def members_by_model(state: State, server: Server) -> list[list[str]]:
+    """The clients that have each model, only those the server still knows."""
+    members: list[list[str]] = [[] for _ in state.models]
+    present = set(server.clients)
+    for client, row in zip(state.relatives.ids, state.row, strict=True):
+        if client in present:
+            members[row].append(client)
+    return members
+
+
+def graph_assignment(state: State, server: Server) -> Assignment:
+    """Every client's model; clients that were not placed yet get the mean of all the models."""
+    pairs = [(m, c) for m, c in zip(state.models, members_by_model(state, server), strict=True) if c]
+    models, members = [model for model, _ in pairs], [clients for _, clients in pairs]
+    placed = set(state.relatives.ids)
+    if strangers := [client for client in server.clients if client not in placed]:
+        models.append(state.models.double().mean(0).to(state.models.dtype))
+        members.append(strangers)
+    return Assignment(models, members)

@@ -1,0 +1,59 @@
+"""PCA+kM+HC: FLT's linear baseline, with principal axes in place of the encoder and no UMAP.
+
+The paper says of it that clients apply PCA and k-means, and that the server clusters hierarchically; not where the
+axes come from. `basis="own"` is its wording read literally: every client takes the axes of its own data, which needs
+no exchange, but coordinates along different axes are hardly comparable, and the baseline is as weak as the paper found
+it. With `basis="public"`, or a file, all clients use the same axes, fitted to data that is public: the fairer rival.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import ConfigDict, PositiveFloat, PositiveInt
+from pydantic.dataclasses import dataclass
+
+from coterie.encoders import Encoder, load_encoder
+from coterie.errors import ConfigError
+from coterie.methods.base import Assignment, Info, method
+from coterie.methods.flt import FLT, check_clusters, embed, form_relatives
+from coterie.methods.graph_averaging import State, averaging_round, graph_assignment
+from coterie.methods.server import Server
+
+
+@method("pca-kmeans-hc")
+@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
+class PcaKMeansHC:
+    """Clients' PCA and k-means, hierarchical clustering at the server, FedAvg in each cluster (FLT's baseline)."""
+
+    basis: str = "own"
+    """own: each client's principal axes; public: those of the digits in the package; or a file with a PCA encoder."""
+    components: PositiveInt = 16
+    """Coordinates a centroid has with basis=own."""
+    k: PositiveInt = 5
+    """Centroids a client sends."""
+    gamma: PositiveFloat | Literal["auto"] = "auto"
+    """Clients nearer than this are related."""
+    clusters: PositiveInt | None = None
+    """Number of clusters; None reads it from the dendrogram."""
+
+    def start(self, server: Server) -> State:
+        check_clusters(self.clusters, server)
+        ids, centroids = embed(server, server.clients, self._encoder(), self.k, epochs=0)
+        options = FLT(case=2, gamma=self.gamma, clusters=self.clusters)
+        return State(form_relatives(ids, centroids, centroids, options), server.initial_model()[None], (0,) * len(ids))
+
+    def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
+        return averaging_round(state, t, server)
+
+    def assignment(self, state: State, server: Server) -> Assignment:
+        return graph_assignment(state, server)
+
+    def _encoder(self) -> Encoder:
+        if self.basis == "own":
+            return Encoder("own-pca", (), self.components, torch.empty(0))
+        encoder = load_encoder("pca" if self.basis == "public" else self.basis)
+        if encoder.kind != "pca":
+            raise ConfigError(f"basis={self.basis!r} is a {encoder.kind} encoder: make one with --kind pca")
+        return encoder

@@ -1,0 +1,82 @@
+"""What FLT's recipes share: the encoders of a study, one run as a cell, and rows beside the paper's numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from coterie.data.sources import available, load_source
+from coterie.encoders import save_encoder, train_encoder
+from coterie.recipes.base import Row, Study
+from coterie.recipes.flt_numbers import Paper
+from coterie.runs.api import run
+
+RHO = 0.2
+"""Participation in all of the paper's experiments but those of table 5."""
+FINETUNE = 5
+
+PCA_NOTE = (
+    "The paper does not say where PCA's axes come from: 'PCA+kM+HC' takes each client's own, 'with shared axes' those "
+    "of public data (scikit-learn's digits), which the paper does not report."
+)
+DROPOUT_NOTE = "The MLP has no dropout; the paper's has 0.5 after the hidden layer."
+
+
+def trained_encoder(study: Study, source: str) -> str:
+    """The file of an encoder trained on `source` for this study, made once and kept in its folder."""
+    path = study.out / "encoders" / f"{source}.safetensors"
+    if not path.exists():
+        study.say(f"encoder on {source}: training")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        epochs = 10 if study.full else 2
+        save_encoder(train_encoder(load_source(source, study.data_dir).images(), epochs=epochs), path, source)
+    return str(path)
+
+
+def has(study: Study, source: str) -> bool:
+    """Is that data set in the data folder?"""
+    return next(found.present for found in available(study.data_dir) if found.name == source)
+
+
+def measured(study: Study, name: str, method: str, seed: int, **options: Any) -> dict[str, Any]:
+    """One run of a table, kept as a cell: accuracy in percent, its variance over clients in percent squared, and more.
+
+    `curve` is the mean accuracy in percent after each evaluated round.
+    """
+
+    def compute() -> dict[str, Any]:
+        settings = {"participation": RHO, "data_dir": study.data_dir, "workers": study.workers, "seed": seed} | options
+        result = run(method, **settings)
+        accuracy = result.summary["accuracy"]
+        return {
+            "accuracy": 100 * accuracy["mean"],
+            "variance": 1e4 * accuracy["variance"],
+            "worst10": 100 * accuracy["worst10"],
+            "best10": 100 * accuracy["best10"],
+            "ari": result.summary["ari"],
+            "clusters": len(result.clusters),
+            "bytes": result.summary["bytes"],
+            "seconds": result.summary["seconds"],
+            "curve": [
+                [record["round"], 100 * record["accuracy"]["mean"]] for record in result.history if "accuracy" in record
+            ],
+        }
+
+    return study.cell(f"{name}-seed={seed}", compute)
+
+
+def rows_of(
+    study: Study, setting: str, methods: dict[str, str], paper: Paper, grouped: bool = True, **options: Any
+) -> list[Row]:
+    """Accuracy and variance of each method beside the paper's; for FLT also the clusters it found."""
+    rows = []
+    for label, method in methods.items():
+        cells = [measured(study, f"{setting}-{label}", method, seed, **options) for seed in study.seeds]
+        known = paper.get(label, (None, None))
+        where = f"{setting}, {label}"
+        rows.append(Row(where, "test accuracy %", [c["accuracy"] for c in cells], known[0]))
+        rows.append(Row(where, "variance over clients", [c["variance"] for c in cells], known[1]))
+        rows.append(Row(where, "worst 10 % of the clients", [c["worst10"] for c in cells]))
+        if grouped and label not in ("FedAvg", "local"):
+            rows.append(Row(where, "clusters", [c["clusters"] for c in cells]))
+            rows.append(Row(where, "ARI with the hidden groups", [c["ari"] for c in cells]))
+    return rows
