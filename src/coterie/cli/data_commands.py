@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import click
-from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from coterie.cli.terminal import make_console
 from coterie.data.fetch import fetch
 from coterie.data.scenarios import list_scenarios
 from coterie.data.sources import available, data_folder
@@ -19,7 +19,7 @@ def scenarios() -> None:
     for scenario in list_scenarios():
         defaults = scenario.defaults
         table.add_row(scenario.name, str(scenario.clients), str(defaults.rounds), defaults.model, scenario.summary)
-    Console().print(table)
+    make_console().print(table)
 
 
 @click.group(invoke_without_command=True)
@@ -34,7 +34,7 @@ def data(context: click.Context) -> None:
 @click.option("--data-dir", default=None, help="where data sets lie (default: COTERIE_DATA)", metavar="VALUE")
 def list_data(data_dir: str | None) -> None:
     """Show what is there and what is not."""
-    console = Console()
+    console = make_console()
     table = Table("data set", "here", "where, or what is missing", box=None, pad_edge=False)
     for row in available(data_dir):
         table.add_row(row.name, "yes" if row.present else "no", row.detail)
@@ -53,7 +53,7 @@ def fetch_data(name: str, data_dir: str | None) -> None:
         BarColumn(),
         DownloadColumn(),
         TimeRemainingColumn(),
-        console=Console(stderr=True),
+        console=make_console(stderr=True),
     )
     tasks: dict[str, TaskID] = {}
 

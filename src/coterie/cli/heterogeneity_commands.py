@@ -11,10 +11,10 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from coterie.cli.run_commands import config_options
+from coterie.cli.terminal import make_console
 from coterie.errors import ConfigError
 from coterie.methods import FedAvg
 from coterie.methods.fedcuau import divergences
@@ -95,7 +95,7 @@ def histogram(values: Sequence[float]) -> list[str]:
 
 def show(rows: Sequence[dict[str, Any]], groups: dict[str, int]) -> None:
     """Print ranking and histogram; a simulated federation's hidden groups beside them, as a check on the measure."""
-    console = Console()
+    console = make_console()
     table = Table("rank", "client", "samples", "CUAU", *(["hidden group"] if groups else []), box=None, pad_edge=False)
     for row in rows:
         hidden = [str(groups[row["client"]])] if groups else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,6 +14,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from coterie.cli.terminal import make_console
 from coterie.methods import Event
 from coterie.runs import Result, Run
 
@@ -27,7 +28,7 @@ class Progress:
     """Follows a run (it is a `Callback`) and tells of rounds, accuracy, clusters, time left and events."""
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
-        self.console = console or Console(stderr=True)
+        self.console = console or make_console(stderr=True)
         self.quiet = quiet
         self.bar: Bar | None = None
         self.task: TaskID | None = None
@@ -113,7 +114,7 @@ def describe(record: dict[str, Any], accuracy: float | None) -> str:
 
 def show_results(results: Sequence[Result], path: Path | None, console: Console | None = None) -> None:
     """Print the closing table, what the clusters turned out to be, and where everything is."""
-    console = console or Console(highlight=False)
+    console = console or make_console()
     console.print(summary_table([result.summary for result in results]))
     last = results[-1].summary
     if 1 < len(last["clusters"]) <= MOST_CLUSTERS:
@@ -124,35 +125,30 @@ def show_results(results: Sequence[Result], path: Path | None, console: Console 
 
 
 def summary_table(summaries: list[dict[str, Any]]) -> Table:
-    """Runs side by side: accuracy and its spread, clusters, agreement with the hidden groups, bytes, time."""
+    """Runs side by side: accuracy and its spread, clusters, agreement with the hidden groups, bytes, time.
+
+    Regressions have no accuracy; they show their loss instead.
+    """
+    columns: dict[str, Callable[[dict[str, Any]], str]] = {
+        "accuracy": lambda s: _number(s["accuracy"]["mean"], ".4f"),
+        "worst 10%": lambda s: _number(s["accuracy"]["worst10"], ".4f"),
+        "variance": lambda s: _number(s["accuracy"]["variance"], ".5f"),
+    }
+    if all(summary["accuracy"]["mean"] is None for summary in summaries):
+        columns = {"loss": lambda s: _number(s["loss"]["mean"], ".5g")}
+    columns |= {
+        "clusters": lambda s: str(len(s["clusters"])),
+        "ARI": lambda s: _number(s["ari"], ".3f"),
+        "MB up": lambda s: f"{s['bytes']['up'] / 1e6:.1f}",
+        "MB down": lambda s: f"{s['bytes']['down'] / 1e6:.1f}",
+        "seconds": lambda s: f"{s['seconds']:.1f}",
+    }
     table = Table(box=None, pad_edge=False)
-    for title in (
-        "method",
-        "accuracy",
-        "worst 10 %",
-        "variance",
-        "loss",
-        "clusters",
-        "ARI",
-        "MB up",
-        "MB down",
-        "seconds",
-    ):
-        table.add_column(title, justify="left" if title == "method" else "right")
+    table.add_column("method")
+    for title in columns:
+        table.add_column(title, justify="right", no_wrap=True)
     for summary in summaries:
-        accuracy, ari = summary["accuracy"], summary["ari"]
-        table.add_row(
-            escape(summary["method"]),
-            _number(accuracy["mean"], ".4f"),
-            _number(accuracy["worst10"], ".4f"),
-            _number(accuracy["variance"], ".5f"),
-            _number(summary["loss"]["mean"], ".4f"),
-            str(len(summary["clusters"])),
-            _number(ari, ".3f"),
-            f"{summary['bytes']['up'] / 1e6:.1f}",
-            f"{summary['bytes']['down'] / 1e6:.1f}",
-            f"{summary['seconds']:.1f}",
-        )
+        table.add_row(escape(summary["method"]), *(value(summary) for value in columns.values()))
     return table
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
+from coterie.cli.terminal import make_console
 from coterie.recipes import Study, list_recipes
 from coterie.recipes import reproduce as cook
 
@@ -34,12 +34,12 @@ def reproduce(
     quiet: bool,
 ) -> None:
     """Repeat a paper's table or figure; without NAME, list them. Stopped, it goes on where it was."""
-    console = Console(stderr=True)
+    console = make_console(stderr=True)
     if name is None:
         table = Table("recipe", "what it repeats", box=None, pad_edge=False)
         for known in list_recipes():
             table.add_row(known.name, known.summary)
-        Console().print(table)
+        make_console().print(table)
         return
     folder = Path(out) if out else Path("runs") / f"{name}-{scale}"
     study = Study(

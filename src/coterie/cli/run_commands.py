@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, get_args
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from coterie.cli.progress import Progress, show_results
+from coterie.cli.terminal import make_console
 from coterie.methods import method_classes
 from coterie.models import list_models
 from coterie.runs import api
@@ -84,7 +84,7 @@ def resume(folder: str, data_dir: str | None, workers: str | None, quiet: bool) 
 def methods(name: str | None) -> None:
     """List the methods; with NAME, the options of one."""
     classes = method_classes()
-    console = Console()
+    console = make_console()
     if name is None:
         table = Table("method", "what it does", box=None, pad_edge=False)
         for known in sorted(classes):
@@ -109,7 +109,7 @@ def models() -> None:
     table = Table("model", "what it is", box=None, pad_edge=False)
     for spec in list_models():
         table.add_row(spec.name, spec.summary)
-    Console().print(table)
+    make_console().print(table)
 
 
 def first_line(cls: type) -> str:

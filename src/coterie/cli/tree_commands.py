@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from coterie.cli.progress import Progress
 from coterie.cli.run_commands import config_options
+from coterie.cli.terminal import make_console
 from coterie.data.folders import client_from_npz, federation_from_npz
 from coterie.federation import Federation
 from coterie.methods.tree import Node, describe
@@ -26,10 +26,10 @@ from coterie.runs.trees import load_tree
 def tree(folder: str, client: str | None) -> None:
     """Print the parameter tree of a CFL run."""
     found = load_tree(folder).tree
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console()
     if client is not None:
         for depth, node in enumerate(found.path(found.leaf_of(client))):
-            console.print("  " * depth + describe(node), markup=False)
+            console.print("  " * depth + describe(node), markup=False, soft_wrap=True)
         return
     run = RunFolder(Path(folder))
     accuracy = (
@@ -41,7 +41,7 @@ def tree(folder: str, client: str | None) -> None:
         return f", accuracy {sum(known) / len(known):.3f}" if known and not node.children else ""
 
     for line in found.lines(score):
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)
 
 
 @click.command()
@@ -60,7 +60,7 @@ def assign(folder: str, data: str) -> None:
     for client, leaf in known.place(newcomers).items():
         steps = " → ".join(str(node.id) for node in known.tree.path(leaf))
         table.add_row(client, str(leaf.id), steps, f"{len(leaf.members)} clients")
-    Console().print(table)
+    make_console().print(table)
 
 
 @click.command()
@@ -71,6 +71,6 @@ def diagnose(**given: Any) -> None:
     progress = Progress(quiet=config.quiet)
     with progress:
         found = examine(config, callbacks=[progress])
-    console = Console(highlight=False, soft_wrap=True)
+    console = make_console()
     for line in found.words():
-        console.print(line, markup=False)
+        console.print(line, markup=False, soft_wrap=True)
