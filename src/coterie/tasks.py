@@ -6,6 +6,7 @@ workbench may train many clients in one batched computation; a real client calls
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
@@ -265,7 +266,10 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Noise:
-    """Report how noisy an update from `model` is: γ̂ = ‖Δa − Δb‖ / ‖Δa + Δb‖ over two halves of the data."""
+    """Report how noisy an update from `model` is: γ̂ = ‖Δa − Δb‖ / ‖Δa + Δb‖ over two halves of the data.
+
+    A single sample has no halves: its noise is infinite, for nothing speaks against it.
+    """
 
     model: Tensor
     training: Training
@@ -282,16 +286,17 @@ class Noise:
         for task, site in zip(tasks, sites, strict=True):
             data = site.client.train
             order = torch.randperm(len(data), generator=torch_generator(task.seed, "halves"))
-            for half, index in enumerate(order.chunk(2) if len(data) > 1 else (order, order)):
+            for half, index in enumerate((order, order) if len(data) == 1 else order.chunk(2)):
                 jobs.append(Job(Split(data.x[index], data.y[index]), task.model, derive(task.seed, "half", half)))
         updates, _ = bench.train(jobs, self.training)
         updates = updates[:, : bench.layout.trainable]
         a, b = updates[0::2], updates[1::2]
         total = torch.linalg.vector_norm(a + b, dim=1).clamp_min(torch.finfo(updates.dtype).tiny)
         noise = (torch.linalg.vector_norm(a - b, dim=1) / total).tolist()
+        sizes = [len(site.client.train) for site in sites]
         return [
-            Reply(site.client.id, len(site.client.train), values={"noise": value}, up=NUMBER)
-            for site, value in zip(sites, noise, strict=True)
+            Reply(site.client.id, n, values={"noise": value if n > 1 else math.inf}, up=NUMBER)
+            for site, n, value in zip(sites, sizes, noise, strict=True)
         ]
 
 
