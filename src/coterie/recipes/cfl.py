@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.clustering import cosine_matrix, separation_gap
+from coterie.clustering import bipartition, cosine_matrix, separation_gap
+from coterie.federation import Federation
 from coterie.methods import Event
 from coterie.recipes.base import Study
 from coterie.runs.api import resume, run
@@ -19,11 +21,11 @@ from coterie.runs.result import Result
 from coterie.tasks import Gradient, Reply
 
 
-class Gaps(NamedTuple):
-    """The separation gap g(α) of clients at one model, by weight-updates (eq. 47) and by gradients (eq. 46)."""
+class Separation(NamedTuple):
+    """How far clients' vectors stand apart at one model: the gap g(α), and whether the best split tears no group."""
 
-    update: float
-    gradient: float
+    gap: float
+    correct: bool
 
 
 def study_config(study: Study, seed: int, **options: Any) -> RunConfig:
@@ -31,9 +33,9 @@ def study_config(study: Study, seed: int, **options: Any) -> RunConfig:
     return make_config({"seed": seed, "data_dir": study.data_dir, "workers": study.workers} | options)
 
 
-def followed(config: RunConfig) -> Iterator[tuple[int, Run, Any]]:
+def followed(config: RunConfig, federation: Federation | None = None) -> Iterator[tuple[int, Run, Any]]:
     """Do a run and give (round, run, state) after every round, for those who want to look at it on the way."""
-    prepared, _ = assemble(config)
+    prepared, _ = assemble(config, federation=federation)
     try:
         state = prepared.method.start(prepared.server)
         for t in range(1, prepared.server.rounds + 1):
@@ -43,18 +45,23 @@ def followed(config: RunConfig) -> Iterator[tuple[int, Run, Any]]:
         prepared.engine.close()
 
 
-def gaps_at(prepared: Run, model: Tensor, t: int) -> Gaps:
-    """Both gaps of all clients at a model that they would train in round `t`."""
-    server = prepared.server
-    gradients = cosine_matrix(compared(server.ask_all(server.clients, Gradient(model)), prepared))
-    return Gaps(update_gap(prepared, model, t, server.clients), separation_gap(gradients, prepared.groups or ()))
+def separation_by_updates(prepared: Run, model: Tensor, t: int, members: Sequence[str]) -> Separation:
+    """How the members' weight-updates (eq. 47) separate when they train from a model in round `t`."""
+    return _separation(compared(prepared.server.train(members, model, t), prepared), prepared, members)
 
 
-def update_gap(prepared: Run, model: Tensor, t: int, members: Sequence[str]) -> float:
-    """The gap of the members' updates when they train from a model in round `t`."""
+def separation_by_gradients(prepared: Run, model: Tensor, members: Sequence[str]) -> Separation:
+    """How the members' full gradients (eq. 46) separate at a model."""
+    return _separation(compared(prepared.server.ask_all(members, Gradient(model)), prepared), prepared, members)
+
+
+def _separation(vectors: Tensor, prepared: Run, members: Sequence[str]) -> Separation:
     group_of = dict(zip(prepared.server.clients, prepared.groups or (), strict=True))
-    updates = compared(prepared.server.train(members, model, t), prepared)
-    return separation_gap(cosine_matrix(updates), [group_of[client] for client in members])
+    groups = np.array([group_of[client] for client in members])
+    similarity = cosine_matrix(vectors)
+    sides = bipartition(similarity)
+    torn = np.intersect1d(groups[sides.first], groups[sides.second])
+    return Separation(separation_gap(similarity, groups), not len(torn))
 
 
 def compared(replies: Iterator[Reply], prepared: Run) -> Tensor:

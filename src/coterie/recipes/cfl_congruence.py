@@ -15,6 +15,8 @@ PAPER = {
     ("incongruent", "mean"): "tends to 0",
     ("incongruent", "max"): "stagnates, even increases",
 }
+FULL = {"samples": 26000, "rounds": 1000}
+QUICK = {"samples": 3000, "rounds": 150}
 WINDOW = 5
 """Rounds over which a norm is averaged: a single round's is noisy."""
 
@@ -22,7 +24,7 @@ WINDOW = 5
 @recipe("cfl-congruence", "CFL Figure 8: norms of the mean update and of the largest one, congruent and incongruent")
 def congruence(study: Study) -> Findings:
     """Plain FL with two clients; the norms are what the server sees."""
-    size = {"samples": 26000, "rounds": 1000} if study.full else {"samples": 500, "rounds": 150}
+    size = FULL if study.full else QUICK
     courses = {
         case: [study.cell(f"{case}-seed{s}", lambda case=case, s=s: norms(study, case, s, size)) for s in study.seeds]  # type: ignore[misc]
         for case in CASES
@@ -38,7 +40,7 @@ def congruence(study: Study) -> Findings:
         "norms at the end and at the height are means over 5 rounds",
     ]
     if not study.full:
-        notes.append("an MLP, 500 samples a client and 150 rounds instead of half the data and 1000 rounds")
+        notes.append("an MLP, 3000 samples a client and 150 rounds instead of half the data and 1000 rounds")
     return Findings(rows, notes, {"figure8": lambda figure: _draw(figure, courses)})
 
 
