@@ -56,10 +56,11 @@ def test_evidence_compares_separation_with_noise() -> None:
 
 def test_trial_gain_is_stratified_by_branch() -> None:
     # One branch gains 2, the other 0, each without any spread: a certain gain of 1.
-    assert trial_gain([[2.0, 2.0], [0.0, 0.0]]) == (1.0, 0.0)
+    assert trial_gain([[2.0, 2.0], [0.0, 0.0]]) == (1.0, 0.0, 0.5)
     falls = [np.array([1.0, 3.0]), np.array([0.0, 1.0, 2.0])]
-    gain, error = trial_gain(falls)
+    gain, error, share = trial_gain(falls)
     assert gain == pytest.approx(7 / 5)
     assert error == pytest.approx(math.sqrt((2 * 2.0 + 3 * 1.0) / 25))
-    assert trial_gain([[0.5], [math.nan]]) == (0.5, 0.5)
-    assert trial_gain([[math.nan], []]) == (0.0, math.inf)
+    assert share == 4 / 5
+    assert trial_gain([[0.5], [math.nan]]) == (0.5, 0.5, 1.0)
+    assert trial_gain([[math.nan], []]) == (0.0, math.inf, 0.0)

@@ -12,7 +12,9 @@ from coterie.cli.data_commands import data, scenarios
 from coterie.cli.encoder_commands import encoder
 from coterie.cli.heterogeneity_commands import heterogeneity
 from coterie.cli.recipe_commands import reproduce
+from coterie.cli.report_commands import compare, plot, report
 from coterie.cli.run_commands import methods, models, resume, run
+from coterie.cli.serve_commands import serve
 from coterie.cli.tree_commands import assign, diagnose, tree
 from coterie.errors import CoterieError
 
@@ -38,6 +40,9 @@ def app(context: click.Context) -> None:
 for command in (
     run,
     resume,
+    compare,
+    report,
+    plot,
     methods,
     models,
     scenarios,
@@ -48,6 +53,7 @@ for command in (
     tree,
     assign,
     diagnose,
+    serve,
 ):
     app.add_command(command)
 

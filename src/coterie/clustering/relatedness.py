@@ -191,7 +191,7 @@ def ward_clusters(relatedness: Flags | Floats, clusters: int | None = None) -> n
 def ward_merges(relatedness: Flags | Floats) -> Floats:
     """The dendrogram of Ward's method on the clients' rows: (M - 1, 4) in scipy's form. relatedness: (M, M), M >= 2."""
     # Flags give whole numbers, which float32 holds exactly and multiplies twice as fast.
-    profiles = np.asarray(relatedness, dtype=np.float32 if relatedness.dtype == np.bool_ else np.float64)
+    profiles: npt.NDArray[np.floating] = relatedness.astype(np.float32 if relatedness.dtype == np.bool_ else np.float64)
     gram = (profiles @ profiles.T).astype(np.float64)
     if relatedness.dtype == np.bool_:
         # Rows of unit length, or else small families would look alike because they have few relatives each.

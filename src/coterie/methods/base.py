@@ -150,7 +150,7 @@ def build_method(name: str, options: dict[str, Any]) -> Method:
 def parse_options(text: str, spec: str) -> dict[str, Any]:
     """The options in `key=value,key=value`; values are Python literals where they read as such, else text."""
     options: dict[str, Any] = {}
-    for part in _split_outside_brackets(text):
+    for part in split_outside_brackets(text):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"{spec!r}: expected name:key=value,key=value, got {part!r}")
@@ -168,7 +168,8 @@ def literal(text: str) -> Any:
         return text
 
 
-def _split_outside_brackets(text: str) -> list[str]:
+def split_outside_brackets(text: str) -> list[str]:
+    """The parts between commas that stand in no bracket and no quotes."""
     parts, depth, start, quote = [], 0, 0, ""
     for i, char in enumerate(text):
         if quote or char in "'\"":

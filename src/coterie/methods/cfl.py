@@ -6,11 +6,11 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import ConfigDict, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
@@ -59,8 +59,10 @@ class CFL:
     """Rounds until a refused split is considered again."""
     trial_rounds: PositiveInt = 5
     """Rounds that children are on trial (gain)."""
-    assurance: PositiveFloat = 6.0
+    assurance: PositiveFloat = 7.0
     """A trial's gain must exceed its standard error so many times (gain): there are many trials, most on small data."""
+    consent: Annotated[float, Field(gt=0, le=1)] = 0.95
+    """Share of the members that a trial must serve better (gain): a split that helps only some of them is refused."""
     min_size: PositiveInt = 1
     """Smallest cluster a split may make."""
     linkage: Literal["single", "complete"] = "single"
@@ -288,11 +290,12 @@ class CFL:
             task = Evaluate(torch.stack([leaf.model, branch.model]), "validation")
             losses = [reply.values["loss"] for reply in server.ask_all(branch.members, task)]
             falls.append([whole - apart for whole, apart in losses])
-        gain, error = trial_gain(falls)
+        gain = trial_gain(falls)
         sizes = " and ".join(str(len(branch.members)) for branch in trial.branches)
-        numbers = trial.evidence | {"gain": gain, "gain_error": error}
-        if gain > self.assurance * error:
-            text = f"cluster {leaf.id} splits into {sizes}: on trial, validation loss fell by {gain:.3g} ± {error:.2g}"
+        numbers = trial.evidence | {"gain": gain.mean, "gain_error": gain.error, "gain_share": gain.share}
+        told = f"{gain.mean:.3g} ± {gain.error:.2g}, for {gain.share:.0%} of its clients"
+        if gain.mean > self.assurance * gain.error and gain.share >= self.consent:
+            text = f"cluster {leaf.id} splits into {sizes}: on trial, validation loss fell by {told}"
             return replace(trial, evidence=numbers), Event("split", text, numbers | {"cluster": leaf.id})
-        text = f"cluster {leaf.id} stays whole: a trial split into {sizes} gained only {gain:.3g} ± {error:.2g}"
+        text = f"cluster {leaf.id} stays whole: a trial split into {sizes} lowered validation loss only by {told}"
         return None, Event("undone", text, numbers | {"cluster": leaf.id})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -89,8 +90,17 @@ def at_rest(mean_norm: float, max_norm: float, epsilon1: float, epsilon2: float)
     return mean_norm < epsilon1 and max_norm > epsilon2
 
 
-def trial_gain(falls: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """Mean fall of the members' validation loss on trial, and its standard error; `falls[b]` are branch b's members'.
+class Gain(NamedTuple):
+    """What a trial split was worth: the mean fall of the members' validation loss, its error, who had any."""
+
+    mean: float
+    error: float
+    share: float
+    """The share of the members whose loss fell."""
+
+
+def trial_gain(falls: Sequence[Sequence[float]]) -> Gain:
+    """The worth of a trial split; `falls[b]` are the falls of validation loss of branch b's members.
 
     The error is stratified: that one branch gains more than the other is no noise. A branch of one member has no
     spread of its own; its whole fall counts as possible noise. Members without validation data (NaN) are left out.
@@ -99,11 +109,12 @@ def trial_gain(falls: Sequence[Sequence[float]]) -> tuple[float, float]:
     known = [branch[np.isfinite(branch)] for branch in known]
     total = sum(len(branch) for branch in known)
     if total == 0:
-        return 0.0, math.inf
+        return Gain(0.0, math.inf, 0.0)
     gain = sum(float(branch.sum()) for branch in known) / total
     variance = 0.0
     for branch in known:
         if len(branch):
             spread = float(branch.var(ddof=1)) if len(branch) > 1 else float(branch[0] ** 2)
             variance += len(branch) / total**2 * spread
-    return gain, math.sqrt(variance)
+    share = sum(int((branch > 0).sum()) for branch in known) / total
+    return Gain(gain, math.sqrt(variance), share)

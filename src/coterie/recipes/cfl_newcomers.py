@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,7 @@ FOUNDERS, NEWCOMERS = 20, 200
 def cfl_newcomers(study: Study) -> Findings:
     """Digits with permuted labels; full scale uses MNIST with 100 samples a client."""
     scenario, samples = ("mnist-permuted", 100) if study.full else ("digits-permuted", None)
-    found = [
-        study.cell(f"seed={seed}", lambda seed=seed: place(study, scenario, samples, seed)) for seed in study.seeds
-    ]  # type: ignore[misc]
+    found = [study.cell(f"seed={seed}", partial(place, study, scenario, samples, seed)) for seed in study.seeds]
     rows = [
         Row(f"{scenario}, {FOUNDERS} founders", "exact groups", [float(cell["ari"] == 1.0) for cell in found]),
         Row(f"{scenario}, {NEWCOMERS} newcomers", "share at their group's leaf", [cell["right"] for cell in found]),

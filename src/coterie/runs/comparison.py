@@ -1,18 +1,22 @@
 """Many methods on one federation with one budget: run side by side, kept in one folder, resumed where they stopped.
 
-    DIR/comparison.json          the table as data; rewritten after every run that ends
-    DIR/<method>/seed-<n>/       an ordinary run folder for each method and seed
+DIR/comparison.json          the table as data; rewritten after every run that ends
+DIR/<method>/seed-<n>/       an ordinary run folder for each method and seed
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +25,12 @@ import torch
 from coterie.data.scenarios import find_scenario
 from coterie.engines.local import available_cores
 from coterie.errors import ConfigError, CoterieError, RunError
-from coterie.methods.base import _split_outside_brackets
+from coterie.methods.base import make_method, split_outside_brackets
 from coterie.runs import api
 from coterie.runs.assemble import DEFAULT_SCENARIO
 from coterie.runs.config import make_config
 from coterie.runs.folder import RunFolder
-from coterie.runs.standing import Standing, Trial, standing
+from coterie.runs.standing import Trial, standing
 from coterie.snapshot import write_atomically
 
 FILE = "comparison.json"
@@ -34,18 +38,10 @@ FILE = "comparison.json"
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a comparison: what to run, and where it is kept."""
+    """One run of a comparison, and its configuration but for method and seed."""
 
-    method: str
-    seed: int
-    folder: Path
+    trial: Trial
     values: Mapping[str, Any]
-    """The configuration but for method and seed."""
-
-    @property
-    def title(self) -> str:
-        """The run in words."""
-        return f"{self.method}, seed {self.seed}"
 
 
 def split_methods(texts: Sequence[str]) -> list[str]:
@@ -57,7 +53,7 @@ def split_methods(texts: Sequence[str]) -> list[str]:
     found: list[str] = []
     for text in texts:
         mine: list[str] = []
-        for part in (part.strip() for part in _split_outside_brackets(text)):
+        for part in (part.strip() for part in split_outside_brackets(text)):
             if "=" not in part.partition(":")[0]:
                 mine.append(part)
             elif mine:
@@ -87,8 +83,8 @@ def compare(
     """
     if seeds < 1:
         raise ConfigError(f"seeds={seeds}: expected 1 or more")
-    for key in ("method", "quiet"):
-        options.pop(key, None)
+    if "method" in options:
+        raise ConfigError("method goes with one run: a comparison takes methods=[…]")
     config = make_config(options | {"workers": workers})
     if config.data is None:
         find_scenario(config.scenario or DEFAULT_SCENARIO)
@@ -96,41 +92,85 @@ def compare(
     del common["method"], common["seed"]
     numbers = range(config.seed, config.seed + seeds)
     _claim(place, common)
-    values = {key: value for key, value in options.items() if key not in {"seed", "out"}}
-    jobs = [
-        Job(method, seed, run_folder(place, method, seed), values) for seed in numbers for method in split_methods(methods)
-    ]
+    values = {key: value for key, value in options.items() if key != "seed"}
+    trials = [Trial(method, seed, run_folder(place, method, seed)) for seed in numbers for method in methods]
+    waiting = [trial for trial in trials if not RunFolder(trial.folder).has("summary.json")]
+    done, failures = len(trials) - len(waiting), _unmakable(waiting)
+    _write(place, common, trials, failures)
+    if done:
+        say(f"{done} of {len(trials)} runs are kept from before")
+    for method, why in {method: why for (method, _), why in failures.items()}.items():
+        say(f"{method}: {why}")
+    waiting = [trial for trial in waiting if (trial.method, trial.seed) not in failures]
     count = available_cores() if config.workers == "auto" else config.workers
-    failures: dict[Job, str] = {}
-    _write(place, common, jobs, failures)
-    waiting = [job for job in jobs if not RunFolder(job.folder).has("summary.json")]
-    if len(waiting) < len(jobs):
-        say(f"{len(jobs) - len(waiting)} of {len(jobs)} runs are kept from before")
-    pool = ProcessPoolExecutor(max(1, min(count, len(waiting))), mp_context=get_context("spawn"))
+    pool = ProcessPoolExecutor(max(1, min(count, len(waiting))), mp_context=get_context("spawn"), initializer=_begin)
+    others = set(active_children())
+    with _deaf_to_interrupts():
+        futures = {pool.submit(perform, Job(trial, values)): trial for trial in waiting}
     try:
-        futures: dict[Future[None], Job] = {pool.submit(perform, job): job for job in waiting}
-        for done, future in enumerate(as_completed(futures), start=len(jobs) - len(waiting) + 1):
-            job, problem = futures[future], future.exception()
+        for ended, future in enumerate(as_completed(futures), start=len(trials) - len(waiting) + 1):
+            trial, problem = futures[future], future.exception()
             if problem is not None:
-                failures[job] = _words(problem)
-            say(f"{job.title}: {failures.get(job, 'done')} ({done} of {len(jobs)})")
-            _write(place, common, jobs, failures)
+                failures[trial.method, trial.seed] = _words(problem)
+            told = failures.get((trial.method, trial.seed), "done")
+            say(f"{trial.method}, seed {trial.seed}: {told} ({ended} of {len(trials)})")
+            _write(place, common, trials, failures)
+    except KeyboardInterrupt:
+        for child in set(active_children()) - others:
+            child.terminate()
+        raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-    if len(failures) == len(jobs):
-        raise RunError(f"every method failed; {jobs[0].title}: {failures[jobs[0]]}")
-    return _write(place, common, jobs, failures)
+    if len(failures) == len(trials):
+        raise RunError(f"every method failed; {trials[0].method}: {failures[trials[0].method, trials[0].seed]}")
+    return _write(place, common, trials, failures)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Processes that are started meanwhile do not hear Ctrl-C: the one that started them does, and ends them."""
+    if threading.current_thread() is not threading.main_thread():  # no other thread may say so
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _begin() -> None:
+    """Compute with one thread, others use the other cores; and end when the process that started this one is killed."""
+    torch.set_num_threads(1)
+    parent = parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)  # as good as a kill, which a run folder survives
+
+    threading.Thread(target=follow, daemon=True).start()
 
 
 def perform(job: Job) -> None:
-    """Do one run, or go on with it, in this process and with one thread: others use the other cores."""
-    torch.set_num_threads(1)
-    places = {key: job.values[key] for key in ("data_dir", "memory") if key in job.values}
-    if RunFolder(job.folder).has("config.json"):
-        api.resume(job.folder, workers=1, **places)
+    """Do one run, or go on with it, in this process."""
+    trial, places = job.trial, {key: job.values[key] for key in ("data_dir", "memory") if key in job.values}
+    if RunFolder(trial.folder).has("config.json"):
+        api.resume(trial.folder, workers=1, **places)
         return
-    config = make_config({**job.values, "method": job.method, "seed": job.seed, "workers": 1})
-    api.start(config, out=job.folder)
+    config = make_config({**job.values, "method": trial.method, "seed": trial.seed, "workers": 1})
+    api.start(config, out=trial.folder)
+
+
+def _unmakable(trials: Sequence[Trial]) -> dict[tuple[str, int], str]:
+    """Methods that do not exist or have other options, found before any process is started for them."""
+    failures = {}
+    for trial in trials:
+        try:
+            make_method(trial.method)
+        except ConfigError as problem:
+            failures[trial.method, trial.seed] = _words(problem)
+    return failures
 
 
 def run_folder(place: Path, method: str, seed: int) -> Path:
@@ -185,11 +225,9 @@ def _read(place: Path) -> dict[str, Any]:
 
 
 def _write(
-    place: Path, common: Mapping[str, Any], jobs: Sequence[Job], failures: Mapping[Job, str]
+    place: Path, common: Mapping[str, Any], trials: Sequence[Trial], failures: Mapping[tuple[str, int], str]
 ) -> dict[str, Any]:
-    trials = [Trial(job.method, job.seed, job.folder) for job in jobs]
-    found: Standing = standing(trials, {(job.method, job.seed): text for job, text in failures.items()}, place)
-    table = found.table(common)
+    table = standing(trials, failures, place).table(common)
     write_atomically(place / FILE, (json.dumps(table, indent=2, ensure_ascii=False) + "\n").encode())
     return table
 

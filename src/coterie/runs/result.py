@@ -47,6 +47,12 @@ class Result:
     architecture: Callable[[int], nn.Module] = field(repr=False)
     path: Path | None = None
 
+    def _repr_html_(self) -> str:
+        """The summary table and the tree, for notebooks."""
+        from coterie.runs.notebook import result_html
+
+        return result_html(self)
+
     def model_of(self, client: str) -> nn.Module:
         """A module with the parameters that this client was given."""
         for model, members in zip(self.models, self.clusters, strict=True):

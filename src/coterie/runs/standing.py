@@ -59,7 +59,9 @@ def standing(trials: Sequence[Trial], failures: Mapping[tuple[str, int], str], p
                 "method": method,
                 "folders": {str(trial.seed): trial.folder.relative_to(place).as_posix() for trial in mine},
                 "finished": [trial.seed for trial in mine if trial in summaries],
-                "failures": {str(trial.seed): failures[key] for trial in mine if (key := (method, trial.seed)) in failures},
+                "failures": {
+                    str(trial.seed): failures[key] for trial in mine if (key := (method, trial.seed)) in failures
+                },
                 **_measures([summaries[trial] for trial in mine if trial in summaries]),
             }
         )

@@ -1,0 +1,31 @@
+"""The command that shows runs in a browser."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from coterie.errors import ConfigError
+
+
+@click.command()
+@click.argument("directory", metavar="DIR")
+@click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on", metavar="ADDRESS")
+@click.option("--port", default=8421, show_default=True, type=int, help="port to listen on; 0 finds a free one")
+def serve(directory: str, host: str, port: int) -> None:
+    """Show the runs in DIR on a live page: rounds as they come, the tree as it splits, two runs side by side.
+
+    DIR is a run's folder or one that holds runs. Nothing is written. On another address than loopback the page asks
+    for the token in the address that is printed.
+    """
+    try:
+        from coterie.live import server
+    except ImportError as problem:
+        raise ConfigError(
+            f"coterie serve needs starlette and uvicorn ({problem}): pip install 'coterie[web]'"
+        ) from None
+    try:
+        server.serve(Path(directory), host, port, lambda address: click.echo(f"open {address}  (Ctrl-C ends)"))
+    except KeyboardInterrupt:
+        click.echo("ended; the runs go on without it")

@@ -1,0 +1,469 @@
+/* The live page. The server sends numbers; everything is drawn here, and every word from data is set as text. */
+"use strict";
+
+const SVG = "http://www.w3.org/2000/svg";
+const ROWS_AT_ONCE = 200;
+const MOST_POINTS = 400;
+const COLOURS = 10;
+const runs = new Map(); // id -> the run's line in the list
+const panes = []; // what is shown, at most two
+const colour = (id) => `var(--c${id === 0 ? 0 : 1 + ((id - 1) % (COLOURS - 1))})`;
+
+function make(tag, attributes = {}, text) {
+  const plain = ["div", "li", "dt", "dd", "td", "tr", "th", "b", "i", "button", "span", "p"].includes(tag);
+  const node = plain ? document.createElement(tag) : document.createElementNS(SVG, tag);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  if (text !== undefined) node.textContent = text;
+  return node;
+}
+
+const percent = (x) => (x === null || x === undefined ? "–" : `${(100 * x).toFixed(1)} %`);
+const number = (x) => (x === null || x === undefined ? "–" : Math.abs(x) >= 100 ? x.toFixed(0) : Number(x).toPrecision(3));
+const megabytes = (x) => (x === null || x === undefined ? "–" : `${number(x / 1e6)} MB`);
+const people = (n) => `${n} ${n === 1 ? "client" : "clients"}`;
+const title = (run) => (run.id === "." ? "this run" : run.id);
+const described = (run) => [run.method, "on", run.scenario || run.data || "a federation of its own",
+  run.model ? `· ${run.model}` : "", run.seed === null ? "" : `· seed ${run.seed}`].join(" ");
+
+/* The list of runs */
+
+const items = new Map();
+
+function listRun(run) {
+  runs.set(run.id, run);
+  let item = items.get(run.id);
+  if (!item) {
+    item = document.getElementById("run-item").content.firstElementChild.cloneNode(true);
+    item.dataset.run = run.id;
+    item.querySelector(".open").addEventListener("click", () => show([run.id]));
+    item.querySelector(".beside").addEventListener("click", () => showBeside(run.id));
+    items.set(run.id, item);
+    const list = document.getElementById("runs");
+    const after = [...list.children].find((other) => other.dataset.run > run.id);
+    list.insertBefore(item, after || null);
+  }
+  item.querySelector(".name").textContent = title(run);
+  item.querySelector(".what").textContent = described(run);
+  item.querySelector("progress").value = run.rounds ? run.round / run.rounds : 0;
+  const status = item.querySelector(".status");
+  status.textContent = run.status;
+  status.className = `status ${run.status}`;
+  item.querySelector(".rounds").textContent = `round ${run.round}/${run.rounds ?? "?"}`;
+  item.querySelector(".score").textContent = run.accuracy === null ? `loss ${number(run.loss)}` : percent(run.accuracy);
+  document.getElementById("count").textContent = `${runs.size} ${runs.size === 1 ? "run" : "runs"}`;
+}
+
+function forgetRun(id) {
+  runs.delete(id);
+  items.get(id)?.remove();
+  items.delete(id);
+  document.getElementById("count").textContent = `${runs.size} ${runs.size === 1 ? "run" : "runs"}`;
+  panes.filter((pane) => pane.id === id).forEach((pane) => pane.gone());
+}
+
+/* What is open: kept in the address, so that it can be bookmarked */
+
+const wanted = () => new URLSearchParams(location.hash.slice(1)).getAll("run").slice(0, 2);
+
+function show(ids) {
+  const query = new URLSearchParams();
+  ids.forEach((id) => query.append("run", id));
+  if (location.hash.slice(1) === query.toString()) arrange();
+  else location.hash = query.toString();
+}
+
+function showBeside(id) {
+  const first = panes.length ? panes[0].id : id;
+  show(first === id ? [id] : [first, id]);
+}
+
+function arrange() {
+  const ids = wanted();
+  for (const pane of [...panes]) {
+    if (!ids.includes(pane.id)) {
+      pane.root.remove();
+      panes.splice(panes.indexOf(pane), 1);
+    }
+  }
+  for (const id of ids) if (!panes.some((pane) => pane.id === id)) panes.push(new Pane(id));
+  panes.sort((a, b) => ids.indexOf(a.id) - ids.indexOf(b.id));
+  document.getElementById("panes").replaceChildren(...panes.map((pane) => pane.root));
+  for (const [id, item] of items) item.classList.toggle("shown", ids.includes(id));
+  panes.forEach((pane) => {
+    pane.find(".close").hidden = panes.length < 2;
+    pane.load();
+  });
+}
+
+/* One open run */
+
+class Pane {
+  constructor(id) {
+    this.id = id;
+    this.measure = "accuracy";
+    this.records = [];
+    this.total = 0;
+    this.epoch = null;
+    this.rows = [];
+    this.clientsVersion = null;
+    this.sorting = { key: "client", down: false };
+    this.most = ROWS_AT_ONCE;
+    this.root = document.getElementById("pane").content.firstElementChild.cloneNode(true);
+    this.root.dataset.run = id;
+    this.find(".close").addEventListener("click", () => show(panes.map((p) => p.id).filter((other) => other !== id)));
+    for (const button of this.root.querySelectorAll("[data-measure]")) {
+      button.addEventListener("click", () => { this.measure = button.dataset.measure; this.draw(); });
+    }
+    this.find(".clients input").addEventListener("input", () => { this.most = ROWS_AT_ONCE; this.drawClients(); });
+    this.find(".more button").addEventListener("click", () => { this.most += ROWS_AT_ONCE; this.drawClients(); });
+    this.find("h2").textContent = id === "." ? "this run" : id;
+  }
+
+  find(selector) { return this.root.querySelector(selector); }
+
+  async load() {
+    if (this.loading) { this.again = true; return; }
+    this.loading = true;
+    try {
+      const query = new URLSearchParams({ id: this.id, from: this.total });
+      if (this.epoch !== null) query.set("epoch", this.epoch);
+      const answer = await fetch(`api/run?${query}`);
+      if (!answer.ok) { this.gone(); return; }
+      this.take(await answer.json());
+      this.draw();
+      if (this.run.clients_version !== this.clientsVersion) {
+        const clients = await fetch(`api/clients?${new URLSearchParams({ id: this.id })}`);
+        if (clients.ok) {
+          const told = await clients.json();
+          this.clientsVersion = told.version;
+          this.rows = told.rows;
+          this.drawClients();
+        }
+      }
+    } catch (problem) {
+      if (!(problem instanceof TypeError)) throw problem; // the network: the stream says so, and loads again later
+    } finally {
+      this.loading = false;
+      if (this.again) { this.again = false; setTimeout(() => this.load(), 200); }
+    }
+  }
+
+  take(told) {
+    if (told.epoch !== this.epoch || told.from === 0) this.records = [];
+    this.epoch = told.epoch;
+    this.records.push(...told.records);
+    this.total = told.total;
+    this.run = told;
+  }
+
+  gone() {
+    this.find("header .status").textContent = "its folder is gone";
+    this.find("header .status").className = "status gone";
+    this.epoch = this.clientsVersion = null;
+    this.total = 0;
+  }
+
+  draw() {
+    const run = this.run;
+    const last = this.records[this.records.length - 1];
+    this.find("h2").textContent = title(run);
+    this.find(".pane > .what").textContent = described(run);
+    const status = this.find("header .status");
+    status.textContent = run.status;
+    status.className = `status ${run.status}`;
+    const known = this.records.findLast((record) => record.accuracy !== null || record.loss !== null) || {};
+    const noAccuracy = known.accuracy === null || known.accuracy === undefined;
+    if (noAccuracy && known.round) this.measure = "loss";
+    const done = run.summary;
+    this.facts([
+      ["round", `${run.round} / ${run.rounds ?? "?"}`],
+      noAccuracy ? ["loss", number(known.loss)] : ["accuracy", percent(done ? done.accuracy.mean : known.accuracy)],
+      ["worst 10 %", percent(done ? done.accuracy.worst10 : known.worst)],
+      ["clusters", last ? last.count : "–"],
+      done && done.ari !== null ? ["ARI", number(done.ari)] : null,
+      done ? ["sent up", megabytes(done.bytes.up)] : last ? ["up a round", megabytes(last.up)] : null,
+      done ? ["time", `${number(done.seconds)} s`] : last ? ["a round", `${number(last.seconds)} s`] : null,
+    ]);
+    this.find(".curves h3").textContent = `${this.measure === "accuracy" ? "Accuracy" : "Loss"} over rounds`;
+    for (const button of this.root.querySelectorAll("[data-measure]")) {
+      button.setAttribute("aria-pressed", button.dataset.measure === this.measure);
+      button.hidden = noAccuracy && button.dataset.measure === "accuracy";
+    }
+    drawCurves(this);
+    drawTree(this);
+    this.drawEvents();
+  }
+
+  facts(pairs) {
+    this.find(".facts").replaceChildren(...pairs.filter(Boolean).map(([name, value]) => {
+      const box = make("div");
+      box.append(make("dt", {}, name), make("dd", {}, value));
+      return box;
+    }));
+  }
+
+  drawEvents() {
+    const told = this.records.flatMap((record) => record.events.map((event) => [record.round, event])).reverse();
+    this.find(".events").hidden = told.length === 0;
+    this.find(".events ol").replaceChildren(...told.slice(0, 50).map(([round, event]) => {
+      const line = make("li", { "data-kind": event.kind });
+      line.append(make("b", {}, `round ${round}`), ` ${event.text}`);
+      return line;
+    }));
+  }
+
+  drawClients() {
+    const names = { client: "client", cluster: "cluster", accuracy: "accuracy", personalised: "tuned", loss: "loss",
+      test_samples: "test data" };
+    const keys = Object.keys(names).filter((key) => this.rows.some((row) => row[key] !== undefined));
+    this.find(".clients").hidden = this.rows.length === 0;
+    this.find("thead tr").replaceChildren(...keys.map((key) => {
+      const active = this.sorting.key === key;
+      const head = make("th", { scope: "col", "aria-sort": active ? (this.sorting.down ? "descending" : "ascending") : "none" });
+      const button = make("button", { "data-key": key }, names[key] + (active ? (this.sorting.down ? " ▾" : " ▴") : ""));
+      button.addEventListener("click", () => {
+        this.sorting = { key, down: active ? !this.sorting.down : false };
+        this.drawClients();
+        this.find(`[data-key=${key}]`).focus();
+      });
+      head.append(button);
+      return head;
+    }));
+    const text = this.find(".clients input").value.toLowerCase();
+    const kept = this.rows.filter((row) => row.client.toLowerCase().includes(text)).sort(this.order());
+    this.find("tbody").replaceChildren(...kept.slice(0, this.most).map((row) => {
+      const line = make("tr");
+      for (const key of keys) {
+        const shown = { accuracy: percent, personalised: percent, loss: number }[key] || ((value) => value ?? "–");
+        const cell = make("td", key === "client" ? { title: row.client } : {}, shown(row[key]));
+        if (key === "cluster" && typeof row.cluster === "number") {
+          cell.prepend(make("i"));
+          cell.firstChild.style.background = colour(row.cluster);
+        }
+        line.append(cell);
+      }
+      return line;
+    }));
+    const hidden = kept.length > this.most;
+    this.find(".more button").hidden = !hidden;
+    this.find(".more span").textContent = (hidden ? `${this.most} of ${people(kept.length)}` : people(kept.length))
+      + (keys.includes("accuracy") ? "" : "; their accuracies come when the run is complete");
+  }
+
+  order() {
+    const { key, down } = this.sorting;
+    const sign = down ? -1 : 1;
+    return (a, b) => {
+      const [x, y] = [a[key], b[key]];
+      if (x === y) return a.client.localeCompare(b.client, undefined, { numeric: true });
+      if (x === null || x === undefined) return 1; // the unknown last, either way
+      if (y === null || y === undefined) return -1;
+      return sign * (typeof x === "number" && typeof y === "number" ? x - y
+        : String(x).localeCompare(String(y), undefined, { numeric: true }));
+    };
+  }
+}
+
+/* Drawing */
+
+function canvas(plot, height) {
+  const width = Math.max(260, plot.clientWidth);
+  const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img" });
+  return { svg, width, height };
+}
+
+function thin(points) {
+  if (points.length <= MOST_POINTS) return points;
+  const size = Math.ceil(points.length / (MOST_POINTS / 2));
+  const kept = [points[0]];
+  for (let i = 0; i < points.length; i += size) { // the extremes of each bucket, so that no spike is lost
+    const bucket = points.slice(i, i + size);
+    const low = bucket.reduce((a, b) => (b[1] < a[1] ? b : a));
+    const high = bucket.reduce((a, b) => (b[1] > a[1] ? b : a));
+    kept.push(...(low[0] < high[0] ? [low, high] : [high, low]));
+  }
+  kept.push(points[points.length - 1]);
+  return kept;
+}
+
+function roundTicks(svg, x, first, last, bottom, top) {
+  const raw = Math.max(1, (last - first) / 5);
+  const power = 10 ** Math.floor(Math.log10(raw));
+  const step = [1, 2, 5, 10].map((m) => m * power).find((s) => s >= raw);
+  for (let t = Math.ceil(first / step) * step; t <= last; t += step) {
+    svg.append(make("line", { class: "grid", x1: x(t), x2: x(t), y1: top, y2: bottom }));
+    svg.append(make("text", { x: x(t), y: bottom + 16, "text-anchor": "middle" }, t));
+  }
+}
+
+function series(pane) {
+  const lines = new Map();
+  const mean = [];
+  for (const record of pane.records) {
+    if (record[pane.measure] !== null) mean.push([record.round, record[pane.measure]]);
+    for (const cluster of record.clusters) {
+      if (!lines.has(cluster.id)) lines.set(cluster.id, { points: [], members: 0 });
+      const line = lines.get(cluster.id);
+      line.members = cluster.members;
+      if (cluster[pane.measure] !== null) line.points.push([record.round, cluster[pane.measure]]);
+    }
+  }
+  return { lines, mean };
+}
+
+function drawCurves(pane) {
+  const plot = pane.find(".curves .plot");
+  const { lines, mean } = series(pane);
+  const all = [...mean, ...[...lines.values()].flatMap((line) => line.points)].map((point) => point[1]);
+  if (!mean.length) {
+    plot.replaceChildren(make("p", { class: "empty" }, "The first round is not done yet."));
+    pane.find(".legend").replaceChildren();
+    return;
+  }
+  const { svg, width, height } = canvas(plot, 250);
+  const [left, right, top, bottom] = [46, width - 34, 10, height - 24];
+  const last = Math.max(pane.run.rounds || 0, pane.records[pane.records.length - 1].round, 2);
+  const isAccuracy = pane.measure === "accuracy";
+  const ceiling = isAccuracy ? 1 : all.reduce((a, b) => Math.max(a, b), 0) || 1;
+  const x = (t) => left + ((t - 1) / (last - 1)) * (right - left);
+  const y = (v) => bottom - (Math.min(v, ceiling) / ceiling) * (bottom - top);
+  roundTicks(svg, x, 1, last, bottom, top);
+  for (let i = 0; i <= 4; i += 1) {
+    const value = (ceiling * i) / 4;
+    svg.append(make("line", { class: "grid", x1: left, x2: right, y1: y(value), y2: y(value) }));
+    svg.append(make("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, isAccuracy ? `${25 * i} %` : number(value)));
+  }
+  for (const record of pane.records) {
+    if (!record.events.some((event) => event.kind === "split")) continue;
+    const mark = make("line", { class: "split", "data-round": record.round, x1: x(record.round), x2: x(record.round), y1: top, y2: bottom });
+    mark.append(make("title", {}, `split in round ${record.round}`));
+    svg.append(mark);
+  }
+  const path = (points) => thin(points).map((p, i) => `${i ? "L" : "M"}${x(p[0]).toFixed(1)} ${y(p[1]).toFixed(1)}`).join("");
+  const present = new Set(pane.records[pane.records.length - 1].clusters.map((cluster) => cluster.id));
+  const ends = [];
+  for (const [id, line] of lines) {
+    if (!line.points.length) continue;
+    svg.append(make("path", { class: "curve", "data-cluster": id, d: path(line.points), stroke: colour(id) }));
+    const end = line.points[line.points.length - 1];
+    if (lines.size > 1 && present.has(id)) ends.push({ id, x: x(end[0]), y: y(end[1]) });
+  }
+  if (lines.size !== 1) svg.append(make("path", { class: "mean", d: path(mean) }));
+  ends.sort((a, b) => a.y - b.y).forEach((end, i) => { if (i) end.y = Math.max(end.y, ends[i - 1].y + 13); });
+  const over = Math.max(0, ends.length ? ends[ends.length - 1].y - bottom : 0);
+  if (ends.length <= 16) {
+    for (const end of ends) svg.append(make("text", { class: "label", x: end.x + 5, y: end.y - over + 4 }, end.id));
+  }
+  follow(svg, plot, pane, { left, right, top, bottom, x, last });
+  const marks = [...present].slice(0, 24).map((id) => [colour(id), "", `cluster ${id}: ${people(lines.get(id).members)}`]);
+  if (lines.size !== 1) marks.push(["var(--ink)", "5 4", "mean over clients"]);
+  if (svg.querySelector(".split")) marks.push(["var(--soft)", "2 3", "a split"]);
+  pane.find(".legend").replaceChildren(...marks.map(([stroke, dashes, text]) => {
+    const entry = make("li");
+    const swatch = make("svg", { viewBox: "0 0 18 10", "aria-hidden": "true" });
+    swatch.append(make("line", { x1: 0, x2: 18, y1: 5, y2: 5, stroke, "stroke-width": 2.5, "stroke-dasharray": dashes }));
+    entry.append(swatch, text);
+    return entry;
+  }));
+  plot.replaceChildren(svg);
+}
+
+function follow(svg, plot, pane, { left, right, top, bottom, x, last }) {
+  const cursor = make("line", { class: "cursor", y1: top, y2: bottom, visibility: "hidden" });
+  const tip = make("div", { class: "tip" });
+  tip.hidden = true;
+  svg.append(cursor);
+  svg.addEventListener("pointermove", (event) => {
+    const box = svg.getBoundingClientRect();
+    const round = 1 + ((event.clientX - box.left - left) / (right - left)) * (last - 1);
+    const near = pane.records.reduce((a, b) => (Math.abs(b.round - round) < Math.abs(a.round - round) ? b : a));
+    const format = pane.measure === "accuracy" ? percent : number;
+    const words = [`round ${near.round}: ${format(near[pane.measure])}`,
+      ...near.clusters.slice(0, 12).map((cluster) => `cluster ${cluster.id}: ${format(cluster[pane.measure])}`)];
+    tip.replaceChildren(...words.map((text) => make("div", {}, text)));
+    tip.hidden = false;
+    plot.append(tip);
+    const place = x(near.round);
+    tip.style.left = `${place > (left + right) / 2 ? Math.max(0, place - tip.offsetWidth - 10) : place + 10}px`;
+    tip.style.top = `${top}px`;
+    cursor.setAttribute("x1", place);
+    cursor.setAttribute("x2", place);
+    cursor.setAttribute("visibility", "visible");
+  });
+  svg.addEventListener("pointerleave", () => { tip.hidden = true; cursor.setAttribute("visibility", "hidden"); });
+}
+
+/* Time runs from left to right: a bar lives from the round a cluster began to the round it was split. */
+function drawTree(pane) {
+  const nodes = pane.run.tree;
+  pane.find(".tree").hidden = !nodes;
+  if (!nodes) return;
+  const plot = pane.find(".tree .plot");
+  const order = [];
+  const walk = (id) => { const [a, ...rest] = nodes[id].children; if (a !== undefined) walk(a); order.push(id); rest.forEach(walk); };
+  walk(0);
+  const row = 34;
+  const { svg, width, height } = canvas(plot, order.length * row + 28);
+  const now = Math.max(pane.run.round, 1);
+  const last = Math.max(pane.run.rounds || 0, now, 2);
+  const [left, right, bottom] = [10, width - 10, height - 24];
+  const x = (t) => left + (t / last) * (right - left);
+  const y = new Map(order.map((id, i) => [id, i * row + 24]));
+  const most = Math.max(1, ...nodes.map((node) => node.size || 0));
+  roundTicks(svg, x, 0, last, bottom, 4);
+  const labels = []; // drawn last, over every limb
+  for (const node of nodes) {
+    const [from, to, level] = [x(node.born), x(node.split_round ?? now), y.get(node.id)];
+    for (const child of node.children) {
+      svg.append(make("path", { class: "limb", d: `M${to} ${level}V${y.get(child)}` }));
+    }
+    const thick = 4 + (6 * (node.size || 0)) / most;
+    const bar = make("rect", { "data-node": node.id, x: from, width: Math.max(3, to - from), y: level - thick / 2, height: thick, rx: 2, fill: colour(node.id) });
+    const proof = Object.entries(node.evidence).map(([name, value]) => `${name.replaceAll("_", " ")} ${number(value)}`).join(", ");
+    bar.append(make("title", {}, node.children.length ? `split in round ${node.split_round}: ${proof}` : "a cluster now"));
+    svg.append(bar);
+    const text = `${node.id} · ${node.size === null ? "" : people(node.size)}`
+      + (node.accuracy === null ? "" : ` · ${percent(node.accuracy)}`);
+    const late = from > left + 0.6 * (right - left);
+    labels.push(make("text", { class: "label", x: late ? right : from + 2, y: level - thick / 2 - 3, "text-anchor": late ? "end" : "start" }, text));
+  }
+  svg.append(...labels);
+  plot.replaceChildren(svg);
+}
+
+/* News from the server */
+
+function listen() {
+  const source = new EventSource(`api/events${location.search}`);
+  const connection = document.getElementById("connection");
+  source.addEventListener("runs", (event) => {
+    const told = JSON.parse(event.data);
+    const names = new Set(told.map((run) => run.id));
+    [...runs.keys()].filter((id) => !names.has(id)).forEach(forgetRun);
+    told.forEach(listRun);
+    connection.textContent = "live";
+    connection.className = "";
+    panes.forEach((pane) => { pane.clientsVersion = null; }); // perhaps another server, with counts of its own
+    if (!wanted().length && told.length) show([(told.findLast((run) => run.status === "running") || told[told.length - 1]).id]);
+    else arrange();
+  });
+  source.addEventListener("run", (event) => {
+    const run = JSON.parse(event.data);
+    listRun(run);
+    if (!panes.length && !wanted().length) show([run.id]);
+    panes.filter((pane) => pane.id === run.id).forEach((pane) => pane.load());
+  });
+  source.addEventListener("gone", (event) => forgetRun(JSON.parse(event.data)));
+  source.addEventListener("error", () => {
+    connection.textContent = "connection lost, trying again";
+    connection.className = "lost";
+  });
+}
+
+let resizing = null;
+window.addEventListener("resize", () => {
+  clearTimeout(resizing);
+  resizing = setTimeout(() => panes.filter((pane) => pane.run).forEach((pane) => pane.draw()), 100);
+});
+window.addEventListener("hashchange", arrange);
+listen();

@@ -1,0 +1,5 @@
+"""Results to look at: tables, figures, and a report that is one HTML file."""
+
+from coterie.report.page import write_plots, write_report
+
+__all__ = ["write_plots", "write_report"]

@@ -1,0 +1,147 @@
+"""The parts of a run's report that are tables and lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coterie.report.markup import Markup, element, joined, section, table
+from coterie.report.reading import Gains, RunView
+
+WORST, BEST = 50, 10
+"""Clients in the table from either end; the figures show them all."""
+MOST_CLUSTERS = 60
+MOST_NAMES = 12
+MOST_EVENTS = 100
+
+
+def settings(config: Mapping[str, Any]) -> Markup:
+    """What was run, as it was configured."""
+    rows = [(key.replace("_", " "), value) for key, value in config.items() if value is not None]
+    return section(
+        "What was run", element("details", element("summary", "configuration"), table(["", ""], rows, words=2))
+    )
+
+
+def cluster_ids(run: RunView) -> list[int]:
+    """The number of each cluster of the summary: CFL's are the leaves of its tree, elsewhere they count from 0."""
+    leaves = [row["id"] for row in run.tree if not row["children"] and row["members"]]
+    count = len(run.summary["clusters"]) if run.summary else 0
+    return leaves if len(leaves) == count else list(range(count))
+
+
+def clusters(run: RunView) -> Markup:
+    """The clusters, largest first: size, accuracy, who is in it."""
+    if run.summary is None or len(run.summary["clusters"]) < 2:
+        return Markup()
+    accuracy = run.accuracies()
+    rows = []
+    pairs = sorted(
+        zip(cluster_ids(run), run.summary["clusters"], strict=True), key=lambda pair: (-len(pair[1]), pair[0])
+    )
+    for number, members in pairs[:MOST_CLUSTERS]:
+        names = ", ".join(members[:MOST_NAMES]) + (", …" if len(members) > MOST_NAMES else "")
+        known = [accuracy[member] for member in members if member in accuracy]
+        mean, least = (sum(known) / len(known), min(known)) if known else (None, None)
+        rows.append((number, names, len(members), percent(mean), percent(least)))
+    note = _cut(len(pairs), MOST_CLUSTERS, "clusters, largest first")
+    return section("Clusters", table(["cluster", "clients", "size", "accuracy", "worst client"], rows, words=2), note)
+
+
+def tree(run: RunView) -> Markup:
+    """CFL's tree as nested lists: sizes, evidence of every split, accuracy and what it gained."""
+    if len(run.tree) < 2:
+        return Markup()
+    after = _node_accuracy(run)
+
+    def item(number: int) -> Markup:
+        row = run.tree[number]
+        told = element("b", f"{'cluster' if not row['children'] else 'node'} {number}")
+        words = f" · {len(row['members'])} clients"
+        if number in after:
+            words += f" · accuracy {percent(after[number])}"
+            if row["parent"] is not None and row["parent"] in after:
+                words += f" ({100 * (after[number] - after[row['parent']]):+.1f} points)"
+        parts: list[object] = [told, words]
+        if row["children"]:
+            evidence = ", ".join(f"{key.replace('_', ' ')} {value:.3g}" for key, value in row["evidence"].items())
+            parts.append(element("span", f"split in round {row['split_round']}: {evidence}", class_="note"))
+            parts.append(element("ul", *(item(child) for child in row["children"])))
+        return element("li", *parts)
+
+    served = len(run.fallback)
+    who = "1 client is" if served == 1 else f"{served} clients are"
+    told = f"{who} served by a model further up, as validation data likes it better." if served else ""
+    note = "Accuracy is the cluster's last; a node's is that of the round before its split. Points are over the parent."
+    return section("The tree", element("ul", item(0), class_="tree"), element("p", f"{note} {told}", class_="note"))
+
+
+def _node_accuracy(run: RunView) -> dict[int, float]:
+    """The last known accuracy of every node while it was a cluster; a leaf's final one where the run is finished."""
+    found = {}
+    for series in run.series:
+        known = [value for value in series.accuracy if value is not None]
+        if known:
+            found[series.cluster] = known[-1]
+    final = run.accuracies()
+    for row in run.tree:
+        known = [final[member] for member in row["members"] if member in final]
+        if known and not row["children"]:
+            found[row["id"]] = sum(known) / len(known)
+    return found
+
+
+def clients(run: RunView, gains: Sequence[Gains]) -> Markup:
+    """The clients by gain over the first baseline (by accuracy without one), worst first; of many, both ends."""
+    if not run.clients:
+        return Markup()
+    numbers = dict(enumerate(cluster_ids(run)))
+    by_gain = [dict(one.by_client) for one in gains]
+    known = by_gain[0] if by_gain else run.accuracies()
+    rows = sorted(run.clients, key=lambda row: (known.get(row["client"], float("inf")), row["client"]))
+    shown = rows if len(rows) <= WORST + BEST else rows[:WORST] + rows[-BEST:]
+    titles = ["client", "cluster", "test samples", "accuracy", "loss", *(f"over {one.baseline}" for one in gains)]
+    lines = [
+        (
+            row["client"],
+            numbers.get(row["cluster"], row["cluster"]),
+            row["test_samples"],
+            percent(row["accuracy"]),
+            "-" if row["loss"] is None else f"{row['loss']:.4g}",
+            *(f"{100 * gain[row['client']]:+.1f}" if row["client"] in gain else "-" for gain in by_gain),
+        )
+        for row in shown
+    ]
+    note = (
+        element("p", f"The worst {WORST} and the best {BEST} of {len(rows)} clients.", class_="note")
+        if len(shown) < len(rows)
+        else Markup()
+    )
+    return section("Clients, worst first", table(titles, lines), note)
+
+
+def events(run: RunView) -> Markup:
+    """What happened, round by round, in the method's own words; and clients that failed."""
+    told = [(record["round"], event["text"]) for record in run.history for event in record["events"]]
+    told += [
+        (record["round"], f"{len(record['faults'])} clients failed: {_faults(record['faults'])}")
+        for record in run.history
+        if record.get("faults")
+    ]
+    if not told:
+        return Markup()
+    rows = [(text, f"round {t}") for t, text in sorted(told)[:MOST_EVENTS]]
+    return section("What happened", table(["event", "when"], rows), _cut(len(told), MOST_EVENTS, "events"))
+
+
+def _faults(faults: Sequence[Mapping[str, Any]], most: int = 3) -> str:
+    return "; ".join(", ".join(f"{value}" for value in fault.values()) for fault in faults[:most])
+
+
+def _cut(count: int, most: int, what: str) -> Markup:
+    return element("p", f"The first {most} of {count} {what}.", class_="note") if count > most else joined(())
+
+
+def percent(value: float | None) -> str:
+    """A share as a percentage."""
+    return "-" if value is None else f"{100 * value:.1f} %"

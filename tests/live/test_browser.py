@@ -1,0 +1,241 @@
+"""The live page in a real Chromium: during a run, on two runs at once, on a large one, small and dark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from made_runs import Serve, Write, record
+
+from coterie.runs.folder import RunFolder
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+]
+SLOW_RUN = """
+import sys, time
+import coterie
+
+class Slow:
+    def on_start(self, run, done): pass
+    def on_event(self, t, event): pass
+    def on_round(self, record): time.sleep(0.05)
+    def on_end(self, result): pass
+
+coterie.run("cfl", scenario="digits-permuted", rounds=38, out=sys.argv[1], callbacks=[Slow()])
+"""
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """One Chromium for all tests of this file."""
+    api = pytest.importorskip("playwright.sync_api", reason="needs coterie[dev] for playwright")
+    with api.sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+class Visit:
+    """A page that remembers everything the browser complained of."""
+
+    def __init__(self, browser: Browser, address: str, width: int = 1280, scheme: Any = "light") -> None:
+        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        self.page: Page = self.context.new_page()
+        self.complaints: list[str] = []
+        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None)
+        self.page.on("pageerror", lambda problem: self.complaints.append(str(problem)))
+        self.page.goto(address)
+
+    def leave(self) -> None:
+        """Close the page; nothing may have gone wrong on it."""
+        self.context.close()
+        assert self.complaints == []
+
+
+def cells(page: Page, column: int) -> list[str]:
+    return page.locator(f"tbody tr td:nth-child({column})").all_inner_texts()
+
+
+def test_a_run_is_followed_from_its_first_rounds_to_its_end(
+    tmp_path: Path, serve: Serve, browser: Browser, write_run: Write
+) -> None:
+    rows = [{"client": f"c{i}", "cluster": 0, "accuracy": i / 10, "loss": 1.0, "test_samples": 9} for i in (3, 1, 2)]
+    write_run(tmp_path / "earlier", [record(t) for t in range(1, 9)], clients=rows, method="fedavg")
+    run = subprocess.Popen(
+        [sys.executable, "-c", SLOW_RUN, str(tmp_path / "now")], env=os.environ | {"OMP_NUM_THREADS": "1"}
+    )
+    try:
+        with serve(tmp_path) as address:
+            visit = Visit(browser, address)
+            page = visit.page
+            page.locator(".run[data-run=now] .open").click(timeout=60_000)
+            now = page.locator(".pane[data-run=now]")
+            now.locator(".curves path.curve").first.wait_for(timeout=60_000)
+            assert now.locator("header .status").inner_text() == "running"
+            seen = {now.locator(".facts dd").first.inner_text()}
+            assert now.locator(".tree rect").count() == 0
+            deadline = time.monotonic() + 30
+            while len(seen) < 4 and time.monotonic() < deadline:
+                page.wait_for_timeout(100)
+                seen.add(now.locator(".facts dd").first.inner_text())
+            assert len(seen) >= 4
+
+            now.locator(".tree rect[data-node='2']").wait_for(timeout=60_000)
+            assert now.locator("header .status").inner_text() == "running"
+            assert now.locator(".curves line.split").count() >= 1
+            assert "splits into" in now.locator(".events li").last.inner_text()
+            now.locator("tbody tr").first.wait_for(timeout=15_000)
+            now.locator("[data-key=cluster]").click()
+            clusters = [int(text) for text in cells(page, 2)]
+            assert clusters == sorted(clusters)
+            assert len(clusters) == 20
+
+            page.locator(".run[data-run=earlier] .beside").click()
+            earlier = page.locator(".pane[data-run=earlier]")
+            earlier.locator(".curves path.curve").wait_for()
+            assert page.locator(".pane").count() == 2
+            earlier.locator("[data-key=accuracy]").click()
+            assert earlier.locator("tbody td:first-child").all_inner_texts() == ["c1", "c2", "c3"]
+            earlier.locator("[data-key=accuracy]").click()
+            assert earlier.locator("tbody td:first-child").all_inner_texts() == ["c3", "c2", "c1"]
+
+            now.locator("header .status.finished").wait_for(timeout=60_000)
+            assert now.locator(".facts dd").first.inner_text() == "38 / 38"
+            now.locator("[data-key=accuracy]").wait_for()
+            shutil.rmtree(tmp_path / "earlier")
+            earlier.locator(".status.gone").wait_for()
+            page.locator(".run[data-run=earlier]").wait_for(state="detached")
+            visit.leave()
+        assert run.wait(10) == 0
+    finally:
+        run.kill()
+        run.wait()
+
+
+@pytest.fixture
+def evil(tmp_path: Path, write_run: Write) -> Path:
+    """A run with a split whose names would be code if they were not text."""
+    split = {"kind": "split", "text": "<img src=x onerror=alert(1)>", "details": {"cluster": 0, "separation": 0.9}}
+    history = [record(1), record(2), record(3, 2, [split]), record(4, 2)]
+    rows = [{"client": "<script>alert(1)</script>", "cluster": 0, "accuracy": 0.5}, {"client": "b", "cluster": 1}]
+    write_run(tmp_path / "<b>run", history, clients=rows, scenario="<i>toy</i>", model="'\"><u>")
+    return tmp_path
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_readable_in_every_shape_and_every_name_is_text(
+    width: int, scheme: str, evil: Path, serve: Serve, browser: Browser
+) -> None:
+    with serve(evil) as address:
+        visit = Visit(browser, address, width, scheme)
+        page = visit.page
+        page.locator("tbody tr").first.wait_for()
+        page.locator(".tree rect").first.wait_for()
+        assert page.locator("h2").inner_text() == "<b>run"
+        assert cells(page, 1) == ["<script>alert(1)</script>", "b"]
+        assert page.locator(".events li").inner_text().endswith("<img src=x onerror=alert(1)>")
+        assert page.locator("img, b b, i i, u, main script").count() == 0
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+        ink, card = page.evaluate(
+            "[getComputedStyle(document.body).color, getComputedStyle(document.querySelector('.card')).backgroundColor]"
+        )
+        assert contrast(ink, card) > 7
+        assert (brightness(card) > 0.5) == (scheme == "light")
+        small = page.evaluate(
+            "[...document.querySelectorAll('svg text, td, dt')].map(n => parseFloat(getComputedStyle(n).fontSize))"
+        )
+        assert min(small) >= 11
+        visit.leave()
+
+
+def test_a_resumed_run_and_a_restarted_server(evil: Path, serve: Serve, browser: Browser) -> None:
+    (evil / "<b>run" / "summary.json").unlink()
+    with serve(evil) as address:
+        visit = Visit(browser, address)
+        page = visit.page
+        page.locator(".tree rect").first.wait_for()
+        RunFolder(evil / "<b>run").rewind_history(2)
+        page.locator(".tree").wait_for(state="hidden")
+        assert page.locator(".facts dd").first.inner_text() == "2 / 4"
+        assert page.locator(".curves line.split").count() == 0
+        assert visit.complaints == []
+    page.locator("#connection.lost").wait_for()
+    with serve(evil, port=int(address.rpartition(":")[2])):
+        page.locator("#connection:not(.lost)").wait_for(timeout=15_000)
+        with RunFolder.open(evil / "<b>run") as folder:
+            folder.append_history(record(3))
+            page.locator(".facts dd", has_text="3 / 4").wait_for()
+    visit.context.close()
+
+
+def brightness(colour: str) -> float:
+    """Relative luminance of `rgb(r, g, b)`."""
+    parts = [int(part) / 255 for part in colour[4:-1].split(",")]
+    linear = [p / 12.92 if p <= 0.03928 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a: str, b: str) -> float:
+    """Contrast ratio of two colours, 1 to 21."""
+    low, high = sorted((brightness(a), brightness(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_a_large_run_stays_responsive(tmp_path: Path, serve: Serve, browser: Browser, write_run: Write) -> None:
+    rows = [
+        {
+            "client": f"client-{i:04d}",
+            "cluster": i % 8,
+            "accuracy": (i * 37 % 2400) / 2400,
+            "loss": 1.0,
+            "test_samples": 9,
+        }
+        for i in range(2400)
+    ]
+    write_run(tmp_path / "wide", [record(t, 8, members=300) for t in range(1, 101)], clients=rows, method="ifca")
+    write_run(tmp_path / "long", [record(t, 8) for t in range(1, 4001)], method="ifca")
+    with serve(tmp_path) as address:
+        visit = Visit(browser, f"{address}/#run=wide")
+        page = visit.page
+        page.locator("tbody tr").first.wait_for()
+        assert page.evaluate("performance.now()") < 5000
+        assert page.locator("tbody tr").count() == 200
+        page.locator("[data-key=accuracy]").click()
+        spent = page.evaluate(
+            "() => { const t = performance.now(); document.querySelector('[data-key=accuracy]').click();"
+            " document.body.offsetHeight; return performance.now() - t; }"
+        )
+        assert spent < 1000
+        assert page.locator("tbody td:nth-child(3)").first.inner_text() == "100.0 %"
+        page.locator(".clients input").fill("2399")
+        assert cells(page, 1) == ["client-2399"]
+        page.locator(".clients input").fill("")
+        page.locator(".more button").click()
+        assert page.locator("tbody tr").count() == 400
+
+        page.locator(".run[data-run=long] .open").click()
+        page.locator(".pane[data-run=long] path.curve").first.wait_for()
+        points = page.evaluate("document.querySelector('path.curve').getAttribute('d').split('L').length")
+        assert 100 < points <= 410
+        visit.leave()

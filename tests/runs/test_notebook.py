@@ -1,0 +1,71 @@
+"""A result in a notebook: the summary's numbers and the tree, with every name escaped."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import torch
+
+import coterie
+from coterie.federation import Client, Federation, Split
+from coterie.methods.cfl_state import State
+from coterie.methods.tree import Branch, Tree
+from coterie.runs.result import Result
+
+
+class Reader(HTMLParser):
+    """Collects tags and text, and checks that every tag is closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.open.append(tag)
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def read(html: str) -> Reader:
+    reader = Reader()
+    reader.feed(html)
+    assert not reader.open
+    return reader
+
+
+def small_result() -> Result:
+    names = ["<script>alert(1)</script>", "b&b", "c", "d"]
+    generator = torch.Generator().manual_seed(0)
+    splits = [Split(torch.rand(8, 3, generator=generator), torch.randint(2, (8,), generator=generator)) for _ in names]
+    federation = Federation([Client(n, s, s, s) for n, s in zip(names, splits, strict=True)], name="<i>toy</i>")
+    return coterie.run("oneshot:k=2,warmup_rounds=1", federation, model="logistic", rounds=2)
+
+
+def test_names_are_text_and_the_summary_is_there() -> None:
+    result = small_result()
+    reader = read(result._repr_html_())
+    assert not {"script", "i"} & set(reader.tags)
+    assert any("<script>alert(1)</script>" in text for text in reader.text)
+    assert f"{result.summary['accuracy']['mean']:.4f}" in reader.text
+
+
+def test_a_tree_is_shown_with_its_leaves_accuracy() -> None:
+    result = small_result()
+    ids = [row["client"] for row in result.clients]
+    model, edge = torch.zeros(2), torch.zeros(1, 2)
+    tree = Tree.single(ids, model).split(
+        0, [Branch((ids[0],), model, edge), Branch(tuple(ids[1:]), model, edge)], 5, {"separation": 0.9}
+    )
+    object.__setattr__(result, "state", State(tree, {}, {}, {}, {}))
+    reader = read(result._repr_html_())
+    assert reader.tags.count("li") == 3
+    words = "".join(reader.text)
+    assert "split in round 5 (separation 0.9)" in words
+    assert f"client <script>alert(1)</script>, since round 5, accuracy {result.clients[0]['accuracy']:.3f}" in words
