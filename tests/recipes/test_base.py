@@ -48,7 +48,7 @@ def test_results_and_table(tmp_path, counted):
     assert results["rows"][0]["ours"] == {"mean": 1.0, "std": 0.5, "values": [0.5, 1.5]}
     assert json.loads((tmp_path / "r" / "results.json").read_text()) == results
     assert (tmp_path / "r" / "table.md").read_text() == (
-        "# toy-table: a table\n\nScale quick, 2 seed(s).\n\n"
+        "# toy-table: a table\n\nScale quick, seeds 0, 1.\n\n"
         "| setting | measure | ours (mean ± std) | paper |\n|---|---|---|---|\n"
         "| iid | accuracy | 1 ± 0.5 | 0.75 |\n| skew | loss | 2 |  |\n\n* a difference\n"
     )

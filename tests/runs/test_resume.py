@@ -7,7 +7,10 @@ import multiprocessing
 import os
 import random
 import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -46,12 +49,6 @@ def command(words, die_at=None, started=None):
     main(words)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def warm_server():
-    if hasattr(context, "set_forkserver_preload"):
-        context.set_forkserver_preload(["torch", "coterie.cli"])
-
-
 def run_to_end(words, die_at=None):
     process = context.Process(target=command, args=(words, die_at))
     process.start()
@@ -74,20 +71,21 @@ def outcome(folder):
     return models, summary, records, (folder / "clients.json").read_bytes()
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    out = tmp_path_factory.mktemp("whole") / "run"
-    assert run_to_end([*RUN, "--out", str(out)]) == 0
+def uninterrupted(folder):
+    """The outcome of a run that nobody kills (twice, to be sure that it repeats), and how long it takes."""
+    assert run_to_end([*RUN, "--out", str(folder / "whole")]) == 0
     began = time.monotonic()
-    assert run_to_end([*RUN, "--out", str(out.with_name("again"))]) == 0
+    assert run_to_end([*RUN, "--out", str(folder / "again")]) == 0
     seconds = time.monotonic() - began
-    assert outcome(out) == outcome(out.with_name("again"))
-    assert [record["round"] for record in outcome(out)[2]] == list(range(1, 41))
-    return outcome(out), seconds
+    expected = outcome(folder / "whole")
+    assert expected == outcome(folder / "again")
+    assert [record["round"] for record in expected[2]] == list(range(1, 41))
+    return expected, seconds
 
 
-def test_twenty_kills_at_random_moments(whole, tmp_path):
-    expected, seconds = whole
+def kill_at_random_moments(tmp_path):
+    """Kill runs and their resumptions twenty times in all; each run ends as if nothing had happened."""
+    expected, seconds = uninterrupted(tmp_path)
     rng = random.Random(20)
     kills = runs = 0
     began = set()
@@ -116,7 +114,7 @@ def test_twenty_kills_at_random_moments(whole, tmp_path):
     assert len(began) > 3  # the kills hit different rounds
 
 
-def test_a_kill_at_each_file_operation_of_a_short_run(tmp_path):
+def kill_at_each_file_operation(tmp_path):
     """Not by chance: die before the 1st, 2nd, … sync or rename until a run gets through, and go on each time."""
     short = [*RUN]
     short[short.index("40")] = "3"
@@ -135,3 +133,18 @@ def test_a_kill_at_each_file_operation_of_a_short_run(tmp_path):
         assert outcome(out) == expected
         assert not list(out.rglob(".*.tmp"))
     assert at > 15
+
+
+@pytest.mark.parametrize(
+    "check", [kill_at_random_moments, kill_at_each_file_operation], ids=lambda check: check.__name__
+)
+def test_a_killed_run_resumes_bit_for_bit(check, tmp_path):
+    """In a process of its own: its fork server must have torch loaded before it makes the first child."""
+    done = subprocess.run([sys.executable, __file__, check.__name__, str(tmp_path)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+if __name__ == "__main__":
+    if hasattr(context, "set_forkserver_preload"):
+        context.set_forkserver_preload(["torch", "coterie.cli"])
+    globals()[sys.argv[1]](Path(sys.argv[2]))

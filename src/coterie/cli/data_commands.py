@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from coterie.cli.terminal import make_console
 from coterie.data.fetch import fetch
@@ -15,7 +15,9 @@ from coterie.data.sources import available, data_folder
 @click.command()
 def scenarios() -> None:
     """List the named federations, with their default sizes."""
-    table = Table("scenario", "clients", "rounds", "model", "what it is", box=None, pad_edge=False)
+    table = Table(
+        Column("scenario", no_wrap=True), "clients", "rounds", "model", "what it is", box=None, pad_edge=False
+    )
     for scenario in list_scenarios():
         defaults = scenario.defaults
         table.add_row(scenario.name, str(scenario.clients), str(defaults.rounds), defaults.model, scenario.summary)
