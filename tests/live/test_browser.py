@@ -7,28 +7,18 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 from made_runs import Serve, Write, record
 
+from browsing import Visit, needs_chromium
 from coterie.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
-FLAGS = [
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-    "--no-first-run",
-]
 SLOW_RUN = """
 import sys, time
 import coterie
@@ -42,34 +32,7 @@ class Slow:
 coterie.run("cfl", scenario="digits-permuted", rounds=38, out=sys.argv[1], callbacks=[Slow()])
 """
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on this machine: apt-get install chromium")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One Chromium for all tests of this file."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs coterie[dev] for playwright")
-    with api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
-
-
-class Visit:
-    """A page that remembers everything the browser complained of."""
-
-    def __init__(self, browser: Browser, address: str, width: int = 1280, scheme: Any = "light") -> None:
-        self.context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-        self.page: Page = self.context.new_page()
-        self.complaints: list[str] = []
-        self.page.on("console", lambda m: self.complaints.append(m.text) if m.type in ("error", "warning") else None)
-        self.page.on("pageerror", lambda problem: self.complaints.append(str(problem)))
-        self.page.goto(address)
-
-    def leave(self) -> None:
-        """Close the page; nothing may have gone wrong on it."""
-        self.context.close()
-        assert self.complaints == []
+pytestmark = needs_chromium
 
 
 def cells(page: Page, column: int) -> list[str]:

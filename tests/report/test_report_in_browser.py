@@ -1,0 +1,59 @@
+"""The report in a real Chromium: from disk, with the network off, wide and narrow, light and dark, large and small."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from test_report import write_run
+
+import coterie
+from browsing import Visit, needs_chromium
+from coterie.report import write_report
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = needs_chromium
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a real run that split."""
+    folder = tmp_path_factory.mktemp("real") / "run"
+    coterie.run("cfl", scenario="digits-permuted", clients=8, groups=2, rounds=40, out=folder)
+    return write_report(folder, folder.parent / "report.html")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_readable_in_every_shape_with_the_network_off(
+    report: Path,
+    browser: Browser,
+    width: int,
+    scheme: str,
+) -> None:
+    visit = Visit(browser, "about:blank", width, scheme)
+    visit.context.set_offline(True)
+    visit.page.goto(report.as_uri())
+    page = visit.page
+    assert page.locator("svg").count() >= 3
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    ink, paper = (page.evaluate(f"getComputedStyle(document.body).{name}") for name in ("color", "backgroundColor"))
+    light = [sum(int(v) for v in colour.strip("rgba()").split(",")[:3]) for colour in (ink, paper)]
+    assert abs(light[0] - light[1]) > 300
+    assert (light[1] > light[0]) == (scheme == "light")
+    visit.leave()
+
+
+def test_thousands_of_clients_open_in_two_seconds(tmp_path: Path, browser: Browser) -> None:
+    write_run(tmp_path / "cfl", clients=2400, rounds=100, split=40)
+    target = write_report(tmp_path / "cfl", tmp_path / "report.html")
+    visit = Visit(browser, "about:blank")
+    began = time.monotonic()
+    visit.page.goto(target.as_uri())
+    visit.page.locator("svg").first.wait_for()
+    assert time.monotonic() - began < 2
+    visit.leave()
