@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,12 +54,11 @@ def test_evidence_compares_separation_with_noise() -> None:
 
 
 def test_trial_gain_is_stratified_by_branch() -> None:
-    # One branch gains 2, the other 0, each without any spread: a certain gain of 1.
-    assert trial_gain([[2.0, 2.0], [0.0, 0.0]]) == (1.0, 0.0, 0.5)
-    falls = [np.array([1.0, 3.0]), np.array([0.0, 1.0, 2.0])]
-    gain, error, share = trial_gain(falls)
+    # One branch gains 2 of 4, the other 0 of 4, each without any spread: a certain gain of 1, a quarter of the loss.
+    assert trial_gain([[(4.0, 2.0), (4.0, 2.0)], [(4.0, 4.0), (4.0, 4.0)]]) == (1.0, 0.0, 0.25)
+    gain, error, relative = trial_gain([[(3.0, 2.0), (3.0, 0.0)], [(3.0, 3.0), (3.0, 2.0), (3.0, 1.0)]])
     assert gain == pytest.approx(7 / 5)
     assert error == pytest.approx(math.sqrt((2 * 2.0 + 3 * 1.0) / 25))
-    assert share == 4 / 5
-    assert trial_gain([[0.5], [math.nan]]) == (0.5, 0.5, 1.0)
-    assert trial_gain([[math.nan], []]) == (0.0, math.inf, 0.0)
+    assert relative == pytest.approx(7 / 15)
+    assert trial_gain([[(2.0, 1.5)], [(math.nan, math.nan)]]) == (0.5, 0.5, 0.25)
+    assert trial_gain([[(math.nan, math.nan)], []]) == (0.0, math.inf, 0.0)

@@ -59,10 +59,10 @@ class CFL:
     """Rounds until a refused split is considered again."""
     trial_rounds: PositiveInt = 5
     """Rounds that children are on trial (gain)."""
-    assurance: PositiveFloat = 7.0
+    assurance: PositiveFloat = 6.0
     """A trial's gain must exceed its standard error so many times (gain): there are many trials, most on small data."""
-    consent: Annotated[float, Field(gt=0, le=1)] = 0.95
-    """Share of the members that a trial must serve better (gain): a split that helps only some of them is refused."""
+    worth: Annotated[float, Field(gt=0, lt=1)] = 0.28
+    """Share of the members' validation loss that a trial must save (gain): less is what label skew alone can give."""
     min_size: PositiveInt = 1
     """Smallest cluster a split may make."""
     linkage: Literal["single", "complete"] = "single"
@@ -285,16 +285,15 @@ class CFL:
 
     def _judge_trial(self, leaf: Node, trial: Trial, t: int, server: Server) -> tuple[Trial | None, Event]:
         """Keep the children if they lower their members' validation loss by more than its noise."""
-        falls = []
+        losses = []
         for branch in trial.branches:
             task = Evaluate(torch.stack([leaf.model, branch.model]), "validation")
-            losses = [reply.values["loss"] for reply in server.ask_all(branch.members, task)]
-            falls.append([whole - apart for whole, apart in losses])
-        gain = trial_gain(falls)
+            losses.append([reply.values["loss"] for reply in server.ask_all(branch.members, task)])
+        gain = trial_gain(losses)
         sizes = " and ".join(str(len(branch.members)) for branch in trial.branches)
-        numbers = trial.evidence | {"gain": gain.mean, "gain_error": gain.error, "gain_share": gain.share}
-        told = f"{gain.mean:.3g} ± {gain.error:.2g}, for {gain.share:.0%} of its clients"
-        if gain.mean > self.assurance * gain.error and gain.share >= self.consent:
+        numbers = trial.evidence | {"gain": gain.mean, "gain_error": gain.error, "gain_relative": gain.relative}
+        told = f"{gain.mean:.3g} ± {gain.error:.2g}, {gain.relative:.0%} of it"
+        if gain.mean > self.assurance * gain.error and gain.relative >= self.worth:
             text = f"cluster {leaf.id} splits into {sizes}: on trial, validation loss fell by {told}"
             return replace(trial, evidence=numbers), Event("split", text, numbers | {"cluster": leaf.id})
         text = f"cluster {leaf.id} stays whole: a trial split into {sizes} lowered validation loss only by {told}"

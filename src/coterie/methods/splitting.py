@@ -91,30 +91,31 @@ def at_rest(mean_norm: float, max_norm: float, epsilon1: float, epsilon2: float)
 
 
 class Gain(NamedTuple):
-    """What a trial split was worth: the mean fall of the members' validation loss, its error, who had any."""
+    """What a trial split was worth: the mean fall of the members' validation loss, its error, and its size."""
 
     mean: float
     error: float
-    share: float
-    """The share of the members whose loss fell."""
+    relative: float
+    """The fall as a share of the loss under the undivided model."""
 
 
-def trial_gain(falls: Sequence[Sequence[float]]) -> Gain:
-    """The worth of a trial split; `falls[b]` are the falls of validation loss of branch b's members.
+def trial_gain(losses: Sequence[Sequence[tuple[float, float]]]) -> Gain:
+    """The worth of a trial split; `losses[b]` are branch b's members' validation losses (whole, apart).
 
     The error is stratified: that one branch gains more than the other is no noise. A branch of one member has no
     spread of its own; its whole fall counts as possible noise. Members without validation data (NaN) are left out.
     """
-    known = [np.asarray(branch, dtype=float) for branch in falls]
-    known = [branch[np.isfinite(branch)] for branch in known]
+    known = [np.asarray(branch, dtype=float).reshape(-1, 2) for branch in losses]
+    known = [branch[np.isfinite(branch).all(axis=1)] for branch in known]
     total = sum(len(branch) for branch in known)
     if total == 0:
         return Gain(0.0, math.inf, 0.0)
-    gain = sum(float(branch.sum()) for branch in known) / total
+    falls = [branch[:, 0] - branch[:, 1] for branch in known]
+    mean = sum(float(fall.sum()) for fall in falls) / total
+    before = sum(float(branch[:, 0].sum()) for branch in known) / total
     variance = 0.0
-    for branch in known:
-        if len(branch):
-            spread = float(branch.var(ddof=1)) if len(branch) > 1 else float(branch[0] ** 2)
-            variance += len(branch) / total**2 * spread
-    share = sum(int((branch > 0).sum()) for branch in known) / total
-    return Gain(gain, math.sqrt(variance), share)
+    for fall in falls:
+        if len(fall):
+            spread = float(fall.var(ddof=1)) if len(fall) > 1 else float(fall[0] ** 2)
+            variance += len(fall) / total**2 * spread
+    return Gain(mean, math.sqrt(variance), mean / before if before > 0 else 0.0)
