@@ -57,7 +57,8 @@ def load_snapshot(path: Path) -> Any:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
+            # Copies stand where torch puts its own tensors; at other addresses a product may differ in its last bit.
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 (not a dict)
         return _unpack(json.loads(metadata[_KEY]), tensors)
     except FileNotFoundError as problem:
         raise RunError(f"{path}: no such file") from problem

@@ -118,8 +118,15 @@ class LocalEngine:
         # One thread for the caller too while it counts the replies: threads that wait for cores the workers use
         # slow both down many times over.
         with one_thread():
+            diverged = sound = 0
             for replies in done:
-                yield self._checked(replies)
+                kept = self._checked(replies)
+                diverged, sound = diverged + len(replies) - len(kept), sound + len(kept)
+                yield kept
+        if diverged and not sound:
+            raise RunError(
+                f"training diverged: the updates of all {diverged} clients are not finite: lower the learning rate"
+            )
 
     def _run_here(self, blocks: Sequence[Sequence[Order]]) -> Iterator[list[Reply]]:
         for block in blocks:
@@ -172,11 +179,6 @@ class LocalEngine:
                 sound.append(reply)
             else:
                 self._faults.append(Fault(reply.client, "its update is not finite: lower the learning rate"))
-        if replies and not sound:
-            raise RunError(
-                f"training diverged: the updates of all {len(replies)} clients of a block are not finite "
-                f"(first: {replies[0].client!r}): lower the learning rate"
-            )
         return sound
 
     def initial_model(self, seed: int) -> Tensor:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
@@ -16,6 +18,8 @@ from coterie.tasks import Workbench, Worksite, perform
 
 NUMBER_BYTES = 8
 """Length of the number before every message: the slot of a block, or the bytes its replies take there."""
+PR_SET_PDEATHSIG = 1
+"""Linux's name for: send this process a signal when its parent ends."""
 LOOK_FOR_PARENT = 1.0
 """Seconds between a waiting worker's looks at whether its parent still lives."""
 
@@ -34,6 +38,12 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
+def die_with_parent() -> None:
+    """Ask Linux to end this process when its parent ends, however busy it is; elsewhere it looks by itself."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def work(
     connection: Connection,
     sites: Mapping[str, Worksite],
@@ -46,6 +56,7 @@ def work(
     """A worker's life. It ends without a word: what went wrong shows when the parent does the block itself."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_with_parent()
     code = 1
     try:
         torch.set_num_threads(1)

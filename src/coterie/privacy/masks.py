@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from coterie.errors import ConfigError
 from coterie.federation import Split
 from coterie.parameters import Entry, Layout
 from coterie.randomness import torch_generator
@@ -61,14 +62,16 @@ class MaskedBench:
     def __init__(self, bench: Workbench, mask: Mask) -> None:
         self.bench, self.mask = bench, mask
         plain = bench.layout
-        entries = [Entry("hidden", (plain.trainable,), 0, plain.trainable, False)]
+        entries = [Entry("(turned)", (plain.trainable,), 0, plain.trainable, False)]
         if plain.size > plain.trainable:
             rest = plain.size - plain.trainable
-            entries.append(Entry("hidden_buffers", (rest,), plain.trainable, plain.size, True))
+            entries.append(Entry("(turned buffers)", (rest,), plain.trainable, plain.size, True))
         self.layout = Layout(tuple(entries))
 
     def train(self, jobs: Sequence[Job], training: Training) -> tuple[Tensor, Tensor]:
         """Train from what the turned starts stand for; the updates are turned."""
+        if training.layers:
+            raise ConfigError("privacy hides the layers from the server: a method that trains some of them cannot run")
         plain: dict[int, Tensor] = {}
         for job in jobs:
             if id(job.start) not in plain:

@@ -13,7 +13,7 @@ from coterie.errors import ConfigError, RunError
 from coterie.federation import Federation
 from coterie.losses import Loss
 from coterie.methods import Method
-from coterie.runs.assemble import DEFAULT_SCENARIO, Model, assemble, check_same_run
+from coterie.runs.assemble import DEFAULT_SCENARIO, Model, assemble, check_same_run, stored_values
 from coterie.runs.config import PLACE_KEYS, RunConfig, make_config
 from coterie.runs.folder import RunFolder
 from coterie.runs.loop import Callback, execute
@@ -85,7 +85,7 @@ def resume(
         )
     with RunFolder.open(Path(path)) as folder:
         stored = folder.config()
-        values = {key: value for key, value in stored.items() if key != "federation"}
+        values = stored_values(stored)
         if federation is not None:
             values["scenario"] = values["data"] = None
         if model is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +125,7 @@ def assemble(
         "momentum": training.momentum,
         "weight_decay": training.weight_decay,
         "federation": fingerprint(federation),
+        "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
     }
     labels = {
         "method": used["method"],
@@ -162,10 +163,19 @@ def make_engine(
         workers=config.workers,
         precision=config.precision,
         privacy=config.privacy,
-        # In a simulation the clients' secret comes from the seed, so that runs repeat; the server never asks for it.
-        secret=derive(config.seed, "clients' secret"),
+        secret=clients_secret(config.seed),
         memory_bytes=memory_bytes(config.memory) if config.memory else None,
     )
+
+
+def clients_secret(seed: int) -> int:
+    """What the clients share. In a simulation it comes from the seed, so that runs repeat; the server never asks."""
+    return derive(seed, "clients' secret")
+
+
+def stored_values(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """The configuration in a run's folder, without what is only there to tell runs apart."""
+    return {key: value for key, value in stored.items() if key not in {"federation", "loss"}}
 
 
 def describe_method(method: Method) -> str:

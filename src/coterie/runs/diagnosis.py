@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from coterie.errors import ConfigError
 from coterie.federation import Federation
 from coterie.methods.cfl import CFL
 from coterie.methods.cfl_state import State
-from coterie.methods.splitting import Evidence
+from coterie.methods.splitting import LEAST_ROUNDS, Evidence
 from coterie.runs.assemble import Model, assemble
 from coterie.runs.config import RunConfig
 from coterie.runs.loop import Callback, execute
@@ -36,7 +37,7 @@ class Diagnosis:
     def words(self) -> list[str]:
         """The diagnosis in sentences."""
         if self.evidence is None:
-            return ["One client alone cannot be split: nothing to diagnose."]
+            return ["Nothing to diagnose: there is one client alone, or one of them gave no update."]
         seen = self.evidence
         falling = "still falling" if seen.exponent >= self.threshold else "no longer falling"
         signal = "more than" if seen.is_signal else "not more than"
@@ -70,6 +71,8 @@ def diagnose(
     callbacks: Sequence[Callback] = (),
 ) -> Diagnosis:
     """Train one model for the configured rounds, then examine the best split without making it."""
+    if config.rounds is not None and config.rounds < LEAST_ROUNDS:
+        raise ConfigError(f"rounds={config.rounds}: a diagnosis needs at least {LEAST_ROUNDS} to see the loss's course")
     method = CFL(min_rounds=NEVER, fallback=False)
     run, _ = assemble(config, federation=federation, model=model, method=method)
     try:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, Any
+from weakref import WeakSet
 
 from safetensors.torch import save
 from torch import Tensor
@@ -23,6 +24,19 @@ try:
     import fcntl
 except ImportError:  # not a POSIX system: two processes on one folder go unnoticed there
     fcntl = None  # type: ignore[assignment]
+
+
+_held: WeakSet[IO[str]] = WeakSet()
+
+
+def _let_go_in_child() -> None:
+    """A forked worker must not keep its parent's folders locked; closing its copy leaves the parent's lock alone."""
+    for lock in list(_held):
+        lock.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go_in_child)
 
 
 @saved
@@ -111,6 +125,7 @@ class RunFolder:
             self._lock.close()
             self._lock = None
             raise RunError(f"{self.path}: in use by another run: wait for it, or choose another --out") from None
+        _held.add(self._lock)
 
     def has(self, name: str) -> bool:
         """Is there a file of that name?"""

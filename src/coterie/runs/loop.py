@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.engines.base import Engine
 from coterie.methods import Assignment, Event, Info, Method, Server
@@ -16,6 +16,7 @@ from coterie.runs import metrics
 from coterie.runs.folder import Checkpoint, RunFolder
 from coterie.runs.personalised import global_accuracy, personalised
 from coterie.runs.result import History, Result
+from coterie.tasks import with_private
 
 CHECKPOINT_SECONDS = 2.0
 """The least time between two checkpoints; rounds since the last one are simply done again after a kill."""
@@ -114,6 +115,9 @@ def execute(run: Run, folder: RunFolder | None = None, callbacks: Sequence[Callb
 
     if finish := getattr(method, "finish", None):
         state = finish(state, server)
+        if folder:
+            # The folder gets the finished state, but not its bytes: they are counted again if this is done again.
+            folder.save_checkpoint(Checkpoint(server.rounds, state, run.engine.client_states(), down, up, seconds))
         sent_down, sent_up = server.ledger.read()
         down, up = down + sent_down, up + sent_up
     result = _conclude(run, state, history, (down, up), seconds, folder)
@@ -131,8 +135,12 @@ def _evaluated(assignment: Assignment, info: Info, run: Run) -> dict[str, Any]:
         own = [score for score in scores if score.cluster == i] if len(assignment.members) <= 64 else []
         cluster = told[i]
         clusters.append(
-            (asdict(cluster) if cluster else {"members": len(members)})
-            | {"loss": metrics.mean([s.loss for s in own]), "accuracy": metrics.mean([s.accuracy for s in own])}
+            (asdict(cluster) if cluster else {})
+            | {
+                "members": len(members),
+                "loss": metrics.mean([s.loss for s in own]),
+                "accuracy": metrics.mean([s.accuracy for s in own]),
+            }
         )
     return {
         "clusters": clusters,
@@ -171,7 +179,19 @@ def _conclude(
         folder.write_json("clients.json", rows)
         folder.write_json("summary.json", summary)
     path: Path | None = folder.path if folder else None
-    return Result(summary, clusters, models, history, rows, state, run.engine.plain_layout, run.architecture, path)
+    layout, given = run.engine.plain_layout, _given(assignment, run.engine)
+    return Result(summary, clusters, models, history, rows, state, layout, run.architecture, path, given)
+
+
+def _given(assignment: Assignment, engine: Engine) -> dict[str, Tensor]:
+    """The vectors of clients that use another model than their cluster's, or private layers of their own."""
+    given = {client: engine.reveal(model) for client, model in assignment.exceptions.items()}
+    if assignment.private:
+        spans, states = engine.layout.select(assignment.private), engine.client_states()
+        for model, members in zip(assignment.models, assignment.members, strict=True):
+            for client in members:
+                given[client] = with_private(given.get(client, model), spans, states.get(client, {}))
+    return given
 
 
 def _personalised(run: Run, assignment: Assignment, rows: list[dict[str, Any]]) -> dict[str, Any]:

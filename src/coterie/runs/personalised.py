@@ -38,7 +38,8 @@ def personalised(
     orders, cluster_of = [], {}
     for cluster, (model, members) in enumerate(zip(assignment.models, assignment.members, strict=True)):
         for client in members:
-            task = Personalise(model, how, derive(seed, "personalise", client), assignment.private)
+            own = assignment.exceptions.get(client, model)
+            task = Personalise(own, how, derive(seed, "personalise", client), assignment.private)
             orders.append(Order(client, task))
             cluster_of[client] = cluster
     scores = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,6 +46,8 @@ class Result:
     layout: Layout = field(repr=False)
     architecture: Callable[[int], nn.Module] = field(repr=False)
     path: Path | None = None
+    given: Mapping[str, Tensor] = field(default_factory=dict, repr=False)
+    """Vectors of the clients that use another model than their cluster's, or have private layers in it."""
 
     def _repr_html_(self) -> str:
         """The summary table and the tree, for notebooks."""
@@ -54,11 +56,11 @@ class Result:
         return result_html(self)
 
     def model_of(self, client: str) -> nn.Module:
-        """A module with the parameters that this client was given."""
+        """A module with the parameters that this client was given, its private layers included, ready to evaluate."""
         for model, members in zip(self.models, self.clusters, strict=True):
             if client in members:
                 module = self.architecture(0)
-                self.layout.write(model, module)
-                return module
+                self.layout.write(self.given.get(client, model), module)
+                return module.eval()
         known = [c for members in self.clusters for c in members]
         raise ConfigError(f"no client {client!r} in this run: {did_you_mean(client, known)}")

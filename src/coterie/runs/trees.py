@@ -18,7 +18,8 @@ from coterie.methods.cfl_state import State, newcomer_update
 from coterie.methods.server import Server
 from coterie.methods.tree import Node, Tree
 from coterie.parameters import Layout
-from coterie.runs.assemble import Model
+from coterie.privacy import Mask
+from coterie.runs.assemble import Model, clients_secret, stored_values
 from coterie.runs.config import make_config
 from coterie.runs.folder import RunFolder
 from coterie.schedules import make_schedule
@@ -36,8 +37,19 @@ class TreeOfRun:
     def module(self, node: Node) -> nn.Module:
         """A module with a node's parameters, in evaluation mode."""
         module = self.architecture(0)
-        Layout.of(module).write(node.model, module)
+        layout = Layout.of(module)
+        mask = self._mask(layout)
+        layout.write(mask.reveal(node.model) if mask else node.model, module)
         return module.eval()
+
+    def _mask(self, layout: Layout) -> Mask | None:
+        """What the run's vectors were turned by, if they were."""
+        privacy = self.config["privacy"]
+        return None if privacy == "none" else Mask.from_secret(self._secret, layout, signed=privacy != "permutation")
+
+    @property
+    def _secret(self) -> int:
+        return clients_secret(self.config["seed"])
 
     def path_of(self, client: str) -> list[Node]:
         """The nodes from the root to the client's cluster."""
@@ -49,10 +61,16 @@ class TreeOfRun:
 
     def place(self, newcomers: Federation) -> dict[str, Node]:
         """The leaf of each newcomer, by Algorithm 4; each trains on its own data from the nodes on its way."""
-        config = make_config({key: value for key, value in self.config.items() if key != "federation"})
+        config = make_config(stored_values(self.config))
         training = config.training(Training())  # a stored config names every number
         rounds = config.rounds or 1
-        engine = LocalEngine(newcomers, self.architecture)
+        engine = LocalEngine(
+            newcomers,
+            self.architecture,
+            precision=config.precision,
+            privacy=config.privacy,
+            secret=self._secret,
+        )
         server = Server(engine, make_schedule(config.lr_schedule, training, rounds), config.seed, rounds)
         return {
             client: self.tree.descend(lambda model, c=client: newcomer_update(c, model, rounds, server))  # type: ignore[misc]
