@@ -1,7 +1,8 @@
-"""What a run hands out: the very model each client was judged with, also behind privacy, fallback and private layers."""
+"""What a run hands out: the model each client was judged with, behind privacy, fallback and private layers too."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,10 @@ def test_model_of_is_the_model_a_client_was_judged_with(method: str) -> None:
 
 
 def test_model_of_follows_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(
-        CFL, "finish", lambda self, state, server: type(state)(**{**vars(state), "fallback": {"client-0": 0}})
-    )
+    def finish(self: CFL, state: Any, server: Any) -> Any:
+        return replace(state, fallback={"client-0": 0})
+
+    monkeypatch.setattr(CFL, "finish", finish)
     result = coterie.run("cfl", **SMALL)
     assert len(result.clusters) == 2
     (row,) = [row for row in result.clients if row["client"] == "client-0"]

@@ -124,9 +124,7 @@ class LocalEngine:
                 diverged, sound = diverged + len(replies) - len(kept), sound + len(kept)
                 yield kept
         if diverged and not sound:
-            raise RunError(
-                f"training diverged: the updates of all {diverged} clients are not finite: lower the learning rate"
-            )
+            raise RunError(f"training diverged: no update of {diverged} clients is finite: lower the learning rate")
 
     def _run_here(self, blocks: Sequence[Sequence[Order]]) -> Iterator[list[Reply]]:
         for block in blocks:
