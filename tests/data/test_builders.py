@@ -226,7 +226,7 @@ def test_builds_from_files_where_they_are(name):
     try:
         made = build(name, clients=8, samples=None if name in ("mnist-writers", "femnist") else 40, data_dir=folder)
     except DataError as problem:
-        if "coterie data fetch" in str(problem):
+        if "coterie data fetch" in str(problem) or "LEAF publishes no ready files" in str(problem):
             pytest.skip(f"not in COTERIE_DATA (there: {', '.join(sorted(present))})")
         raise
     assert len(made) == 8
