@@ -7,7 +7,7 @@ workbench may train many clients in one batched computation; a real client calls
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, TypeVar, runtime_checkable
 
@@ -19,6 +19,8 @@ from coterie.parameters import Layout, gather, scatter, span_size
 from coterie.randomness import derive, torch_generator
 
 NUMBER = 4  # bytes of one float32 on the wire
+ROWS_AT_ONCE = 8
+"""Updates that are formed before they are added up."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,24 @@ class Workbench(Protocol):
         ...
 
 
+@runtime_checkable
+class SummingBench(Protocol):
+    """A workbench that can add updates up without forming each of them."""
+
+    def train_sum(
+        self, jobs: Sequence[Job], training: Training, weights: Sequence[float]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Train every job: the weighted sum of the finite updates `(d,)`, norms and losses `(jobs,)`; in float64."""
+        ...
+
+
+class Due(NamedTuple):
+    """How a reply's vector counts: its weight, and the sum it goes to."""
+
+    weight: float
+    group: int = 0
+
+
 ClientState = MutableMapping[str, Tensor]
 """What a client keeps between rounds and never sends, such as private layers."""
 
@@ -121,6 +141,16 @@ class Task(Protocol):
         ...
 
 
+class Share(NamedTuple):
+    """Replies without their vectors, and by group the vectors' weighted sum `(d,)` in float64.
+
+    A vector that is not finite is in no sum; its reply's norm shows it.
+    """
+
+    replies: list[Reply]
+    sums: dict[int, Tensor]
+
+
 class Order(NamedTuple):
     """A task for one client."""
 
@@ -144,17 +174,24 @@ def replies_of(
     sites: Sequence[Worksite], vectors: Tensor, losses: Tensor, sent: int, bench: Workbench, /, **values: Sequence[Any]
 ) -> list[Reply]:
     """Replies carrying one row of `vectors: (clients, d)` each, with its norm and loss; `sent` numbers go up."""
-    norms = torch.linalg.vector_norm(vectors[:, : bench.layout.trainable], dim=1).tolist()
+    norms = torch.linalg.vector_norm(vectors[:, : bench.layout.trainable], dim=1)
+    replies = reports_of(sites, norms, losses, sent, **values)
+    return [replace(reply, vector=vector) for reply, vector in zip(replies, vectors, strict=True)]
+
+
+def reports_of(
+    sites: Sequence[Worksite], norms: Tensor, losses: Tensor, sent: int, /, **values: Sequence[Any]
+) -> list[Reply]:
+    """Replies that tell of one vector each, its norm and loss, without carrying it; `sent` numbers go up."""
     names = list(values)
     return [
         Reply(
             site.client.id,
             len(site.client.train),
-            vectors[i],
-            {"loss": loss, "norm": norms[i], **{name: values[name][i] for name in names}},
+            values={"loss": loss, "norm": norm, **{name: values[name][i] for name in names}},
             up=NUMBER * (sent + 1),
         )
-        for i, (site, loss) in enumerate(zip(sites, losses.tolist(), strict=True))
+        for i, (site, norm, loss) in enumerate(zip(sites, norms.tolist(), losses.tolist(), strict=True))
     ]
 
 
@@ -195,6 +232,17 @@ class Train:
                 for span in spans:
                     row[span] = 0
         return replies_of(sites, updates, losses, bench.layout.size - span_size(spans) + len(extra), bench, **extra)
+
+    def perform_summed(
+        self, tasks: Sequence[Train], sites: Sequence[Worksite], bench: Workbench, bill: Sequence[Due]
+    ) -> Share:
+        """What `perform` does, with the updates added up where they are made."""
+        if self.private or self.assess:
+            return added_up(self.perform(tasks, sites, bench), bill)
+        jobs = [Job(site.client.train, task.model, task.seed) for task, site in zip(tasks, sites, strict=True)]
+        sums, norms, losses = sums_of_training(bench, jobs, self.training, bill)
+        replies = reports_of(sites, norms, losses, bench.layout.size)
+        return Share([replace(reply, group=due.group) for reply, due in zip(replies, bill, strict=True)], sums)
 
 
 def _start_losses(jobs: Sequence[Job], bench: Workbench) -> list[float]:
@@ -321,9 +369,7 @@ class Choose:
 
     def perform(self, tasks: Sequence[Choose], sites: Sequence[Worksite], bench: Workbench) -> list[Reply]:
         data = [site.client.train for site in sites]
-        losses, _ = bench.evaluate(data, self.models)
-        # A model that has become NaN is nobody's choice, though argmin would take it for the lowest.
-        choices = losses.masked_fill(losses.isnan(), torch.inf).argmin(dim=1).tolist()
+        losses, choices = self._chosen(data, bench)
         if self.training is not None:
             jobs = [Job(split, self.models[c], task.seed) for split, c, task in zip(data, choices, tasks, strict=True)]
             vectors, seen = bench.train(jobs, self.training)
@@ -339,16 +385,111 @@ class Choose:
         replies = replies_of(sites, vectors, seen, numbers + len(self.models) + 1, bench, losses=losses.tolist())
         return [replace(reply, group=choice) for reply, choice in zip(replies, choices, strict=True)]
 
+    def perform_summed(
+        self, tasks: Sequence[Choose], sites: Sequence[Worksite], bench: Workbench, bill: Sequence[Due]
+    ) -> Share:
+        """What `perform` does, with the vectors added up by choice where they are made."""
+        if self.training is None:
+            return added_up(self.perform(tasks, sites, bench), bill)
+        data = [site.client.train for site in sites]
+        losses, choices = self._chosen(data, bench)
+        jobs = [Job(split, self.models[c], task.seed) for split, c, task in zip(data, choices, tasks, strict=True)]
+        chosen = [Due(due.weight, choice) for due, choice in zip(bill, choices, strict=True)]
+        sums, norms, seen = sums_of_training(bench, jobs, self.training, chosen)
+        replies = reports_of(sites, norms, seen, bench.layout.size + len(self.models) + 1, losses=losses.tolist())
+        return Share([replace(reply, group=choice) for reply, choice in zip(replies, choices, strict=True)], sums)
+
+    def _chosen(self, data: Sequence[Split], bench: Workbench) -> tuple[Tensor, list[int]]:
+        """Losses `(clients, k)` and the model of each client's lowest one."""
+        losses, _ = bench.evaluate(data, self.models)
+        # A model that has become NaN is nobody's choice, though argmin would take it for the lowest.
+        choices: list[int] = losses.masked_fill(losses.isnan(), torch.inf).argmin(dim=1).tolist()
+        return losses, choices
+
+
+def _by_kind(orders: Sequence[Order]) -> Iterable[list[int]]:
+    """The positions of the orders that can be performed together."""
+    kinds: dict[Any, list[int]] = {}
+    for position, order in enumerate(orders):
+        kinds.setdefault(order.task.kind(), []).append(position)
+    return kinds.values()
+
 
 def perform(orders: Sequence[Order], sites: Mapping[str, Worksite], bench: Workbench) -> list[Reply]:
     """Do all the orders, those of one kind together, and return the replies in the order of the orders."""
-    by_kind: dict[Any, list[int]] = {}
-    for position, order in enumerate(orders):
-        by_kind.setdefault(order.task.kind(), []).append(position)
     replies: list[Reply | None] = [None] * len(orders)
-    for positions in by_kind.values():
+    for positions in _by_kind(orders):
         tasks = [orders[p].task for p in positions]
         done = tasks[0].perform(tasks, [sites[orders[p].client] for p in positions], bench)
         for position, reply in zip(positions, done, strict=True):
             replies[position] = reply
     return [reply for reply in replies if reply is not None]
+
+
+def perform_summed(
+    orders: Sequence[Order], bill: Sequence[Due], sites: Mapping[str, Worksite], bench: Workbench
+) -> Share:
+    """Do all the orders as `perform` does, but give the vectors' weighted sums instead of the vectors."""
+    replies: list[Reply | None] = [None] * len(orders)
+    sums: dict[int, Tensor] = {}
+    for positions in _by_kind(orders):
+        tasks = [orders[p].task for p in positions]
+        theirs, dues = [sites[orders[p].client] for p in positions], [bill[p] for p in positions]
+        adds = getattr(tasks[0], "perform_summed", None)
+        share = adds(tasks, theirs, bench, dues) if adds else added_up(tasks[0].perform(tasks, theirs, bench), dues)
+        for position, reply in zip(positions, share.replies, strict=True):
+            replies[position] = reply
+        for group, total in share.sums.items():
+            sums[group] = sums[group].add_(total) if group in sums else total
+    return Share([reply for reply in replies if reply is not None], sums)
+
+
+def added_up(replies: Sequence[Reply], bill: Sequence[Due]) -> Share:
+    """The replies without their vectors, and the vectors' sums by group: the bill's, or the one a reply chose."""
+    sums: dict[int, Tensor] = {}
+    told = []
+    for reply, due in zip(replies, bill, strict=True):
+        group = due.group or reply.group
+        told.append(replace(reply, vector=None, group=group))
+        if reply.vector is not None and math.isfinite(reply.norm):
+            if group not in sums:
+                sums[group] = torch.zeros(len(reply.vector), dtype=torch.float64)
+            sums[group].add_(reply.vector, alpha=due.weight)
+    return Share(told, sums)
+
+
+def sums_of_training(
+    bench: Workbench, jobs: Sequence[Job], training: Training, bill: Sequence[Due]
+) -> tuple[dict[int, Tensor], Tensor, Tensor]:
+    """Train every job: the updates' weighted sums by group, and each job's update norm and mean loss `(jobs,)`."""
+    norms, losses = torch.empty(2, len(jobs), dtype=torch.float64)
+    sums: dict[int, Tensor] = {}
+    for group in sorted({due.group for due in bill}):
+        rows = [i for i, due in enumerate(bill) if due.group == group]
+        weights = [bill[i].weight for i in rows]
+        sums[group], norms[rows], losses[rows] = train_sum(bench, [jobs[i] for i in rows], training, weights)
+    return sums, norms, losses
+
+
+def train_sum(
+    bench: Workbench, jobs: Sequence[Job], training: Training, weights: Sequence[float]
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Train every job: the weighted sum of the finite updates `(d,)`, all norms and losses `(jobs,)`; in float64."""
+    if isinstance(bench, SummingBench):
+        return bench.train_sum(jobs, training, weights)
+    total = torch.zeros(bench.layout.size, dtype=torch.float64)
+    norms, losses = torch.empty(2, len(jobs), dtype=torch.float64)
+    for start in range(0, len(jobs), ROWS_AT_ONCE):
+        part = slice(start, start + ROWS_AT_ONCE)
+        updates, losses[part] = bench.train(jobs[part], training)
+        norms[part] = add_rows(total, updates, weights[part], bench.layout.trainable)
+    return total, norms, losses
+
+
+def add_rows(total: Tensor, rows: Tensor, weights: Sequence[float], trainable: int) -> Tensor:
+    """Add the weighted finite `rows: (n, d)` to the float64 `total: (d,)` in order; return the rows' norms `(n,)`."""
+    norms: Tensor = torch.linalg.vector_norm(rows[:, :trainable], dim=1)
+    for row, weight, norm in zip(rows, weights, norms.tolist(), strict=True):
+        if math.isfinite(norm):
+            total.add_(row, alpha=weight)
+    return norms.double()

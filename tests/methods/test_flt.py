@@ -20,6 +20,7 @@ from coterie.federation import Client, Federation, Split
 from coterie.methods import FLT, FedSEM, PcaKMeansHC, Server, make_method
 from coterie.methods.graph_averaging import Relatives, State, averaging_round, graph_assignment
 from coterie.models import build
+from coterie.randomness import numpy_generator
 from coterie.schedules import make_schedule
 from coterie.snapshot import load_snapshot, save_snapshot
 from coterie.tasks import NUMBER, Order, Reply, Training
@@ -250,6 +251,16 @@ def test_fedsem_moves_a_centre_to_the_mean_of_the_models_nearest_to_it(digits: F
         else:
             assert torch.equal(centre, state.centres[number])
     assert sum(cluster.members for cluster in info.clusters) == 20
+
+
+def test_fedsem_from_clients_puts_each_model_with_the_nearest_drawn_one() -> None:
+    models = torch.tensor([[0.0, 0.0], [0.1, 0.0], [9.0, 9.0], [9.0, 9.1], [5.0, 5.0]])
+    for seed in range(6):
+        labels = FedSEM(clusters=2, init="clients")._first_clusters(models, seed)
+        drawn = np.sort(numpy_generator(seed, "fedsem").choice(5, 2, replace=False))
+        nearest = [int(np.argmin([float((model - models[i]).norm()) for i in drawn])) for model in models]
+        assert labels == nearest
+    assert len({tuple(FedSEM(clusters=2, init="clients")._first_clusters(models, s)) for s in range(6)}) > 1
 
 
 def test_fedsem_judges_clients_never_drawn_by_the_mean_of_the_centres(digits: Federation) -> None:

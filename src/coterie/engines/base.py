@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
 from coterie.parameters import Layout
-from coterie.tasks import Order, Reply
+from coterie.tasks import Due, Order, Reply, Share, added_up
 
 
 class Fault(NamedTuple):
@@ -58,3 +58,22 @@ class Engine(Protocol):
     def close(self) -> None:
         """Release processes and memory."""
         ...
+
+
+@runtime_checkable
+class SummingEngine(Protocol):
+    """An engine that can add vectors up where they are made."""
+
+    def total(self, orders: Sequence[Order], bill: Sequence[Due]) -> Iterator[Share]:
+        """Do the orders and give, block by block, the replies without vectors and the vectors' weighted sums."""
+        ...
+
+
+def shares(engine: Engine, orders: Sequence[Order], bill: Sequence[Due]) -> Iterator[Share]:
+    """The replies and the sums of their vectors, added up by the engine or, where it cannot, here."""
+    if isinstance(engine, SummingEngine):
+        yield from engine.total(orders, bill)
+        return
+    due = {order.client: what for order, what in zip(orders, bill, strict=True)}
+    for replies in engine.run(orders):
+        yield added_up(replies, [due[reply.client] for reply in replies])

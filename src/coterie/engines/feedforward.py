@@ -6,22 +6,52 @@ It is chosen by looking at the module, and gives what `LoopBench` gives.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from coterie.engines.feeds import BatchFeed, FullFeed, Samples, padded, shares
-from coterie.engines.gram import GramCache, pays, train_in_sample_space
-from coterie.engines.kernels import Affine, Plan, Trained, activate, affines, backward, first, forward, loss_gradient
+from coterie.engines.gram import Course, GramCache, add_updates, pays, train_in_sample_space, write_updates
+from coterie.engines.kernels import (
+    Affine,
+    Plan,
+    Trained,
+    activate,
+    affines,
+    backward,
+    forward,
+    leading,
+    loss_gradient,
+    side_by_side,
+)
 from coterie.federation import Split
 from coterie.parameters import Layout
-from coterie.tasks import Job, Training
+from coterie.tasks import Job, Training, add_rows
 
 GROUP_WEIGHTS = 2**20
 """Weights that are trained together: more would fall out of the cache between two steps."""
 GROUP_VALUES = 2**22
 """Input and hidden numbers that are worked on together."""
 GRAM_BYTES = 2**30
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Jobs that are trained together, by falling number of steps, and their places among all."""
+
+    where: slice | list[int]
+    jobs: list[Job]
+    starts: list[Tensor]
+    samples: list[Samples]
+    trained: list[Trained]
+    by_samples: bool
+    """Whether they are trained in sample space."""
+
+    @property
+    def steps(self) -> Tensor:
+        """Steps of each job `(b,)`, at least one."""
+        return torch.tensor([max(s.steps, 1) for s in self.samples])
 
 
 class FeedforwardBench:
@@ -53,26 +83,64 @@ class FeedforwardBench:
     @torch.no_grad()
     def train(self, jobs: Sequence[Job], training: Training) -> tuple[Tensor, Tensor]:
         """Train every job: updates `(jobs, d)` and the mean loss seen `(jobs,)`."""
-        samples = [self._samples(job, training) for job in jobs]
-        trained = self._trained(training)
-        in_samples = [self._goes_by_samples(s, training, trained) for s in samples]
         updates = torch.empty(len(jobs), self.plan.size, dtype=self.dtype)
         losses = torch.empty(len(jobs), dtype=self.dtype)
-        for members in self._groups(samples, in_samples):
-            adjacent = members == list(range(members[0], members[0] + len(members)))
-            where = slice(members[0], members[0] + len(members)) if adjacent else members
-            block = updates[where] if adjacent else updates.new_empty(len(members), self.plan.size)
-            group, theirs = [jobs[i] for i in members], [samples[i] for i in members]
-            starts = [job.start.to(self.dtype) for job in group]
-            if in_samples[members[0]]:
-                grams = [self.grams.of(job.data.x, s.x) for job, s in zip(group, theirs, strict=True)]
-                total = train_in_sample_space(self.plan, starts, theirs, grams, training.lr, trained, block)
-            else:
-                total = self._train_group(group, starts, theirs, training, trained, block)
-            losses[where] = total / torch.tensor([max(s.steps, 1) for s in theirs])
-            if not adjacent:
+        for group in self._divided(jobs, training):
+            where = group.where
+            block = updates[where] if isinstance(where, slice) else updates.new_empty(len(where), self.plan.size)
+            losses[where] = self._train_rows(group, training, block)
+            if not isinstance(where, slice):
                 updates[where] = block
         return updates, losses
+
+    @torch.no_grad()
+    def train_sum(
+        self, jobs: Sequence[Job], training: Training, weights: Sequence[float]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Train every job: the weighted sum of the finite updates `(d,)`, norms and losses `(jobs,)`; in float64."""
+        total = torch.zeros(self.plan.size, dtype=torch.float64)
+        norms, losses = torch.empty(2, len(jobs), dtype=torch.float64)
+        due = torch.tensor(weights, dtype=torch.float64)
+        for group in self._divided(jobs, training):
+            where = group.where
+            if group.by_samples:
+                course = self._course(group, training)
+                norms[where] = add_updates(course, self.plan, training.lr, due[where], total).double()
+                losses[where] = (course.losses / group.steps).double()
+            else:
+                block = torch.empty(len(group.jobs), self.plan.size, dtype=self.dtype)
+                losses[where] = self._train_rows(group, training, block).double()
+                norms[where] = add_rows(total, block, due[where].tolist(), self.plan.size)
+        return total, norms, losses
+
+    def _divided(self, jobs: Sequence[Job], training: Training) -> Iterator[_Group]:
+        """The jobs in groups that are trained together."""
+        samples = [self._samples(job, training) for job in jobs]
+        trained = self._trained(training)
+        by_samples = [self._goes_by_samples(s, training, trained) for s in samples]
+        for members in self._groups(samples, by_samples):
+            first, count = members[0], len(members)
+            adjacent = members == list(range(first, first + count))
+            yield _Group(
+                slice(first, first + count) if adjacent else members,
+                [jobs[i] for i in members],
+                [jobs[i].start.to(self.dtype) for i in members],
+                [samples[i] for i in members],
+                trained,
+                by_samples[first],
+            )
+
+    def _train_rows(self, group: _Group, training: Training, updates: Tensor) -> Tensor:
+        """Write the group's updates `(b, d)`; the mean losses seen `(b,)`."""
+        if group.by_samples:
+            course = self._course(group, training)
+            write_updates(course, self.plan, training.lr, updates)
+            return course.losses / group.steps
+        return self._train_group(group, training, updates) / group.steps
+
+    def _course(self, group: _Group, training: Training) -> Course:
+        grams = [self.grams.of(job.data.x, s.x) for job, s in zip(group.jobs, group.samples, strict=True)]
+        return train_in_sample_space(self.plan, group.starts, group.samples, grams, training.lr, group.trained)
 
     def _samples(self, job: Job, training: Training) -> Samples:
         n = len(job.data)
@@ -113,22 +181,13 @@ class FeedforwardBench:
             yield sorted(order[start:stop], key=lambda i: -samples[i].steps)
             start = stop
 
-    def _train_group(
-        self,
-        jobs: Sequence[Job],
-        starts: Sequence[Tensor],
-        samples: Sequence[Samples],
-        training: Training,
-        trained: Sequence[Trained],
-        updates: Tensor,
-    ) -> Tensor:
-        """Write the updates `(b, d)` of training from `starts`, and give the sums of losses `(b,)`."""
-        plan = self.plan
+    def _train_group(self, group: _Group, training: Training, updates: Tensor) -> Tensor:
+        """Write the updates `(b, d)`, and give the sums of losses `(b,)`."""
+        plan, jobs, starts, samples, trained = self.plan, group.jobs, group.starts, group.samples, group.trained
         feed = FullFeed(samples) if all(s.full for s in samples) else BatchFeed(samples, jobs, training)
         shared = len({start.data_ptr() for start in starts}) == 1
         origin = affines(plan.stages, starts[0].expand(len(starts), -1) if shared else torch.stack(list(starts)))
-        # Each layer's weights side by side: batched products into rows of (b, d) would go one by one.
-        weights = [Affine(_copy(layer.weight), None if layer.bias is None else _copy(layer.bias)) for layer in origin]
+        weights = side_by_side(origin)
         optimizer = _Momentum(weights, origin, training, trained) if _needs_gradients(training) else None
         losses = updates.new_zeros(len(jobs))
         layers: list[Affine] = []
@@ -136,7 +195,7 @@ class FeedforwardBench:
         for t in range(samples[0].steps):
             active = sum(s.steps > t for s in samples) if samples[-1].steps <= t else len(samples)
             if active != before:
-                layers, before = first(weights, active), active
+                layers, before = leading(weights, active), active
             x, y, rows = feed.step(t, active)
             values = forward(plan.stages, layers, x)
             seen, grad = loss_gradient(plan.loss, values[-1], y, rows)
@@ -144,7 +203,7 @@ class FeedforwardBench:
             if optimizer is None:
                 backward(plan.stages, layers, values, grad, layers, trained, alpha=-training.lr, beta=1)
             else:
-                into = first(optimizer.gradients, active)
+                into = leading(optimizer.gradients, active)
                 backward(plan.stages, layers, values, grad, into, trained, alpha=1, beta=0)
                 optimizer.step(active)
         for after, start, update in zip(weights, origin, affines(plan.stages, updates), strict=True):
@@ -234,10 +293,6 @@ def _joined(pieces: Sequence[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, Tenso
 
 def _needs_gradients(training: Training) -> bool:
     return bool(training.momentum or training.weight_decay or training.proximal)
-
-
-def _copy(tensor: Tensor) -> Tensor:
-    return tensor.clone(memory_format=torch.contiguous_format)
 
 
 class _Momentum:

@@ -68,7 +68,16 @@ def affines(stages: Sequence[Stage], flat: Tensor) -> list[Affine]:
     ]
 
 
-def first(layers: Sequence[Affine], count: int) -> list[Affine]:
+def side_by_side(layers: Sequence[Affine]) -> list[Affine]:
+    """Copies with each layer's weights side by side: batched products into rows of `(b, d)` would go one by one."""
+
+    def copy(tensor: Tensor) -> Tensor:
+        return tensor.clone(memory_format=torch.contiguous_format)
+
+    return [Affine(copy(weight), None if bias is None else copy(bias)) for weight, bias in layers]
+
+
+def leading(layers: Sequence[Affine], count: int) -> list[Affine]:
     """Views of the first `count` clients' weights."""
     return [Affine(weight[:count], None if bias is None else bias[:count]) for weight, bias in layers]
 
@@ -91,11 +100,11 @@ def activate(activation: str, z: Tensor) -> Tensor:
 
 
 def through_activation(activation: str, grad: Tensor, output: Tensor) -> Tensor:
-    """The gradient before an activation, from the one after it and the activation's output."""
+    """The gradient before an activation, from the one after it and the activation's output; in the place of `grad`."""
     if activation == "relu":
-        return torch.ops.aten.threshold_backward(grad, output, 0)  # type: ignore[no-any-return]
-    if activation == "tanh":
-        return torch.ops.aten.tanh_backward(grad, output)  # type: ignore[no-any-return]
+        torch.ops.aten.threshold_backward(grad, output, 0, grad_input=grad)
+    elif activation == "tanh":
+        torch.ops.aten.tanh_backward(grad, output, grad_input=grad)
     return grad
 
 
@@ -136,8 +145,9 @@ def backward(
 ) -> Tensor:
     """Set each trained tensor of `into` to `beta` times itself plus `alpha` times its gradient.
 
-    `values` are those of `forward` and `grad: (b, n, c)` the gradient at the outputs. `into` may be `layers` itself:
-    a layer is read before it is written. With `to_input` the gradient at the first stage's input is returned.
+    `values` are those of `forward` and `grad: (b, n, c)` the gradient at the outputs, which is written over. `into`
+    may be `layers` itself: a layer is read before it is written. With `to_input` the gradient at the first stage's
+    input is returned.
     """
     lowest = 0 if to_input else min((i for i, t in enumerate(trained) if any(t)), default=len(stages))
     for i in range(len(stages) - 1, lowest - 1, -1):

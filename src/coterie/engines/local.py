@@ -17,13 +17,13 @@ from coterie.engines.feedforward import GRAM_BYTES, FeedforwardBench
 from coterie.engines.loop import LoopBench
 from coterie.engines.pool import WorkerPool
 from coterie.engines.recognition import recognise, suits
-from coterie.engines.workers import one_thread
+from coterie.engines.workers import done, one_thread
 from coterie.errors import ConfigError, RunError, did_you_mean
 from coterie.federation import Federation
 from coterie.losses import Loss, default_loss
 from coterie.parameters import Layout
 from coterie.privacy import Mask, MaskedBench
-from coterie.tasks import Order, Reply, Workbench, Worksite, perform
+from coterie.tasks import Due, Order, Reply, Share, Workbench, Worksite
 
 BLOCK_NUMBERS = 2**21
 """Numbers in the vectors of one block of replies: 8 MB in float32."""
@@ -32,6 +32,10 @@ PARTS = 8
 """A run has at least so many blocks, unless they would be too small to compute many clients at once."""
 BATCHED = 5
 """Clients that a batched bench should have in a block."""
+SUMMED = 256
+"""The most clients whose vectors are added up in one block."""
+SUMS = 4
+"""Sums that a block's place in the workers' shared memory has room for; more travel more slowly."""
 BOARD_MODELS = 64
 WORK_FOR_WORKERS = 2 * 10**10
 """Estimated multiplications from which `workers="auto"` uses more than this process."""
@@ -113,22 +117,34 @@ class LocalEngine:
         """Do the orders block by block; a reply that is not finite is left out and named in `faults`."""
         width = block_width(len(orders), self.layout.size, self.batched)
         blocks = [orders[start : start + width] for start in range(0, len(orders), width)]
-        pool = self._pool_for(orders, len(blocks))
-        done = pool.run(blocks) if pool is not None else self._run_here(blocks)
+        for share in self._done(blocks, None):
+            yield share.replies
+
+    def total(self, orders: Sequence[Order], bill: Sequence[Due]) -> Iterator[Share]:
+        """Do the orders in blocks and add the vectors of each block up where they are made."""
+        width = summed_width(len(orders), self.layout.size, self.batched)
+        starts = range(0, len(orders), width)
+        bills = [bill[start : start + width] for start in starts]
+        return self._done([orders[start : start + width] for start in starts], bills)
+
+    def _done(self, blocks: Sequence[Sequence[Order]], bills: Sequence[Sequence[Due]] | None) -> Iterator[Share]:
+        """The blocks' replies, with their vectors or, where there are bills, with sums; only the sound ones."""
+        pool = self._pool_for([order for block in blocks for order in block], len(blocks))
+        work = pool.run(blocks, bills) if pool is not None else self._run_here(blocks, bills)
         # One thread for the caller too while it counts the replies: threads that wait for cores the workers use
         # slow both down many times over.
         with one_thread():
             diverged = sound = 0
-            for replies in done:
-                kept = self._checked(replies)
-                diverged, sound = diverged + len(replies) - len(kept), sound + len(kept)
-                yield kept
+            for share in work:
+                kept = self._checked(share.replies)
+                diverged, sound = diverged + len(share.replies) - len(kept), sound + len(kept)
+                yield share._replace(replies=kept)
         if diverged and not sound:
             raise RunError(f"training diverged: no update of {diverged} clients is finite: lower the learning rate")
 
-    def _run_here(self, blocks: Sequence[Sequence[Order]]) -> Iterator[list[Reply]]:
-        for block in blocks:
-            yield perform(block, self.sites, self.bench)
+    def _run_here(self, blocks: Sequence[Sequence[Order]], bills: Sequence[Sequence[Due]] | None) -> Iterator[Share]:
+        for i, block in enumerate(blocks):
+            yield done(block, None if bills is None else bills[i], self.sites, self.bench)
 
     def _pool_for(self, orders: Sequence[Order], blocks: int) -> WorkerPool | None:
         """The workers, if these orders are for them; started when they are first needed."""
@@ -153,7 +169,7 @@ class LocalEngine:
             self.sites,
             partial(self._make_bench, self._grams // count),
             slots=slots,
-            slot_bytes=block + 2**20,
+            slot_bytes=max(block, SUMS * 2 * vector) + 2**20,
             board_bytes=BOARD_MODELS * vector + 2**20,
         )
 
@@ -215,6 +231,12 @@ def block_width(orders: int, size: int, batched: bool) -> int:
     most = max(1, min(BLOCK_CLIENTS, BLOCK_NUMBERS // max(size, 1)))
     parts = PARTS if batched else 4 * PARTS
     return min(most, max(BATCHED if batched else 1, -(-orders // parts)))
+
+
+def summed_width(orders: int, size: int, batched: bool) -> int:
+    """How many clients one block of sums holds: more than of replies, since only the sums travel."""
+    fewest = block_width(orders, size, batched)
+    return max(fewest, min(SUMMED, -(-orders // (2 * PARTS))))
 
 
 def has_bfloat16() -> bool:

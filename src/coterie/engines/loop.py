@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from coterie.engines.batches import batches
+from coterie.engines.lowrank import FactoredLinear, apart, factor_layers, worth_keeping_apart
+from coterie.engines.pooling import pool_before_relu
 from coterie.federation import Split
 from coterie.losses import Loss, correct
 from coterie.parameters import Layout
@@ -35,6 +38,8 @@ class LoopBench:
         self.flat = self.layout.read(self.module, dtype)
         self.grad = torch.zeros(self.layout.trainable, dtype=dtype)
         self.channels_last = _likes_channels_last(self.module)
+        pool_before_relu(self.module)
+        self.factored = factor_layers(self.module)
         self._counters = self._bind()
 
     def _bind(self) -> list[tuple[slice, Tensor]]:
@@ -76,7 +81,8 @@ class LoopBench:
 
     def _outputs(self, x: Tensor) -> Tensor:
         if self.channels_last and x.ndim == 4:
-            x = x.contiguous(memory_format=torch.channels_last)
+            # Not `contiguous`: images of one channel would stay as they are, and count as laid out channel by channel.
+            x = torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
         with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
             outputs: Tensor = self.module(x)
         return outputs.to(self.dtype)
@@ -99,34 +105,39 @@ class LoopBench:
     def _train_one(self, job: Job, training: Training) -> float:
         self._load(job.start)
         x, y = self._inputs(job.data.x), self._targets(job.data.y)
-        weights = self.flat[: self.layout.trainable]
-        start = weights.clone() if training.proximal else None
-        velocity = torch.zeros_like(weights) if training.momentum else None
-        frozen = (
-            [s for s in self.layout.complement(self.layout.select(training.layers)) if s.start < self.layout.trainable]
-            if training.layers
-            else []
-        )
+        places, layers = self._divide(training, len(y))
+        stretches = [_Stretch.of(self.flat[place], self.grad[place], training) for place in places]
         total, steps = 0.0, 0
-        for index in batches(len(y), training, job.seed):
-            self.grad.zero_()
-            loss = self._mean_loss(x[index], y[index])
-            loss.backward()
-            total += float(loss.detach())
-            steps += 1
-            with torch.no_grad():
-                step = self.grad
-                if training.weight_decay:
-                    step = step.add_(weights, alpha=training.weight_decay)
-                if start is not None:
-                    step = step.add_(weights - start, alpha=training.proximal)
-                for span in frozen:
-                    step[span] = 0
-                if velocity is not None:
-                    step = velocity.mul_(training.momentum).add_(step)
-                weights.add_(step, alpha=-training.lr)
+        with apart(layers):
+            for index in batches(len(y), training, job.seed):
+                for stretch in stretches:
+                    stretch.gradient.zero_()
+                loss = self._mean_loss(x[index], y[index])
+                loss.backward()
+                total += float(loss.detach())
+                steps += 1
+                with torch.no_grad():
+                    for stretch in stretches:
+                        stretch.step(training)
+                    for layer in layers:
+                        layer.step(training)
         self._store_counters()
         return total / max(steps, 1)
+
+    def _divide(self, training: Training, samples: int) -> tuple[list[slice], list[FactoredLinear]]:
+        """The places of the vector that are trained number by number, and the layers that keep their steps apart."""
+        trained = self.layout.select(training.layers) if training.layers else (slice(0, self.layout.size),)
+        left_out = list(self.layout.complement(trained))
+        layers = []
+        for entry in self.layout.entries:
+            layer = self.factored.get(entry.name)
+            chosen = any(span.start <= entry.start < span.stop for span in trained)
+            if layer is not None and chosen and worth_keeping_apart(layer, training, samples):
+                layers.append(layer)
+                left_out.append(slice(entry.start, entry.stop))
+        end = self.layout.trainable
+        places = [slice(s.start, min(s.stop, end)) for s in self.layout.complement(left_out) if s.start < end]
+        return places, layers
 
     def evaluate(self, data: Sequence[Split], models: Tensor) -> tuple[Tensor, Tensor]:
         """Mean losses and accuracies `(clients, k)` of each model on each client's data; NaN where it has none."""
@@ -166,6 +177,30 @@ class LoopBench:
             gradients[i, : self.layout.trainable] = self.grad
             losses[i] = total
         return gradients, losses
+
+
+class _Stretch(NamedTuple):
+    """Numbers that stand together in the flat vector and are trained by plain SGD."""
+
+    weights: Tensor
+    gradient: Tensor
+    start: Tensor | None
+    velocity: Tensor | None
+
+    @classmethod
+    def of(cls, weights: Tensor, gradient: Tensor, training: Training) -> _Stretch:
+        start = weights.clone() if training.proximal else None
+        return cls(weights, gradient, start, torch.zeros_like(weights) if training.momentum else None)
+
+    def step(self, training: Training) -> None:
+        step = self.gradient
+        if training.weight_decay:
+            step = step.add_(self.weights, alpha=training.weight_decay)
+        if self.start is not None:
+            step = step.add_(self.weights - self.start, alpha=training.proximal)
+        if self.velocity is not None:
+            step = self.velocity.mul_(training.momentum).add_(step)
+        self.weights.add_(step, alpha=-training.lr)
 
 
 def _likes_channels_last(module: nn.Module) -> bool:

@@ -19,9 +19,9 @@ from multiprocessing.process import BaseProcess
 from torch import Tensor
 
 from coterie.engines.parcels import SharedMemory, Shelf, pack, unpack
-from coterie.engines.workers import NUMBER_BYTES, work
+from coterie.engines.workers import NUMBER_BYTES, done, work
 from coterie.errors import RunError
-from coterie.tasks import Order, Reply, Workbench, Worksite, perform
+from coterie.tasks import Due, Order, Share, Workbench, Worksite
 
 ATTEMPTS = 3
 """How many workers may die on a block before the run is given up."""
@@ -42,6 +42,8 @@ class _Round:
     """One run's progress: blocks still to hand out, packed replies that came back, and deaths by block."""
 
     blocks: Sequence[Sequence[Order]]
+    bills: Sequence[Sequence[Due]] | None
+    """How the vectors of each block are to be added up; None: they are not."""
     board: Shelf
     waiting: list[int]
     packed: dict[int, bytes] = field(default_factory=dict)
@@ -107,25 +109,25 @@ class WorkerPool:
         theirs.close()
         return _Worker(process, ours)
 
-    def run(self, blocks: Sequence[Sequence[Order]]) -> Iterator[list[Reply]]:
-        """Do the blocks and give their replies in order; one run at a time."""
+    def run(self, blocks: Sequence[Sequence[Order]], bills: Sequence[Sequence[Due]] | None = None) -> Iterator[Share]:
+        """Do the blocks and give their replies, or sums, in order; one run at a time."""
         board = Shelf(self._memory.bytes[self.slots * self.slot_bytes :])
-        now = _Round(blocks, board, list(range(len(blocks))))
+        now = _Round(blocks, bills, board, list(range(len(blocks))))
         self._replace_dead()
         self.busy = True
         try:
             while now.turn < len(blocks):
                 self._hand_out(now)
                 if now.turn in now.failed:
-                    replies = self._do_here(blocks[now.turn])
+                    share = self._do_here(now)
                 elif now.turn in now.done:
-                    replies = self._open(now.done.pop(now.turn), now.turn)
+                    share = self._open(now.done.pop(now.turn), now.turn)
                 else:
                     self._collect(now)
                     continue
                 now.turn += 1
                 self._hand_out(now)  # so that the workers have work while the caller looks at the replies
-                yield replies
+                yield share
         finally:
             # A run that was given up leaves blocks with workers, which would still write to their slots.
             for worker in self._workers:
@@ -168,8 +170,9 @@ class WorkerPool:
         orders = now.blocks[block]
         states = {order.client: dict(self.sites[order.client].state) for order in orders}
         states = {client: state for client, state in states.items() if state}
+        bill = None if now.bills is None else list(now.bills[block])
         number = (block % self.slots).to_bytes(NUMBER_BYTES, "little")
-        return number + pack((list(orders), states), Shelf(self._slot(block)), now.board)
+        return number + pack((list(orders), states, bill), Shelf(self._slot(block)), now.board)
 
     def _collect(self, now: _Round) -> None:
         """Wait for a reply or a death, and take in all there are."""
@@ -209,20 +212,21 @@ class WorkerPool:
                 f"{now.blocks[suspect][0].client!r}: if memory ran out, use fewer workers"
             )
 
-    def _do_here(self, block: Sequence[Order]) -> list[Reply]:
+    def _do_here(self, now: _Round) -> Share:
         if self._bench is None:
             self._bench = self.make_bench()
-        return perform(block, self.sites, self._bench)
+        bill = None if now.bills is None else now.bills[now.turn]
+        return done(now.blocks[now.turn], bill, self.sites, self._bench)
 
-    def _open(self, data: bytes, block: int) -> list[Reply]:
-        """The replies of a block, in memory of their own; the clients' states are brought up to date."""
+    def _open(self, data: bytes, block: int) -> Share:
+        """The replies and sums of a block, in memory of their own; the clients' states are brought up to date."""
         used = int.from_bytes(data[:NUMBER_BYTES], "little")
-        replies, states = unpack(data[NUMBER_BYTES:], self._slot(block)[:used].clone())
+        share, states = unpack(data[NUMBER_BYTES:], self._slot(block)[:used].clone())
         for client, state in states.items():
             own = self.sites[client].state
             own.clear()
             own.update({name: value.clone() for name, value in state.items()})
-        result: list[Reply] = replies
+        result: Share = share
         return result
 
     def close(self) -> None:

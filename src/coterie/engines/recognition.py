@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import pairwise
 
 from torch import nn
@@ -52,8 +53,8 @@ def recognise(module: nn.Module, loss: Loss) -> Plan | None:
 def _parts(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]] | None:
     """The modules of nested Sequentials in order, with the prefixes of their parameters; None if any has hooks."""
     if type(module) is not nn.Sequential:
-        return None if prefix == "" or _hooked(module) else [(prefix, module)]
-    if _hooked(module):
+        return None if prefix == "" or hooked(module) else [(prefix, module)]
+    if hooked(module):
         return None
     found: list[tuple[str, nn.Module]] = []
     for name, child in module._modules.items():
@@ -64,7 +65,19 @@ def _parts(module: nn.Module, prefix: str = "") -> list[tuple[str, nn.Module]] |
     return found
 
 
-def _hooked(module: nn.Module) -> bool:
+def sequentials(module: nn.Module, prefix: str = "") -> Iterator[tuple[str, dict[str, nn.Module]]]:
+    """The nested Sequentials of a module that is one: the prefix of their names, and their parts, to be replaced.
+
+    Only there does nobody but torch's own code use the parts, each by calling it once for each place it stands in.
+    """
+    if type(module) is nn.Sequential and not hooked(module):
+        yield prefix, module._modules
+        for name, child in list(module._modules.items()):
+            yield from sequentials(child, f"{prefix}{name}.")
+
+
+def hooked(module: nn.Module) -> bool:
+    """Whether somebody listens to the module, so that it must be called and nothing else in its place."""
     return any((module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks))
 
 

@@ -6,15 +6,16 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
 import torch
 from torch import Tensor
 
+from coterie.engines.heap import keep_freed_memory
 from coterie.engines.parcels import Shelf, attach, pack, unpack
-from coterie.tasks import Workbench, Worksite, perform
+from coterie.tasks import Due, Order, Share, Workbench, Worksite, perform, perform_summed
 
 NUMBER_BYTES = 8
 """Length of the number before every message: the slot of a block, or the bytes its replies take there."""
@@ -60,11 +61,19 @@ def work(
     code = 1
     try:
         torch.set_num_threads(1)
+        keep_freed_memory()
         memory = attach(path, slots * slot_bytes + board_bytes)
         _serve(connection, sites, make_bench(), memory, slots, slot_bytes)
         code = 0
     finally:
         os._exit(code)
+
+
+def done(orders: Sequence[Order], bill: Sequence[Due] | None, sites: Mapping[str, Worksite], bench: Workbench) -> Share:
+    """A block's replies with their vectors or, if there is a bill, with the vectors' sums."""
+    if bill is None:
+        return Share(perform(orders, sites, bench), {})
+    return perform_summed(orders, bill, sites, bench)
 
 
 def _serve(
@@ -90,14 +99,14 @@ def _serve(
             return
         number = int.from_bytes(message[:NUMBER_BYTES], "little")
         slot = memory[number * slot_bytes : (number + 1) * slot_bytes]
-        orders, states = unpack(message[NUMBER_BYTES:], slot, board)
+        orders, states, bill = unpack(message[NUMBER_BYTES:], slot, board)
         for order in orders:
             state = sites[order.client].state
             state.clear()
             # Copies, because the replies will be written over the slot that the states came in.
             state.update({name: value.clone() for name, value in states.get(order.client, {}).items()})
-        replies = perform(orders, sites, bench)
+        share = done(orders, bill, sites, bench)
         after = {order.client: dict(sites[order.client].state) for order in orders if sites[order.client].state}
         shelf = Shelf(slot, aligned=False)
-        data = pack((replies, after), shelf)
+        data = pack((share, after), shelf)
         connection.send_bytes(shelf.used.to_bytes(NUMBER_BYTES, "little") + data)

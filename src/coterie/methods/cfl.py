@@ -88,9 +88,15 @@ class CFL:
         return state, Info([infos.get(leaf.id, ClusterInfo(len(leaf.members))) for leaf in present], events)
 
     def assignment(self, state: State, server: Server) -> Assignment:
-        leaves = [leaf for leaf in state.tree.leaves() if leaf.members]
-        exceptions = {client: state.tree.nodes[node].model for client, node in state.fallback.items()}
-        return Assignment([leaf.model for leaf in leaves], [leaf.members for leaf in leaves], exceptions=exceptions)
+        present, tree = set(server.clients), state.tree
+        members = {leaf.id: [c for c in leaf.members if c in present] for leaf in tree.leaves()}
+        # Clients that could not be placed yet are served by the largest cluster.
+        placed = {client for own in members.values() for client in own}
+        largest = max(members, key=lambda leaf: len(members[leaf]))
+        members[largest] += [client for client in server.clients if client not in placed]
+        exceptions = {client: tree.nodes[node].model for client, node in state.fallback.items() if client in present}
+        leaves = [leaf for leaf, own in members.items() if own]
+        return Assignment([tree.nodes[i].model for i in leaves], [members[i] for i in leaves], exceptions=exceptions)
 
     def finish(self, state: State, server: Server) -> State:
         """Never worse than FL: look for a client's best model on its path, by its own validation data."""
@@ -114,7 +120,7 @@ class CFL:
         orders = [
             Order(client, Train(leaf_of[client].model, how, server.seed_of(t, client), assess=True))
             for client in server.clients
-            if client in asked
+            if client in asked and client in leaf_of
         ]
         replies: dict[int, list[Reply]] = {}
         for reply in server.ask(orders):
@@ -266,10 +272,11 @@ class CFL:
         return torch.stack([known[member] for member in leaf.members])
 
     def _noise(self, leaf: Node, t: int, server: Server) -> float:
-        """γ̂, the median over the members of the noise in their updates."""
+        """γ̂, the median over the members of the noise in their updates; infinite when none of them answers."""
         how = server.schedule.at(t)
         orders = [Order(c, Noise(leaf.model, how, server.seed_of(t, c, "noise"))) for c in leaf.members]
-        return float(statistics.median(reply.values["noise"] for reply in server.ask(orders)))
+        told = [reply.values["noise"] for reply in server.ask(orders)]
+        return float(statistics.median(told)) if told else math.inf
 
     def _advance_trial(self, track: Track, t: int, server: Server) -> Track:
         """One round of the children on trial, beside their parent's."""

@@ -51,6 +51,10 @@ class State:
     fallback: dict[str, int]
 
 
+class NoUpdate(RunError):
+    """A newcomer that cannot be placed, because it gave no update."""
+
+
 def split_leaf(state: State, leaf: Node, accepted: Trial, t: int, infos: dict[int, ClusterInfo]) -> State:
     """The state after a leaf has been replaced by two children."""
     tree = state.tree.split(leaf.id, accepted.branches, t, accepted.evidence, accepted.stationary)
@@ -75,11 +79,19 @@ def follow_population(state: State, t: int, server: Server) -> tuple[State, list
             tree = tree.updated(replace(leaf, members=tuple(c for c in leaf.members if c in present)))
             events.append(Event("left", f"{', '.join(gone)} left cluster {leaf.id}", {"clients": gone}))
     for client in [c for c in server.clients if c not in members]:
-        start = away.pop(client, 0)
-        leaf = tree.descend(lambda model, client=client: newcomer_update(client, model, t, server), start)  # type: ignore[misc]
+        start = away.get(client, 0)
+        try:
+            leaf = tree.descend(lambda model, client=client: newcomer_update(client, model, t, server), start)  # type: ignore[misc]
+        except NoUpdate as problem:
+            # It stays outside the tree, and the next round tries again.
+            events.append(Event("unplaced", str(problem), {"client": client}))
+            continue
+        away.pop(client, None)
         joined = {*leaf.members, client}
         tree = tree.updated(replace(leaf, members=tuple(c for c in server.clients if c in joined)))
         events.append(Event("joined", f"{client} joined cluster {leaf.id}", {"client": client, "cluster": leaf.id}))
+    if tree is state.tree:
+        return state, events
     tracks = {i: replace(track, trial=None) for i, track in state.tracks.items()}  # a trial needs its own members
     return replace(state, tree=tree, away=away, tracks=tracks), events
 
@@ -89,7 +101,7 @@ def newcomer_update(client: str, model: Tensor, t: int, server: Server) -> Tenso
     for reply in server.train([client], model, t):
         assert reply.vector is not None
         return reply.vector[: server.engine.layout.trainable]
-    raise RunError(f"client {client!r} gave no update to be placed by: see the faults of the round")
+    raise NoUpdate(f"client {client!r} gave no update to be placed by: see the faults of the round")
 
 
 def split_event(leaf: Node, trial: Trial, flattened: bool) -> Event:

@@ -89,8 +89,9 @@ class FedAvg:
         layout, rule = server.engine.layout, self.rule()
         training = rule.training(server.schedule.at(t), layout)
         tally = Tally(len(state.model))
-        for reply in server.train(server.participants(t), state.model, t, training, rule.private_layers(layout)):
-            tally.add(reply, server.weight(reply.client, self.weighting))
+        private = rule.private_layers(layout)
+        orders = server.training_orders(server.participants(t), state.model, t, training, private)
+        server.total(orders, [tally], self.weighting)
         step = tally.mean()
         info = ClusterInfo(
             len(server.clients),

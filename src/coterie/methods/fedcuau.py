@@ -8,7 +8,8 @@ Where the paper is silent or slips:
 * the shared layers under w^Cj are those the client has just trained, as line 24 of Algorithm 1 reads;
 * every w^Cj starts as the base's initial layers, and learns with the base's μ, weighting and server step size;
 * private layers (FedPer) learn with {w^s, w^CC} only;
-* a client whose first update fails has no CUAU and joins the last cluster, where it can do the least harm.
+* a client whose first update fails, or that comes later, has no CUAU and joins the last cluster, where it can do the
+  least harm.
 The shared layers are trained by all, so what is one-way in a round is only nearly so over many, unless all layers are
 specific.
 """
@@ -25,7 +26,7 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from coterie.clustering import cuau, percentile_clusters
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, RunError
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, make_method, method
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.server import Server, Tally, moved
@@ -114,6 +115,7 @@ class FedCUAU:
         training = rule.training(server.schedule.at(t), layout)
         private = rule.private_layers(layout)
         size, width = len(state.model), span_size(layout.select(names))
+        state, events = _with_newcomers(state, last, server)
         rows = [state.specific[i:] for i in range(self.clusters)]  # a client of Ci is sent w^Cj for j = i … C−1
         orders = [
             Order(
@@ -134,11 +136,12 @@ class FedCUAU:
         model = moved(state.model, whole.mean(), base.server_lr)
         moves = [moved(old, part.mean(), base.server_lr) for old, part in zip(state.specific, parts, strict=True)]
         specific = torch.stack(moves) if moves else state.specific
-        sizes = np.bincount(list(state.cluster.values()), minlength=self.clusters).tolist()
+        present = [state.cluster[client] for client in server.clients]
+        sizes = np.bincount(present, minlength=self.clusters).tolist()
         infos = [ClusterInfo(n, p.mean_loss(), float(p.mean().norm())) for n, p in zip(sizes, parts, strict=False)]
         step = float(whole.mean()[: layout.trainable].norm())
         infos.append(ClusterInfo(sizes[last], whole.mean_loss(), step, whole.max_norm))
-        events = [_told(state, self.clusters)] if t == 1 else []
+        events += [_told(state, self.clusters)] if t == 1 else []
         return dataclasses.replace(state, model=model, specific=specific), Info(infos, events)
 
     def assignment(self, state: State, server: Server) -> Assignment:
@@ -147,7 +150,8 @@ class FedCUAU:
         models = [state.model.clone() for _ in range(self.clusters)]
         for model, layers in zip(models, state.specific, strict=False):
             scatter(model, places, layers)
-        members = [[c for c in server.clients if state.cluster[c] == i] for i in range(self.clusters)]
+        last = self.clusters - 1
+        members = [[c for c in server.clients if state.cluster.get(c, last) == i] for i in range(self.clusters)]
         return Assignment(models, members, self.base_method().rule().private_layers(layout))
 
 
@@ -165,9 +169,21 @@ def divergences(
     start, training = server.initial_model(1) if model is None else model, server.schedule.at(t)
     orders = [Order(c, LayerUpdate(start, training, server.seed_of(t, c, "cuau"), layers)) for c in server.clients]
     replies = list(server.ask(orders))
+    if not replies:
+        raise RunError("no client gave an update to measure heterogeneity by: see the faults of the run")
     vectors = [reply.vector for reply in replies if reply.vector is not None]
     values = cuau(torch.stack(vectors), [server.samples[reply.client] for reply in replies])
     return dict(zip((reply.client for reply in replies), values.tolist(), strict=True))
+
+
+def _with_newcomers(state: State, last: int, server: Server) -> tuple[State, list[Event]]:
+    """The state with clients that came after stage one in the last cluster, and the event that tells of them."""
+    new = [client for client in server.clients if client not in state.cluster]
+    if not new:
+        return state, []
+    text = f"{', '.join(new)} joined the last cluster, C{last + 1}"
+    state = dataclasses.replace(state, cluster=state.cluster | dict.fromkeys(new, last))
+    return state, [Event("joined", text, {"clients": new})]
 
 
 def _inside(span: slice, spans: tuple[slice, ...]) -> bool:

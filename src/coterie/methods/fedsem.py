@@ -2,8 +2,8 @@
 
 E-step: a client that trained belongs to the centre nearest to its model (l2). M-step: a centre becomes the mean of
 its clients' models. Clients train from their own centre. How centres begin is left open by the paper, and matters: here
-all clients of the first round start from one model, and k-means of what they make of it gives the centres. Clients
-that were never drawn train from, and are judged by, the mean of the centres.
+all clients of the first round start from one model, and what they make of it gives the centres, by k-means or by taking
+a few of them as they are. Clients that were never drawn train from, and are judged by, the mean of the centres.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+import numpy as np
 import torch
 from pydantic import ConfigDict, PositiveInt
 from pydantic.dataclasses import dataclass
@@ -21,7 +22,7 @@ from coterie.embedding import one_thread
 from coterie.errors import ConfigError, RunError
 from coterie.methods.base import Assignment, ClusterInfo, Info, method
 from coterie.methods.server import Server, Tally
-from coterie.randomness import derive
+from coterie.randomness import derive, numpy_generator
 from coterie.snapshot import saved
 from coterie.tasks import Order, Reply, Train
 
@@ -42,6 +43,11 @@ class FedSEM:
 
     clusters: PositiveInt = 5
     """Number of clusters C."""
+    init: Literal["k-means", "clients"] = "k-means"
+    """First centres: k-means of the first round's models, or the models of randomly drawn clients, as EM often begins.
+
+    The second loses groups when two centres fall into one of them; the first is the stronger baseline.
+    """
     weighting: Literal["samples", "uniform"] = "samples"
     """Weight of a client in its centre's mean."""
 
@@ -78,9 +84,7 @@ class FedSEM:
         if len(replies) < self.clusters:
             raise RunError(f"{len(replies)} clients answered the first round, too few for {self.clusters} clusters")
         models = torch.stack([trained(state.centres[0], reply) for reply in replies])
-        with one_thread():
-            seed = derive(server.seed, "fedsem") % 2**32
-            labels = KMeans(self.clusters, n_init=4, random_state=seed).fit_predict(models.numpy())
+        labels = self._first_clusters(models, server.seed)
         tallies = [Tally(models.shape[1]) for _ in range(self.clusters)]
         for label, model, reply in zip(labels, models, replies, strict=True):
             weight = server.weight(reply.client, self.weighting)
@@ -91,6 +95,15 @@ class FedSEM:
             {reply.client: int(label) for label, reply in zip(labels, replies, strict=True)},
         )
         return after, Info(self._infos(after, tallies, begun, server))
+
+    def _first_clusters(self, models: Tensor, seed: int) -> list[int]:
+        """The cluster of each of the first round's models `(n, d)`."""
+        if self.init == "clients":
+            drawn = numpy_generator(seed, "fedsem").choice(len(models), self.clusters, replace=False)
+            return torch.cdist(models, models[np.sort(drawn)]).argmin(1).tolist()
+        with one_thread():
+            found = KMeans(self.clusters, n_init=4, random_state=derive(seed, "fedsem") % 2**32).fit(models.numpy())
+        return found.labels_.tolist()  # type: ignore[no-any-return]
 
     def assignment(self, state: State, server: Server) -> Assignment:
         members = members_of(state, server)

@@ -31,6 +31,10 @@ from coterie.tasks import Order
 DISTANCES = {"min": min_pair_distances, "matching": matching_distances}
 
 
+class NoCentroids(RunError):
+    """Nobody who was asked to embed its data did so."""
+
+
 @method("flt")
 @dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class FLT:
@@ -76,32 +80,53 @@ class FLT:
         In case I a newcomer is related to those nearer than the γ found at the start, and begins with its nearest
         client's model. In case II it joins the cluster whose members are nearest on average.
         """
-        known = state.relatives
-        late = [client for client in server.clients if client not in set(known.ids)]
+        late = latecomers(state, server)
         if not late:
             return state
-        ids, centroids = embed(server, late, load_encoder(self.encoder), self.k, self.finetune)
+        try:
+            ids, centroids = embed(server, late, load_encoder(self.encoder), self.k, self.finetune)
+        except NoCentroids:
+            return state  # the next round asks again
+        known = state.relatives
         positions = place(centroids, known.centroids, known.positions, self.umap_seed)
-        everywhere = np.concatenate([known.positions, positions])
-        distances = DISTANCES[self.distance](everywhere)
-        before = len(known.ids)
-        nearest = distances[before:, :before].argmin(axis=1)
-        if self.case == 2:
-            # One centroid that UMAP put astray makes a wrong client the nearest, but hardly a wrong cluster.
-            nearest = (distances[before:, :before] @ known.related / known.related.sum(axis=0)).argmin(axis=1)
-        grown = related(distances, known.gamma)
-        grown[:before, :before] = known.related
-        if self.case == 2:
-            home = np.concatenate([np.arange(before), nearest])
-            grown = known.related[np.ix_(home, home)]
-        relatives = dataclasses.replace(
-            known,
-            ids=known.ids + ids,
-            centroids=np.concatenate([known.centroids, centroids]),
-            positions=everywhere,
-            related=grown,
-        )
-        return State(relatives, state.models, state.row + tuple(state.row[i] for i in nearest))
+        return grown(state, ids, centroids, positions, self)
+
+
+def latecomers(state: State, server: Server) -> list[str]:
+    """The clients that have no place among the relatives yet."""
+    known = set(state.relatives.ids)
+    return [client for client in server.clients if client not in known]
+
+
+def grown(
+    state: State,
+    ids: tuple[str, ...],
+    centroids: npt.NDArray[np.float32],
+    positions: npt.NDArray[np.float32],
+    options: FLT,
+) -> State:
+    """The state with clients `ids`, whose centroids `(N, k, e)` lie at `positions`; see `FLT.admit`."""
+    known = state.relatives
+    everywhere = np.concatenate([known.positions, positions])
+    distances = DISTANCES[options.distance](everywhere)
+    before = len(known.ids)
+    nearest = distances[before:, :before].argmin(axis=1)
+    if options.case == 2:
+        # One centroid that UMAP put astray makes a wrong client the nearest, but hardly a wrong cluster.
+        nearest = (distances[before:, :before] @ known.related / known.related.sum(axis=0)).argmin(axis=1)
+    near = related(distances, known.gamma)
+    near[:before, :before] = known.related
+    if options.case == 2:
+        home = np.concatenate([np.arange(before), nearest])
+        near = known.related[np.ix_(home, home)]
+    relatives = dataclasses.replace(
+        known,
+        ids=known.ids + ids,
+        centroids=np.concatenate([known.centroids, centroids]),
+        positions=everywhere,
+        related=near,
+    )
+    return State(relatives, state.models, state.row + tuple(state.row[i] for i in nearest))
 
 
 def embed(
@@ -111,7 +136,7 @@ def embed(
     orders = [Order(c, Embed.with_encoder(encoder, k, epochs, server.seed_of(0, c, "embed"))) for c in clients]
     replies = list(server.ask(orders))
     if not replies:
-        raise RunError("no client answered the embedding: see the faults of the run")
+        raise NoCentroids("no client answered the embedding: see the faults of the run")
     return tuple(reply.client for reply in replies), centroid_table(replies, k, encoder.code)
 
 

@@ -59,6 +59,8 @@ def averaging_round(state: State, t: int, server: Server) -> tuple[State, Info]:
     """
     known = {client: i for i, client in enumerate(state.relatives.ids)}
     asked = [client for client in server.participants(t) if client in known]
+    if not asked:
+        return state, Info(_cluster_infos(state, {}, server))
     columns = [known[client] for client in asked]
     samples = [server.samples.get(client, 0) for client in state.relatives.ids]
     mixing = mixing_matrix(state.relatives.related, samples, columns)[:, columns]

@@ -149,10 +149,11 @@ class IFCA:
         before, now = attempt.choices, harvest.choices
         moves = [c for c in now if c in before and before[c] != now[c]]
         first_timers = [c for c in now if c not in before]
+        present = set(server.clients)  # a client that left chooses anew if it returns
         unsure = len(moves) + (0 if steady else len(first_timers))
         after = Attempt(
             models=self._averaged(attempt.models, harvest.tallies, server, t),
-            choices=before | now,
+            choices={c: j for c, j in (before | now).items() if c in present},
             latest=list(now),
             loss=harvest.mean_loss if now else attempt.loss,
             first_loss=attempt.first_loss if before else _mean_lowest(harvest.losses),
@@ -188,12 +189,11 @@ class IFCA:
     def _exchange(self, attempt: Attempt, t: int, server: Server, steady: bool) -> Harvest:
         """Ask the participants and add up their replies by cluster."""
         harvest = Harvest([Tally(attempt.models.shape[1]) for _ in attempt.models])
-        for reply in server.ask(list(self._orders(attempt, t, server, steady))):
-            chose = "losses" in reply.values
-            j = reply.group if chose else attempt.choices[reply.client]
-            harvest.tallies[j].add(reply, server.weight(reply.client, self.weighting))
-            harvest.choices[reply.client] = j
-            if chose:
+        orders = list(self._orders(attempt, t, server, steady))
+        known = [0 if isinstance(order.task, Choose) else attempt.choices[order.client] for order in orders]
+        for reply in server.total(orders, harvest.tallies, self.weighting, known):
+            harvest.choices[reply.client] = reply.group
+            if "losses" in reply.values:
                 harvest.losses[reply.client] = reply.values["losses"]
         weight = sum(tally.weight for tally in harvest.tallies)
         if weight:
@@ -276,7 +276,7 @@ class IFCA:
         the models may have changed much since they were last seen, if ever.
         """
         attempt = state.attempts[state.best]
-        choices = {client: attempt.choices[client] for client in attempt.latest}
+        choices = {client: attempt.choices[client] for client in attempt.latest if client in attempt.choices}
         absent = [client for client in server.clients if client not in choices]
         for reply in server.ask_all(absent, Evaluate(attempt.models, "train")):
             choices[reply.client] = int(np.argmin(np.nan_to_num(reply.values["loss"], nan=np.inf)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+import torch
 from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 from torch import Tensor
@@ -17,9 +18,10 @@ from coterie.tasks import Order, Train
 @saved
 @dataclasses.dataclass(frozen=True)
 class State:
-    """One model a client, `(clients, d)`, in the order of the server's clients."""
+    """One model `(d,)` for each of `clients`, those that left included, so that they go on when they return."""
 
     models: Tensor
+    clients: tuple[str, ...]
 
 
 @method("local")
@@ -28,20 +30,33 @@ class Local:
     """A model for each client, trained on its own data alone; nothing is exchanged."""
 
     def start(self, server: Server) -> State:
-        return State(server.initial_model().repeat(len(server.clients), 1))
+        return State(server.initial_model().repeat(len(server.clients), 1), tuple(server.clients))
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        row = {client: i for i, client in enumerate(server.clients)}
+        state = with_newcomers(state, server)
+        row = {client: i for i, client in enumerate(state.clients)}
         how = server.schedule.at(t)
         orders = [Order(c, Train(state.models[row[c]], how, server.seed_of(t, c))) for c in server.participants(t)]
         models = state.models.clone()
-        infos = [ClusterInfo(1) for _ in server.clients]
+        infos = {client: ClusterInfo(1) for client in server.clients}
         for reply in server.ask(orders):
             assert reply.vector is not None
             models[row[reply.client]] += reply.vector
-            infos[row[reply.client]] = ClusterInfo(1, reply.values["loss"], reply.norm, reply.norm)
+            infos[reply.client] = ClusterInfo(1, reply.values["loss"], reply.norm, reply.norm)
         server.ledger.read()  # the models never leave their clients: no bytes are sent
-        return State(models), Info(infos)
+        return State(models, state.clients), Info(list(infos.values()))
 
     def assignment(self, state: State, server: Server) -> Assignment:
-        return Assignment(list(state.models), [(client,) for client in server.clients])
+        state = with_newcomers(state, server)
+        row = {client: i for i, client in enumerate(state.clients)}
+        return Assignment([state.models[row[c]] for c in server.clients], [(client,) for client in server.clients])
+
+
+def with_newcomers(state: State, server: Server) -> State:
+    """The state with a fresh model for every client that was not here before."""
+    known = set(state.clients)
+    new = tuple(client for client in server.clients if client not in known)
+    if not new:
+        return state
+    fresh = server.initial_model().repeat(len(new), 1)
+    return State(torch.cat([state.models, fresh]), state.clients + new)

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 from coterie.encoders import Encoder, load_encoder
 from coterie.errors import ConfigError
 from coterie.methods.base import Assignment, Info, method
-from coterie.methods.flt import FLT, check_clusters, embed, form_relatives
+from coterie.methods.flt import FLT, NoCentroids, check_clusters, embed, form_relatives, grown, latecomers
 from coterie.methods.graph_averaging import State, averaging_round, graph_assignment
 from coterie.methods.server import Server
 
@@ -45,10 +45,19 @@ class PcaKMeansHC:
         return State(form_relatives(ids, centroids, centroids, options), server.initial_model()[None], (0,) * len(ids))
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        return averaging_round(state, t, server)
+        return averaging_round(self.admit(state, server), t, server)
 
     def assignment(self, state: State, server: Server) -> Assignment:
         return graph_assignment(state, server)
+
+    def admit(self, state: State, server: Server) -> State:
+        """The state with clients that came later, each in the cluster whose members are nearest on average."""
+        late = latecomers(state, server)
+        try:
+            ids, centroids = embed(server, late, self._encoder(), self.k, epochs=0) if late else ((), None)
+        except NoCentroids:
+            return state  # the next round asks again
+        return state if centroids is None else grown(state, ids, centroids, centroids, FLT(case=2))
 
     def _encoder(self) -> Encoder:
         if self.basis == "own":

@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.engines.base import Engine
+from coterie.engines.base import Engine, shares
 from coterie.randomness import derive, numpy_generator
-from coterie.tasks import Order, Reply, Task, Train, Training
+from coterie.tasks import Due, Order, Reply, Task, Train, Training
 
 
 class Schedule(Protocol):
@@ -87,6 +87,28 @@ class Server:
                 self.ledger.up += reply.up
                 yield reply
 
+    def total(
+        self, orders: Sequence[Order], tallies: Sequence[Tally], weighting: str, groups: Sequence[int] | None = None
+    ) -> list[Reply]:
+        """Send the orders and count every reply in the tally of its group; the replies come back without vectors.
+
+        A reply's group is the one in `groups`, or that which it chose. The vectors are added up where they are made
+        if the engine can do that, so that they need not travel one by one.
+        """
+        weights = [self.weight(order.client, weighting) for order in orders]
+        bill = [Due(w, g) for w, g in zip(weights, groups or [0] * len(orders), strict=True)]
+        due = {order.client: weight for order, weight in zip(orders, weights, strict=True)}
+        self.ledger.down += sum(order.task.down(self.engine.layout) for order in orders)
+        replies = []
+        for share in shares(self.engine, orders, bill):
+            for reply in share.replies:
+                self.ledger.up += reply.up
+                tallies[reply.group].note(reply, due[reply.client])
+            for group, total in share.sums.items():
+                tallies[group].total += total
+            replies += share.replies
+        return replies
+
     def ask_all(self, clients: Sequence[str], task: Task) -> Iterator[Reply]:
         """The same task for several clients."""
         return self.ask([Order(client, task) for client in clients])
@@ -100,8 +122,19 @@ class Server:
         private: tuple[str, ...] = (),
     ) -> Iterator[Reply]:
         """Let the clients train from one model with the round's training (or the one given)."""
+        return self.ask(self.training_orders(clients, model, t, training, private))
+
+    def training_orders(
+        self,
+        clients: Sequence[str],
+        model: Tensor,
+        t: int,
+        training: Training | None = None,
+        private: tuple[str, ...] = (),
+    ) -> list[Order]:
+        """Orders to train from one model with the round's training (or the one given)."""
         how = training or self.schedule.at(t)
-        return self.ask([Order(c, Train(model, how, self.seed_of(t, c), private)) for c in clients])
+        return [Order(c, Train(model, how, self.seed_of(t, c), private)) for c in clients]
 
 
 class Tally:
@@ -118,6 +151,10 @@ class Tally:
         """Count one reply's vector in."""
         assert reply.vector is not None
         self.total.add_(reply.vector, alpha=weight)
+        self.note(reply, weight)
+
+    def note(self, reply: Reply, weight: float) -> None:
+        """Count a reply whose vector is added to the total by other hands."""
         self.weight += weight
         self.count += 1
         self.max_norm = max(self.max_norm, reply.norm)

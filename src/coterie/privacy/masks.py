@@ -17,7 +17,7 @@ from coterie.errors import ConfigError
 from coterie.federation import Split
 from coterie.parameters import Entry, Layout
 from coterie.randomness import torch_generator
-from coterie.tasks import Job, Training, Workbench
+from coterie.tasks import Job, Training, Workbench, train_sum
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,24 @@ class MaskedBench:
 
     def train(self, jobs: Sequence[Job], training: Training) -> tuple[Tensor, Tensor]:
         """Train from what the turned starts stand for; the updates are turned."""
+        updates, losses = self.bench.train(self._opened(jobs, training), training)
+        return self.mask.hide(updates), losses
+
+    def train_sum(
+        self, jobs: Sequence[Job], training: Training, weights: Sequence[float]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Train as `train` does; the sum of the updates is turned."""
+        total, norms, losses = train_sum(self.bench, self._opened(jobs, training), training, weights)
+        return self.mask.hide(total), norms, losses
+
+    def _opened(self, jobs: Sequence[Job], training: Training) -> list[Job]:
         if training.layers:
             raise ConfigError("privacy hides the layers from the server: a method that trains some of them cannot run")
         plain: dict[int, Tensor] = {}
         for job in jobs:
             if id(job.start) not in plain:
                 plain[id(job.start)] = self.mask.reveal(job.start)
-        opened = [Job(job.data, plain[id(job.start)], job.seed) for job in jobs]
-        updates, losses = self.bench.train(opened, training)
-        return self.mask.hide(updates), losses
+        return [Job(job.data, plain[id(job.start)], job.seed) for job in jobs]
 
     def evaluate(self, data: Sequence[Split], models: Tensor) -> tuple[Tensor, Tensor]:
         """Evaluate what the turned models stand for."""

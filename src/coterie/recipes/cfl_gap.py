@@ -87,8 +87,8 @@ def gap_vs_samples(study: Study) -> Findings:
     notes = [
         "20 clients in 4 groups with two labels swapped, 3 local epochs, 50 rounds of FL as in the paper; "
         "network, step size, batch size and weight decay are ours",
-        "a random draw of 20 samples leaves some client with almost none of the two labels that its group swaps, and "
-        "nothing can tell that client's group; a balanced draw has as many of every label",
+        "a random draw of 20 samples leaves some client with few of the two labels that its group swaps, and its "
+        "update is unlike those of its group; a balanced draw has as many of every label",
         "measured on one more round of local training from the last model; a correct split tears no group",
     ]
     if not study.full:

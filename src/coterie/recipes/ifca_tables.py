@@ -125,7 +125,7 @@ def _shared(study: Study, column: Column, method: str, seed: int, folder: Path) 
 def _local(study: Study, column: Column, seed: int) -> dict[str, Any]:
     """Each client's own model on all test images of its group; clients in blocks, to hold few models at once."""
     config = column.config(study, seed)
-    options = column.options | {"participation": 1.0}
+    options = _alone(column.options)
     federation, _ = make_federation(config)
     machines = rotated_machines(_source(column), column.k, None, seed, _data_dir(study))
     accuracies: list[float] = []
@@ -135,6 +135,13 @@ def _local(study: Study, column: Column, seed: int) -> dict[str, Any]:
         result = run("local", block, seed=seed, evaluate_every=options["rounds"], workers=study.workers, **options)
         accuracies += own_group_accuracies(result.models, [c.group or 0 for c in clients], machines, config)
     return {"accuracy": sum(accuracies) / len(accuracies)}
+
+
+def _alone(options: dict[str, Any]) -> dict[str, Any]:
+    """How a client trains that never hears from the others: full-batch rounds are then one long training."""
+    if options.get("batch_size") == "full" and "steps" in options and "lr_schedule" not in options:
+        return options | {"participation": 1.0, "rounds": 1, "steps": options["rounds"] * options["steps"]}
+    return options | {"participation": 1.0}
 
 
 def _source(column: Column) -> str:

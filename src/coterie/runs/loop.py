@@ -59,6 +59,10 @@ class Run:
     save_models: bool = True
     personalise: int = 0
     """Local epochs of every client's own fine-tuning after the last round; 0 leaves it out."""
+    save_every_round: bool = False
+    """Checkpoint after every round and before the first, however fast they are."""
+    groups_now: Callable[[], Sequence[int] | None] | None = None
+    """The hidden groups in the end, in place of `groups`, where clients come and go."""
 
     @property
     def engine(self) -> Engine:
@@ -72,6 +76,8 @@ def execute(run: Run, folder: RunFolder | None = None, callbacks: Sequence[Callb
     checkpoint = folder.checkpoint() if folder else None
     if checkpoint is None:
         checkpoint = Checkpoint(0, method.start(server), {}, *server.ledger.read(), seconds=0.0)
+        if folder and run.save_every_round:
+            folder.save_checkpoint(checkpoint)
     else:
         run.engine.restore_client_states(checkpoint.client_states)
     history = History(folder.rewind_history(checkpoint.round) if folder else [])
@@ -85,6 +91,8 @@ def execute(run: Run, folder: RunFolder | None = None, callbacks: Sequence[Callb
     last_save = time.monotonic()
     for t in range(done + 1, server.rounds + 1):
         began = time.monotonic()
+        if refresh := getattr(run.engine, "refresh", None):
+            refresh()  # on a network clients come and go, but between rounds only
         state, info = method.round(state, t, server)
         sent_down, sent_up = server.ledger.read()
         down, up = down + sent_down, up + sent_up
@@ -105,7 +113,8 @@ def execute(run: Run, folder: RunFolder | None = None, callbacks: Sequence[Callb
         history.append(record)
         if folder:
             folder.append_history(record)
-            if t == server.rounds or time.monotonic() - last_save >= CHECKPOINT_SECONDS:
+            due = run.save_every_round or time.monotonic() - last_save >= CHECKPOINT_SECONDS
+            if due or t == server.rounds:
                 folder.save_checkpoint(Checkpoint(t, state, run.engine.client_states(), down, up, seconds))
                 last_save = time.monotonic()
         for callback in callbacks:
@@ -158,13 +167,14 @@ def _conclude(
     metrics.check_partition(assignment.members, server.clients)
     scores = metrics.score_clients(assignment, run.engine)
     clusters = [list(members) for members in assignment.members]
+    groups = run.groups_now() if run.groups_now else run.groups
     summary = run.labels | {
         "rounds": server.rounds,
         "clients": len(server.clients),
         "clusters": clusters,
         "accuracy": metrics.spread([score.accuracy for score in scores]),
         "loss": {"mean": metrics.mean([score.loss for score in scores])},
-        "ari": metrics.partition_score(clusters, server.clients, run.groups),
+        "ari": metrics.partition_score(clusters, server.clients, groups),
         "bytes": {"up": sent[1], "down": sent[0]},
         "seconds": round(seconds, 3),
     }
