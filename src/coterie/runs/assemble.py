@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from coterie import models
 from coterie.data.folders import federation_from_npz
 from coterie.data.scenarios import Defaults, find_scenario
 from coterie.engines import LocalEngine
+from coterie.engines.base import Engine
+from coterie.engines.ray import RayEngine
 from coterie.errors import ConfigError, RunError
 from coterie.federation import PARTS, Federation
 from coterie.losses import Loss
@@ -90,20 +93,23 @@ def assemble(
     model: Model | None = None,
     method: Method | None = None,
     loss: Loss | None = None,
+    defaults: Defaults | None = None,
+    engine_for: Callable[[Callable[[int], nn.Module]], Engine] | None = None,
 ) -> tuple[Run, dict[str, Any]]:
     """The run, and the config as used (every default filled in), which identifies it.
 
     Objects given in Python take the place of what the configuration would name. The method's options are checked
-    before any data is touched.
+    before any data is touched. Where the clients are elsewhere, `federation` only shows what their data looks like,
+    `defaults` are what goes with it, and `engine_for` makes the engine that reaches them from the architecture.
     """
     method = method or make_method(config.method)
     given = federation
-    federation, defaults = (given, Defaults()) if given else make_federation(config)
+    federation, defaults = (given, defaults or Defaults()) if given else make_federation(config)
     network: Model = model or config.model or defaults.model
     architecture = make_architecture(network, federation)
     rounds = config.rounds or defaults.rounds
     training = config.training(defaults.training)
-    engine = make_engine(config, federation, architecture, loss)
+    engine = engine_for(architecture) if engine_for else make_engine(config, federation, architecture, loss)
     server = Server(
         engine,
         make_schedule(config.lr_schedule, training, rounds),
@@ -156,7 +162,8 @@ def make_engine(
     config: RunConfig, federation: Federation, architecture: Callable[[int], nn.Module], loss: Loss | None = None
 ) -> LocalEngine:
     """The engine the configuration asks for."""
-    return LocalEngine(
+    make = LocalEngine if config.engine == "local" else partial(RayEngine, address=config.ray_address)
+    return make(
         federation,
         architecture,
         loss=loss,

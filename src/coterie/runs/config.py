@@ -13,7 +13,7 @@ from coterie.errors import ConfigError, did_you_mean
 from coterie.schedules import make_schedule
 from coterie.tasks import Training
 
-PLACE_KEYS = frozenset({"out", "data_dir", "workers", "quiet", "memory"})
+PLACE_KEYS = frozenset({"out", "data_dir", "workers", "quiet", "memory", "engine", "ray_address"})
 """Keys that say where and how fast a run runs, not what it computes: they may differ when a run is resumed."""
 
 
@@ -46,6 +46,10 @@ class RunConfig(BaseModel):
         "none", description="turn every vector by a secret of the clients before the server sees it"
     )
     workers: int | Literal["auto"] = Field("auto", description="worker processes, or 'auto'")
+    engine: Literal["local", "ray"] = Field("local", description="where clients run: on this machine, or on Ray")
+    ray_address: str | None = Field(
+        None, description="Ray cluster to join (default: RAY_ADDRESS, else one started here)"
+    )
     memory: str | None = Field(None, description="bound of the engine's working memory, e.g. 8GB")
     data_dir: str | None = Field(None, description="where data sets lie (default: COTERIE_DATA)")
     out: str | None = Field(None, description="folder for the results (default: a new one under runs/)")
@@ -95,6 +99,8 @@ def make_config(values: Mapping[str, Any], origin: str = "") -> RunConfig:
         raise ConfigError(f"{where}workers={config.workers}: expected 1 or more, or 'auto'")
     if config.scenario and config.data:
         raise ConfigError(f"{where}scenario={config.scenario!r} and data={config.data!r}: give one of the two")
+    if config.ray_address is not None and config.engine != "ray":
+        raise ConfigError(f"{where}ray_address={config.ray_address!r} goes with engine='ray', not {config.engine!r}")
     if config.memory is not None:
         memory_bytes(config.memory)
     make_schedule(config.lr_schedule, Training(), 1)  # so that a misspelt one fails before any data is touched

@@ -1,0 +1,210 @@
+"""The engine on a Ray cluster: one actor for each processor, on a cluster the user has or on one started here."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import os
+import re
+import socket
+import sys
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Literal
+
+from torch import nn
+
+from coterie.engines.actors import ActorPool
+from coterie.engines.local import LocalEngine, Privacy, _in_sequence, available_cores, block_width, make_bench
+from coterie.engines.shards import SHARD_BYTES, client_bytes
+from coterie.errors import ConfigError
+from coterie.federation import Client, Federation, Split
+from coterie.losses import Loss, default_loss
+from coterie.privacy import Mask, MaskedBench
+from coterie.tasks import Due, Order, Share, Workbench
+
+REACH_SECONDS = 5.0
+"""How long to wait for a cluster to answer at its address."""
+KEPT_BYTES = 2**26
+"""The least that an actor keeps of the clients' data."""
+
+FILE_MODULE = "coterie_model_"
+"""How the names of modules begin that were made from a user's file."""
+
+_guests = 0
+"""Engines that use the Ray which the first of them started or joined; the last one leaves it."""
+
+
+class RayEngine(LocalEngine):
+    """Runs the clients of a federation in the actors of a Ray cluster, with the very results of `LocalEngine`.
+
+    `address` is a cluster's (`host:port`, `ray://…` or "auto"), else that in RAY_ADDRESS; without either, Ray is
+    started on this machine and ended by `close`. A Ray that this process already uses is used as it is. `workers` is
+    the number of actors ("auto": one for each processor of the cluster). Every actor keeps its share of the clients'
+    data and as much again, within `memory_bytes`, and fetches other shards of `shard_bytes` when it needs them.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        architecture: Callable[[int], nn.Module],
+        *,
+        address: str | None = None,
+        loss: Loss | None = None,
+        workers: int | Literal["auto"] = "auto",
+        memory_bytes: int | None = None,
+        precision: str = "float32",
+        privacy: Privacy = "none",
+        secret: int = 0,
+        shard_bytes: int = SHARD_BYTES,
+    ) -> None:
+        super().__init__(
+            federation,
+            architecture,
+            loss=loss,
+            workers=workers,
+            memory_bytes=memory_bytes,
+            precision=precision,
+            privacy=privacy,
+            secret=secret,
+        )
+        self.shard_bytes = shard_bytes
+        self._ray = find_ray()
+        module, loss = architecture(0), loss or default_loss(federation.regression)
+        _send_by_value(self._ray, module, loss)
+        self._recipe = partial(travelling_bench, module, loss, _sample(federation), precision, self._mask)
+        self._actors: ActorPool | None = None
+        joined = join(self._ray, address, available_cores() if workers == "auto" else workers)
+        self._leave = weakref.finalize(self, leave, self._ray) if joined else None
+
+    def _pool_for(self, orders: Sequence[Order], blocks: int) -> None:
+        """No worker processes: the work that `LocalEngine` would do here is done by actors."""
+        return
+
+    def _run_here(self, blocks: Sequence[Sequence[Order]], bills: Sequence[Sequence[Due]] | None) -> Iterator[Share]:
+        busy = self._actors is not None and self._actors.busy
+        if not blocks or busy or _in_sequence([order for block in blocks for order in block]):
+            return super()._run_here(blocks, bills)
+        if self._actors is None:
+            self._actors = self._start_actors()
+        return self._actors.run(blocks, bills)
+
+    def _start_actors(self) -> ActorPool:
+        processors = int(self._ray.cluster_resources().get("CPU", 0))
+        if processors == 0:
+            raise ConfigError("the Ray cluster has no processors (CPU=0): add a machine to it")
+        count = processors if self.workers == "auto" else min(self.workers, processors)
+        machines = sum(node["Alive"] and node["Resources"].get("CPU", 0) >= 1 for node in self._ray.nodes())
+        here = -(-count // max(machines, 1))  # actors on one machine
+        data = sum(map(client_bytes, self.federation))
+        kept = max(KEPT_BYTES, 2 * data // count)
+        slots = 2 * count + 1
+        if self.memory_bytes is not None:
+            kept = min(kept, self.memory_bytes // 4 // here)
+            block = block_width(10**9, self.layout.size, self.batched) * self.layout.size * self.dtype.itemsize
+            slots = max(count, min(slots, self.memory_bytes // 4 // max(block, 1)))
+        return ActorPool(
+            self._ray,
+            count,
+            self.sites,
+            partial(self._recipe, self._grams // here),
+            self.bench,
+            slots=slots,
+            shard_bytes=self.shard_bytes,
+            kept_bytes=kept,
+        )
+
+    def close(self) -> None:
+        """End the actors, and leave the cluster or, if it was started here, end it."""
+        if self._actors is not None:
+            self._actors.close()
+            self._actors = None
+        if self._leave is not None:
+            self._leave()
+        super().close()
+
+
+def travelling_bench(
+    module: nn.Module, loss: Loss, sample: Federation, precision: str, mask: Mask | None, gram_bytes: int
+) -> Workbench:
+    """The workbench for the module, from parts that can be sent to another machine."""
+    bench = make_bench(module, loss, sample, precision, gram_bytes)
+    return bench if mask is None else MaskedBench(bench, mask)
+
+
+def _sample(federation: Federation) -> Federation:
+    """A federation of one sample, which shows what the data looks like and weighs nothing."""
+    first = federation.clients[0].train
+    # Copies, because a view would take all the memory that it looks at along.
+    one, none = Split(first.x[:1].clone(), first.y[:1].clone()), Split(first.x[:0].clone(), first.y[:0].clone())
+    return Federation([Client("sample", one, none, none)], federation.classes or None)
+
+
+def _send_by_value(ray: Any, module: nn.Module, loss: Loss) -> None:
+    """Let code from a user's file travel itself: no other machine could import it by name."""
+    names = {type(part).__module__ for part in module.modules()} | {getattr(loss, "__module__", "")}
+    for name in names:
+        if name.startswith(FILE_MODULE):
+            ray.cloudpickle.register_pickle_by_value(sys.modules[name])
+
+
+def find_ray() -> Any:
+    """The module ray, which is not a part of Coterie's own installation."""
+    try:
+        return importlib.import_module("ray")
+    except ModuleNotFoundError as problem:
+        raise ConfigError("engine='ray' needs Ray, which is not installed: pip install \"coterie[ray]\"") from problem
+
+
+def join(ray: Any, address: str | None, processors: int) -> bool:
+    """Join the cluster at the address, or start one here; False where the process is in one without our doing."""
+    global _guests
+    address = address or os.environ.get("RAY_ADDRESS") or "local"
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address == "local":
+        options |= {"num_cpus": processors, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
+    else:
+        _reach(ray, address)
+    if ray.is_initialized() and not _guests:
+        return False
+    if not ray.is_initialized():
+        # The processes that are started here read this, and cannot be told in another way.
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # of Ray's own plans for graphics processors
+                ray.init(address=address, **options)
+        except (ConnectionError, RuntimeError, ValueError, OSError) as problem:
+            reason = " ".join(str(problem).split())
+            raise ConfigError(f"ray_address={address!r}: Ray cannot be joined there ({reason})") from problem
+    _guests += 1
+    return True
+
+
+def leave(ray: Any) -> None:
+    """Take one engine's leave; the last one leaves the cluster, which ends if it was started here."""
+    global _guests
+    _guests -= 1
+    if _guests == 0:
+        ray.shutdown()
+
+
+def _reach(ray: Any, address: str) -> None:
+    """Look whether anybody listens at the address, since Ray itself would try for minutes and then say much."""
+    if address == "auto" or ("://" in address and not address.startswith("ray://")):
+        return
+    match = re.fullmatch(r"(ray://)?\[?([^/\[\]]+?)\]?:(\d{1,5})", address)
+    if match is None:
+        raise ConfigError(f"ray_address={address!r}: expected host:port, ray://host:port or 'auto'")
+    scheme, host, port = match.groups()
+    if not scheme and host in ("localhost", "127.0.0.1", "::1"):
+        host = ray.util.get_node_ip_address()  # which Ray puts in its place
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_SECONDS).close()
+    except (OSError, OverflowError) as problem:
+        raise ConfigError(
+            f"ray_address={address!r}: nobody answers at {host}:{port} ({problem}): start Ray there with 'ray start', "
+            "or leave the address out to use this machine alone"
+        ) from problem

@@ -1,0 +1,223 @@
+"""Ray actors on a real cluster of two nodes: the bits of the local engine, whatever happens to an actor."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from torch import nn
+
+from coterie.engines import LocalEngine
+from coterie.engines.crates import Crate, boxed, unboxed
+from coterie.engines.hands import Errand, Hand
+from coterie.engines.ray import RayEngine
+from coterie.engines.shards import boxed_shard
+from coterie.errors import ConfigError, RunError
+from coterie.methods.server import Ledger
+from coterie.models import build
+from coterie.runs.assemble import assemble, make_federation
+from coterie.runs.config import make_config
+from coterie.runs.loop import execute
+from coterie.tasks import Evaluate, Order, Reply, Train, Training
+
+ray = pytest.importorskip("ray")
+
+DIGITS, _ = make_federation(make_config({"scenario": "digits-permuted", "clients": 30, "samples": 40}))
+SHARD_BYTES = 3 * 40 * 65 * 4
+"""Room for two or three clients, so that blocks and shards do not end at the same clients."""
+
+
+def perceptron(seed: int) -> nn.Module:
+    return build("mlp:hidden=16", DIGITS.input_shape, DIGITS.classes, seed)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _own_folder() -> Iterator[None]:
+    """Sockets and logs in a folder of these tests' own: no other Ray on the machine finds this one, nor it another."""
+    folder = tempfile.mkdtemp(prefix="ray")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_TMPDIR", folder)
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.delenv("RAY_ADDRESS", raising=False)
+        yield
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def engine() -> Iterator[RayEngine]:
+    from ray.cluster_utils import Cluster
+
+    # Not 127.0.0.1, for which Ray would put an address that can be reached from outside.
+    node: dict[str, Any] = {"num_cpus": 1, "object_store_memory": 100 * 2**20, "node_ip_address": "127.0.0.2"}
+    cluster = Cluster(initialize_head=True, head_node_args=node | {"include_dashboard": False})
+    try:
+        cluster.add_node(**node)
+        made = RayEngine(DIGITS, perceptron, address=cluster.address, shard_bytes=SHARD_BYTES)
+        yield made
+        made.close()
+        assert not ray.is_initialized()
+    finally:
+        cluster.shutdown()  # type: ignore[no-untyped-call]
+
+
+def training_orders(engine: LocalEngine, steps: int) -> list[Order]:
+    model, training = engine.initial_model(0), Training(steps=steps, batch_size=8)
+    return [Order(c, Train(model, training, i)) for i, c in enumerate(engine.clients)]
+
+
+def replies_of(engine: LocalEngine, orders: Sequence[Order]) -> list[Reply]:
+    return [reply for block in engine.run(orders) for reply in block]
+
+
+def bits(replies: Sequence[Reply]) -> list[Any]:
+    return [
+        (r.client, r.samples, repr(r.values), r.group, r.up, b"" if r.vector is None else r.vector.numpy().tobytes())
+        for r in replies
+    ]
+
+
+def outcome(engine: LocalEngine, method: str, **options: Any) -> tuple[Any, ...]:
+    """Everything that three rounds of a method leave, in bytes."""
+    engine.restore_client_states({})
+    given = {"method": method, "model": "mlp:hidden=16", "rounds": 3, "seed": 5, "workers": 1} | options
+    run, _ = assemble(make_config(given), federation=DIGITS)
+    server = replace(run.server, engine=engine, ledger=Ledger())
+    result = execute(replace(run, server=server))
+    states = {c: state["private"].numpy().tobytes() for c, state in engine.client_states().items()}
+    history = [{key: value for key, value in line.items() if key != "seconds"} for line in result.history]
+    return [m.numpy().tobytes() for m in result.models], result.clusters, repr(history), states
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("fedavg", {"participation": 0.6}), ("fedper", {}), ("ifca:k=3", {"batch_size": "full"})]
+)
+def test_methods_give_the_bits_of_the_local_engine(engine: RayEngine, method: str, options: dict[str, Any]) -> None:
+    expected = outcome(LocalEngine(DIGITS, perceptron), method, **options)
+    assert outcome(engine, method, **options) == expected
+    assert bool(expected[3]) == (method == "fedper")
+    assert engine._actors is not None
+
+    def where(_: Hand) -> str:
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+    nodes = {ray.get(actor.handle.__ray_call__.remote(where)) for actor in engine._actors._actors}
+    assert len(nodes) == 2, "there is an actor on each node"
+
+
+def test_a_killed_actor_changes_nothing(engine: RayEngine) -> None:
+    orders = training_orders(engine, steps=1000) * 2
+    expected = bits(replies_of(LocalEngine(DIGITS, perceptron), orders))
+    replies_of(engine, training_orders(engine, 1))
+    assert engine._actors is not None
+    pool = engine._actors
+    pids = {actor.handle: ray.get(actor.handle.pid.remote()) for actor in pool._actors}
+    replies = []
+    for number, block in enumerate(engine.run(orders)):
+        replies += block
+        if number == 0:
+            victim = max(pool._actors, key=lambda actor: len(actor.blocks))
+            assert victim.blocks
+            os.kill(pids[victim.handle], signal.SIGKILL)
+    assert bits(replies) == expected
+    assert victim not in pool._actors
+    assert bits(replies_of(engine, orders)) == expected
+
+
+def test_a_block_that_every_actor_dies_of_ends_the_run(engine: RayEngine) -> None:
+    """The first block takes for ever; whoever has it is killed."""
+    model = engine.initial_model(0)
+    orders = [Order(engine.clients[0], Train(model, Training(steps=10**9, batch_size=None), 0))]
+    over = threading.Event()
+
+    def murder() -> None:
+        while not over.is_set():
+            for actor in engine._actors._actors if engine._actors else []:
+                if actor.blocks:
+                    ray.kill(actor.handle)
+            time.sleep(0.05)
+
+    murderer = threading.Thread(target=murder)
+    replies_of(engine, training_orders(engine, 1))
+    murderer.start()
+    try:
+        with pytest.raises(RunError, match="3 Ray actors died on the block of client"):
+            replies_of(engine, orders)
+    finally:
+        over.set()
+        murderer.join()
+    assert len(replies_of(engine, training_orders(engine, 1))) == len(DIGITS)
+
+
+@dataclass(frozen=True)
+class Unheard(Evaluate):
+    """A task of a module that no actor can import."""
+
+    def perform(self, tasks: Any, sites: Any, bench: Any) -> list[Reply]:
+        if self.part == "validation":
+            raise ZeroDivisionError("a task of the user's own")
+        return super().perform(tasks, sites, bench)
+
+
+def test_what_an_actor_cannot_do_is_done_here_where_its_error_shows(engine: RayEngine) -> None:
+    models = engine.initial_model(0)[None]
+    client = engine.clients[0]
+    with pytest.warns(UserWarning, match="done here"):
+        here = replies_of(engine, [Order(client, Unheard(models))])
+    assert bits(here) == bits(replies_of(engine, [Order(client, Evaluate(models))]))
+    with pytest.raises(ZeroDivisionError, match="of the user's own"):
+        replies_of(engine, [Order(client, Unheard(models, "validation"))])
+
+
+def test_a_run_given_up_and_a_run_inside_a_run(engine: RayEngine) -> None:
+    orders = training_orders(engine, steps=5)
+    expected = bits(replies_of(LocalEngine(DIGITS, perceptron), orders))
+    run = engine.run(orders)
+    next(run)
+    assert bits(replies_of(engine, orders)) == expected
+    del run
+    assert bits(replies_of(engine, orders)) == expected
+
+
+def test_a_hand_keeps_what_came_first_within_its_budget(engine: RayEngine) -> None:
+    """The class of the actors, here in this process, with shards from the real object store."""
+    local = LocalEngine(DIGITS, perceptron)
+    clients = DIGITS.clients[:3]
+    shards = {i: ray.put(boxed_shard([c])) for i, c in enumerate(clients)}
+    size = sum(t.numel() * t.element_size() for s in (clients[0].train, clients[0].validation, clients[0].test)
+               for t in (s.x, s.y))  # fmt: skip
+    hand = Hand(lambda: local.bench, 2 * size)
+    for i in (0, 1, 2, 1):
+        order = Order(clients[i].id, Train(local.initial_model(0), Training(steps=3), i))
+        data, memory = boxed(([order], {}, None))
+        packed, tensors, held = hand.do(Errand(1, data, memory, {i: shards[i]}), Crate().seal())
+        assert held == ([0] if i == 0 else [0, 1])
+        assert bits(unboxed(packed, tensors)[0].replies) == bits(replies_of(local, [order]))
+
+
+def test_a_cluster_that_is_not_there_costs_one_line(engine: RayEngine) -> None:
+    for address, hint in (("127.0.0.1:1", "nobody answers"), ("nowhere", "expected host:port")):
+        with pytest.raises(ConfigError, match=hint) as caught:
+            RayEngine(DIGITS, perceptron, address=address)
+        assert "\n" not in str(caught.value)
+        assert address in str(caught.value)
+
+
+def test_options_that_do_not_fit_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ConfigError, match="goes with engine='ray'"):
+        make_config({"ray_address": "auto"})
+    with pytest.raises(ConfigError, match="workers=0"):
+        RayEngine(DIGITS, perceptron, workers=0)
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(ConfigError, match=r'pip install "coterie\[ray\]"'):
+        RayEngine(DIGITS, perceptron)
