@@ -7,13 +7,17 @@ DEV_STAMP = $(VENV)/.installed-dev
 # Silence progress and version notices; the pinned torch is a CPU build where the index has one.
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test lint format docs clean
+.PHONY: demo test test-flower lint format clean
 
 demo: $(STAMP)
 	$(BIN)/coterie run
 
 test: $(DEV_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered
+
+# A real SuperLink with its SuperNodes on this machine; apart from `test` because it takes minutes.
+test-flower: $(DEV_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --override-ini="addopts=--strict-markers -p no:cacheprovider" tests/network
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff format --check .

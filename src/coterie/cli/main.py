@@ -8,7 +8,9 @@ import traceback
 import click
 
 from coterie import __version__
+from coterie.cli.bench_command import bench
 from coterie.cli.data_commands import data, scenarios
+from coterie.cli.deploy_commands import deploy
 from coterie.cli.encoder_commands import encoder
 from coterie.cli.heterogeneity_commands import heterogeneity
 from coterie.cli.recipe_commands import reproduce
@@ -50,10 +52,12 @@ for command in (
     encoder,
     heterogeneity,
     reproduce,
+    bench,
     tree,
     assign,
     diagnose,
     serve,
+    deploy,
 ):
     app.add_command(command)
 

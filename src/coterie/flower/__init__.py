@@ -1,0 +1,51 @@
+"""Coterie on Flower: the same methods over a real network, or inside an app that already runs on Flower.
+
+Nothing that is started here reports to anybody: Flower's telemetry and its look for updates are switched off, unless
+the environment says otherwise.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+from coterie.errors import ConfigError
+
+for _switch, _value in {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}.items():
+    os.environ.setdefault(_switch, _value)
+
+if find_spec("flwr") is None:
+    raise ConfigError('coterie.flower needs Flower, which is not installed: pip install "coterie[flower]"')
+
+if TYPE_CHECKING:
+    from coterie.flower.client import client_app
+    from coterie.flower.engine import FlowerEngine
+    from coterie.flower.inprocess import InProcessGrid
+    from coterie.flower.server import server_app
+    from coterie.flower.strategies import CFL, FedCUAU, FedSEM, OneShot
+
+__all__ = ["CFL", "FedCUAU", "FedSEM", "FlowerEngine", "InProcessGrid", "OneShot", "client_app", "server_app"]
+
+_MODULES = {
+    "client_app": "client",
+    "server_app": "server",
+    "FlowerEngine": "engine",
+    "InProcessGrid": "inprocess",
+    "CFL": "strategies",
+    "FedSEM": "strategies",
+    "OneShot": "strategies",
+    "FedCUAU": "strategies",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a part when it is first asked for: a client need not load what only a server uses."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

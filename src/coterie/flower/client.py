@@ -1,0 +1,274 @@
+"""A ready ClientApp: it tells who it is, does every task that Coterie's methods ask for, and keeps its data.
+
+A SuperNode says which client it is in its node-config: `client` (a stable name of its own) or `partition-id` (a place
+in the federation). Other keys: `data` (an .npz file, or a folder with one a client), `secret-file` (what the clients
+share and the server must not know), `state-dir` (where private layers outlive a restart of the node or of the run).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, MutableMapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from torch import Tensor, nn
+
+from coterie.data.folders import client_from_npz
+from coterie.data.scenarios import Defaults, find_scenario
+from coterie.engines.feedforward import GRAM_BYTES
+from coterie.engines.local import PRECISIONS, make_bench
+from coterie.errors import ConfigError, CoterieError, did_you_mean
+from coterie.federation import PARTS, Client, Federation
+from coterie.flower.wire import layout_mark, open_array, pack_array, pack_refusal, pack_reply, unpack_task
+from coterie.losses import Loss, default_loss
+from coterie.privacy import Mask, MaskedBench
+from coterie.randomness import derive
+from coterie.runs.assemble import Model, make_architecture
+from coterie.snapshot import load_snapshot, save_snapshot
+from coterie.tasks import Reply, Workbench, Worksite
+
+Source = Client | Federation | str | Path
+Data = Source | Callable[[Context], Source] | None
+STATE = "coterie"
+"""The record of Context.state that holds what a client keeps between rounds."""
+
+
+def client_app(
+    model: Model | None = None,
+    data: Data = None,
+    loss: Loss | None = None,
+    name: str | None = None,
+    secret: int | str | None = None,
+) -> ClientApp:
+    """A ClientApp that does every task of Coterie's methods on one client's data.
+
+    `model` is a known name, a module or a callable, the same as the server's (None: what the run's configuration
+    names). `data` is a `Client`, a `Federation` of which the node-config chooses one, the path of an .npz file or of a
+    folder with one a client, a function of Flower's Context that gives any of these, or None: the path in the
+    node-config. The client is known to the server by the node-config's `client`, else by `name`, else by its own id.
+    With a `secret` every vector is turned before the server sees it.
+    """
+    desk = Desk(model, data, loss, name, secret)
+    app = ClientApp()
+    for action in (desk.describe, desk.coterie, desk.initial):
+        app.query(action.__name__)(_answering(action))
+    return app
+
+
+def _answering(action: Callable[[RecordDict, Context], RecordDict]) -> Callable[[Message, Context], Message]:
+    """The action as a handler of messages; an error made on purpose goes back as a refusal in words."""
+
+    def handle(message: Message, context: Context) -> Message:
+        try:
+            answer = action(message.content, context)
+        except CoterieError as problem:
+            answer = pack_refusal(str(problem))
+        return Message(answer, reply_to=message)
+
+    return handle
+
+
+class Desk:
+    """What a client does with the messages it gets. What is costly to make is kept for the next message."""
+
+    def __init__(
+        self, model: Model | None, data: Data, loss: Loss | None, name: str | None, secret: int | str | None
+    ) -> None:
+        self.model, self.data, self.loss, self.name, self.secret = model, data, loss, name, secret
+        self._sources: dict[Any, Source] = {}
+        self._benches: dict[tuple[Any, ...], tuple[Workbench, Callable[[int], Tensor]]] = {}
+
+    def describe(self, records: RecordDict, context: Context) -> RecordDict:
+        """Who this client is and what kind of data it has; never the data."""
+        client, classes = self._client(context)
+        train = client.train
+        told: dict[str, Any] = {part: len(client.part(part)) for part in PARTS} | {
+            "client": client.id,
+            "shape": list(train.x.shape[1:]),
+            "dtype": str(train.x.dtype).removeprefix("torch."),
+            "target_shape": list(train.y.shape[1:]),
+            "target_dtype": str(train.y.dtype).removeprefix("torch."),
+            "classes": Federation([client], classes).classes,
+        }
+        if client.group is not None and setting(context.run_config, "trial_groups", False) is True:
+            told["group"] = client.group
+        return RecordDict({"client": ConfigRecord(told)})
+
+    def coterie(self, records: RecordDict, context: Context) -> RecordDict:
+        """Do one task."""
+        client, header = self._client(context)[0], _header(records)
+        bench, draw = self._bench(client, header, context)
+        task = unpack_task(records, draw)
+        file = self._state_file(client.id, str(header.get("run", "")), context)
+        state = _kept(context, file)
+        before = dict(state)
+        reply = task.perform([task], [Worksite(client, state)], bench)[0]
+        if state.keys() != before.keys() or any(state[key] is not before[key] for key in state):
+            _keep(context, file, state)
+        return pack_reply(reply)
+
+    def initial(self, records: RecordDict, context: Context) -> RecordDict:
+        """A turned initial model, drawn from the server's seed and the clients' secret.
+
+        From the seed alone the server could draw it too, and read the turn off the two.
+        """
+        client, header = self._client(context)[0], _header(records)
+        _, draw = self._bench(client, header, context)
+        return pack_reply(Reply(client.id, len(client.train), draw(int(str(header["seed"])))))
+
+    def _client(self, context: Context) -> tuple[Client, int | None]:
+        """This node's client under the id it goes by, and the number of classes where that is known."""
+        # Two trials in one process may give one node id to different clients.
+        key = (context.node_id, *sorted(context.node_config.items()))
+        if key not in self._sources:
+            self._sources[key] = _chosen(self._source(context), context)
+        found = self._sources[key]
+        named = context.node_config.get("client", self.name)
+        if isinstance(found, Federation):
+            client, classes = found.clients[0], found.classes or None
+        else:
+            assert isinstance(found, Client)
+            client, classes = found, None
+        return (client if named is None else replace(client, id=str(named))), classes
+
+    def _source(self, context: Context) -> Source:
+        source = self.data(context) if callable(self.data) else self.data
+        if source is None:
+            given = context.node_config.get("data")
+            if given is None:
+                raise ConfigError('this node has no data: give data= to client_app or data="…" in the node-config')
+            source = str(given)
+        return source
+
+    def _bench(
+        self, client: Client, header: ConfigRecord, context: Context
+    ) -> tuple[Workbench, Callable[[int], Tensor]]:
+        """The workbench for the server's model, and the function that draws an initial one from a seed."""
+        precision = str(setting(context.run_config, "precision", "float32"))
+        if precision not in PRECISIONS:
+            raise ConfigError(f"precision={precision!r}: {did_you_mean(precision, PRECISIONS)}")
+        secret, privacy = self._secret(context)
+        model = self.model or named_model(context.run_config)
+        x, y = client.train.x, client.train.y
+        classes = int(str(header["classes"]))
+        key = (model, classes, x.shape[1:], x.dtype, y.shape[1:], y.dtype, precision, secret, privacy)
+        if key not in self._benches:
+            federation = Federation([client], classes or None)
+            architecture = make_architecture(model, federation)
+            loss = self.loss or default_loss(federation.regression)
+            bench = make_bench(architecture(0), loss, federation, precision, GRAM_BYTES)
+            self._benches[key] = _turned(bench, architecture, secret, privacy)
+        bench, draw = self._benches[key]
+        if layout_mark(bench.layout) != header["layout"]:
+            raise ConfigError(
+                f"client {client.id!r} has another model than the server, or another privacy: its own has "
+                f"{bench.layout.size} numbers in {len(bench.layout.layers)} layers: give both the same"
+            )
+        return bench, draw
+
+    def _secret(self, context: Context) -> tuple[int | None, str]:
+        """What the clients share, as a number, and how vectors are turned with it."""
+        given = context.node_config.get("secret", self.secret)
+        if (file := context.node_config.get("secret-file")) is not None:
+            try:
+                given = Path(str(file)).read_text(encoding="utf-8").strip()
+            except (OSError, UnicodeDecodeError) as problem:
+                raise ConfigError(f"{file}: the clients' secret cannot be read ({problem})") from problem
+        privacy = str(setting(context.run_config, "privacy", "none" if given is None else "permutation"))
+        if (given is None) != (privacy == "none"):
+            held = "no secret" if given is None else "a secret"
+            raise ConfigError(f"privacy={privacy!r}, and this client holds {held}: give all clients one, or none")
+        number = None if given is None else int.from_bytes(hashlib.blake2b(str(given).encode(), digest_size=8).digest())
+        return number, privacy
+
+    def _state_file(self, client: str, run: str, context: Context) -> Path | None:
+        folder = context.node_config.get("state-dir")
+        if folder is None:
+            return None
+        name = hashlib.blake2b(f"{len(run)}/{run}/{client}".encode(), digest_size=12).hexdigest()
+        return Path(str(folder)) / f"{name}.safetensors"
+
+
+def setting(config: MutableMapping[str, Any] | dict[str, Any], key: str, default: Any) -> Any:
+    """A value of Flower's run configuration, whether spelt with hyphens or underscores; an empty text is none."""
+    value = config.get(key, config.get(key.replace("_", "-"), ""))
+    return default if value == "" else value
+
+
+def named_model(config: MutableMapping[str, Any] | dict[str, Any]) -> str:
+    """The model that a run configuration names, or its scenario's."""
+    if name := setting(config, "model", None):
+        return str(name)
+    return defaults_of(setting(config, "scenario", None)).model
+
+
+def defaults_of(scenario: str | None) -> Defaults:
+    """What goes with a scenario where the configuration says nothing else; without one, the general defaults."""
+    return find_scenario(str(scenario)).defaults if scenario else Defaults()
+
+
+def _header(records: RecordDict) -> ConfigRecord:
+    header = records.get("task")
+    if not isinstance(header, ConfigRecord) or not {"classes", "layout"} <= set(header):
+        raise ConfigError("this message holds no task: use the same version of coterie everywhere")
+    return header
+
+
+def _chosen(source: Source, context: Context) -> Source:
+    """The client, or the federation of one client, that the node-config chooses."""
+    node = context.node_config
+    if isinstance(source, str | Path):
+        path = Path(source)
+        if path.is_dir():
+            if "client" not in node:
+                raise ConfigError(
+                    f'{path} is a folder: say whose file in it is this node\'s, client="…" in the node-config'
+                )
+            path = path / f"{node['client']}.npz"
+        return client_from_npz(path)
+    if isinstance(source, Client):
+        return source
+    if "client" in node:
+        named = str(node["client"])
+        if named not in source.ids:
+            raise ConfigError(f"client={named!r} in the node-config: {did_you_mean(named, source.ids)}")
+        return source.subset([named])
+    place = node.get("partition-id")
+    if place is None and len(source) == 1:
+        return source
+    if not isinstance(place, int) or not 0 <= place < len(source):
+        raise ConfigError(
+            f'partition-id={place!r} in the node-config: expected a number from 0 to {len(source) - 1}, or client="…"'
+        )
+    return source.subset([source.ids[place]])
+
+
+def _turned(
+    bench: Workbench, architecture: Callable[[int], nn.Module], secret: int | None, privacy: str
+) -> tuple[Workbench, Callable[[int], Tensor]]:
+    """The bench and the draw of initial models, both turned where the clients have a secret."""
+    layout = bench.layout
+    if secret is None:
+        return bench, lambda seed: layout.read(architecture(seed))
+    mask = Mask.from_secret(secret, layout, signed=privacy == "signed-permutation")
+    return MaskedBench(bench, mask), lambda seed: mask.hide(layout.read(architecture(derive(secret, "model", seed))))
+
+
+def _kept(context: Context, file: Path | None) -> dict[str, Tensor]:
+    """What this client kept from earlier rounds."""
+    record = context.state.get(STATE)
+    if isinstance(record, ArrayRecord):
+        return {name: open_array(array) for name, array in record.items()}
+    kept: dict[str, Tensor] = load_snapshot(file) if file is not None and file.exists() else {}
+    return kept
+
+
+def _keep(context: Context, file: Path | None, state: dict[str, Tensor]) -> None:
+    context.state[STATE] = ArrayRecord({name: pack_array(tensor) for name, tensor in state.items()})
+    if file is not None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        save_snapshot(state, file)

@@ -1,0 +1,322 @@
+"""Write a Flower app from a run's configuration: the app's folder, a file of data for each client, the commands."""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from coterie import __version__, models
+from coterie.data.scenarios import Defaults
+from coterie.errors import ConfigError
+from coterie.federation import PARTS, Client, Federation
+from coterie.flower.local import CONNECTION, SWITCHES, node_config
+from coterie.methods import make_method
+from coterie.runs.assemble import make_architecture, make_federation
+from coterie.runs.config import RunConfig
+from coterie.schedules import make_schedule
+from coterie.snapshot import write_atomically
+
+AT_THE_NODES = frozenset({"data", "clients", "samples", "groups"})
+"""Keys that say which data there is: on a network the nodes have it, the server need not know."""
+NETWORK_DEFAULTS = {"min-replies": 0.5, "timeout": 600.0, "wait": 600.0, "poll": 1.0}
+"""What the server does when nodes fail (`flower.server.NetworkConfig`), written out so that a run can change it."""
+LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+FIRST_NODE_PORT = 9094
+"""Where a SuperNode talks to its own ClientApp, on its own loopback; nodes on one machine count up from it."""
+
+SERVER_APP = '''"""The server: it waits for the nodes, trains with them, and keeps the folder `out` up to date."""
+
+from coterie.flower import server_app
+
+app = server_app()
+'''
+
+CLIENT_APP = '''"""A node: it does what the server asks for on data of its own, which never leaves it."""
+
+from pathlib import Path
+
+from coterie.data.folders import client_from_npz
+from coterie.flower import client_app
+
+
+def own_data(context):
+    """The client in the file that this node's --node-config names. Data that lies elsewhere can be read here."""
+    return client_from_npz(Path(context.node_config["data"]), seed=context.run_config["seed"])
+
+
+app = client_app(data=own_data)
+'''
+
+
+@dataclass(frozen=True)
+class NodePlan:
+    """A node to be: the client's name, and on the node's own disk the file of its data and what it keeps or shares."""
+
+    client: str
+    data: Path
+    state: Path
+    secret: Path | None = None
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What the SuperNode is told in its --node-config."""
+        told = {"client": self.client, "data": str(self.data), "state-dir": str(self.state)}
+        return told | ({"secret-file": str(self.secret)} if self.secret else {})
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The files of a deployment under `root`; only `app` is sent to the nodes."""
+
+    root: Path
+    nodes: tuple[NodePlan, ...]
+    settings: Mapping[str, Any]
+    """The run's configuration as the app has it."""
+
+    @property
+    def app(self) -> Path:
+        """The Flower app."""
+        return self.root / "app"
+
+    @property
+    def run(self) -> Path:
+        """The run's folder, on the server."""
+        return self.root / "run"
+
+    @property
+    def keys(self) -> Path:
+        """Certificates and keys."""
+        return self.root / "keys"
+
+    @property
+    def state(self) -> Path:
+        """What Flower itself keeps in a trial on one machine."""
+        return self.root / "flower"
+
+
+def plan(config: RunConfig) -> tuple[Federation | None, Defaults, dict[str, Any]]:
+    """The federation (None: the nodes bring their own), its defaults, and the app's settings, all checked.
+
+    The server has no scenario to take defaults from, so every setting is written out.
+    """
+    make_method(config.method)
+    federation, defaults = make_federation(config) if config.scenario or config.data else (None, Defaults())
+    network = config.model or defaults.model
+    if federation is not None:
+        make_architecture(network, federation)
+    elif ":" not in network or "=" in network:
+        known = {spec.name for spec in models.list_models()}
+        if network.partition(":")[0] not in known:
+            models.build(network, (1,), 2, 0)  # says what is known
+    training, rounds = config.training(defaults.training), config.rounds or defaults.rounds
+    make_schedule(config.lr_schedule, training, rounds)
+    settings = {key: value for key, value in config.identity().items() if key not in AT_THE_NODES} | {
+        "model": network,
+        "rounds": rounds,
+        "lr": training.lr,
+        "epochs": None if training.steps else training.epochs,
+        "steps": training.steps,
+        "batch_size": training.batch_size or "full",
+        "momentum": training.momentum,
+        "weight_decay": training.weight_decay,
+    }
+    return federation, defaults, {key: value for key, value in settings.items() if value is not None}
+
+
+def write_deployment(
+    root: Path, config: RunConfig, *, nodes: int | None = None, address: str = "127.0.0.1:8000", secure: bool = False
+) -> Deployment:
+    """Write the app, the clients' data and the commands to `root`, or find there what the same call has written.
+
+    `nodes` is how many must be there before the first round: all clients, if there is a scenario or a folder of data.
+    A folder with anything else in it is refused.
+    """
+    root = root.absolute()
+    federation, _, settings = plan(config)
+    planned = tuple(_planned(root, config, federation)) if federation is not None else ()
+    least = nodes or len(planned) or 2
+    if planned and least > len(planned):
+        raise ConfigError(f"nodes={least}, but there are {len(planned)} clients: wait for so many at most")
+    settings |= {"out": str(root / "run"), "min-nodes": least} | NETWORK_DEFAULTS
+    if federation is not None and federation.classes:
+        settings["classes"] = federation.classes
+    if config.scenario:
+        settings["trial-groups"] = True  # a made federation has no secrets, and its groups are a metric
+    deployment = Deployment(root, planned, settings)
+    project = project_file(settings, extras(config.method))
+    _claim(root, project)
+    if federation is not None and not config.data:
+        for node, client in zip(planned, federation, strict=True):
+            write_client(client, node.data)
+    if config.privacy != "none":
+        write_secret(root / "keys" / "secret")
+    deployment.app.mkdir(exist_ok=True)
+    files = {
+        deployment.app / "server_app.py": SERVER_APP,
+        deployment.app / "client_app.py": CLIENT_APP,
+        root / "README.md": instructions(deployment, address, secure),
+        deployment.app / "pyproject.toml": project,
+    }
+    for path, text in files.items():
+        write_atomically(path, text.encode())
+    return deployment
+
+
+def _planned(root: Path, config: RunConfig, federation: Federation) -> Iterator[NodePlan]:
+    folder = Path(config.data).absolute() if config.data else root / "clients"
+    secret = root / "keys" / "secret" if config.privacy != "none" else None
+    for i, client in enumerate(federation):
+        file = client.id if config.data else quote(client.id, safe=" ")
+        yield NodePlan(client.id, folder / f"{file}.npz", root / "kept" / f"node-{i}", secret)
+
+
+def _claim(root: Path, project: str) -> None:
+    """Make the folder; one that exists must be empty or hold this very deployment."""
+    if root.exists() and not root.is_dir():
+        raise ConfigError(f"{root}: a file of that name exists: choose another --out")
+    there = root / "app" / "pyproject.toml"
+    if there.exists():
+        if there.read_text(encoding="utf-8") != project:
+            raise ConfigError(f"{root}: holds a deployment with other settings: choose another --out")
+    elif root.exists() and any(path.name != "clients" for path in root.iterdir()):
+        raise ConfigError(f"{root}: the folder is not empty and is not a deployment's: choose another --out")
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as problem:
+        raise ConfigError(f"{root}: cannot make the folder ({problem.strerror}): choose another --out") from problem
+
+
+def write_client(client: Client, path: Path) -> None:
+    """One client's data as a .npz file, whole or not at all; one that is there already is kept."""
+    if path.exists():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    arrays = {f"{axis}_{part}": getattr(client.part(part), axis).numpy() for part in PARTS for axis in ("x", "y")}
+    if client.group is not None:
+        arrays["group"] = np.asarray(client.group)
+    half_written = path.with_name(f".{path.name}.tmp.npz")
+    np.savez_compressed(half_written, **arrays)
+    half_written.replace(path)
+
+
+def write_secret(path: Path) -> None:
+    """What the clients share and the server must not know; one that is there already is kept."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.touch(mode=0o600)
+        path.write_text(secrets.token_hex(32) + "\n")
+
+
+def extras(method: str) -> str:
+    """The optional parts of this package that the app needs."""
+    return "flower,flt" if method.partition(":")[0] == "flt" else "flower"
+
+
+def project_file(settings: Mapping[str, Any], needs: str = "flower") -> str:
+    """The app's pyproject.toml: its two components and every setting of the run."""
+    table = "\n".join(f"{key} = {toml_value(value)}" for key, value in settings.items())
+    return f"""[project]
+name = "coterie-app"
+version = "1.0.0"
+description = "Clustered federated learning with Coterie"
+license = "Apache-2.0"
+dependencies = ["coterie[{needs}]=={__version__}"]
+
+[tool.flwr.app]
+publisher = "coterie"
+
+[tool.flwr.app.components]
+serverapp = "server_app:app"
+clientapp = "client_app:app"
+
+# Each can be given anew for one run: flwr run app {CONNECTION} -c 'rounds=20'
+[tool.flwr.app.config]
+{table}
+"""
+
+
+def toml_value(value: Any) -> str:
+    """A plain value in TOML."""
+    if isinstance(value, float) and value.is_integer():
+        return f"{value:.1f}"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def check_address(address: str) -> tuple[str, int]:
+    """The host and the port in `host:port`."""
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:]+\]|[A-Za-z0-9.-]+):(\d{1,5})", address)
+    if match is None or not 0 < int(match[2]) < 65536:
+        raise ConfigError(f"address={address!r}: expected host:port, e.g. server.example.org:8000")
+    return match[1].strip("[]"), int(match[2])
+
+
+def instructions(deployment: Deployment, address: str, secure: bool) -> str:
+    """The commands that start what was written, for the people who run the server and the nodes."""
+    host, port = check_address(address)
+    listen = host if host in LOOPBACK else "0.0.0.0"
+    link = [
+        f"flower-superlink --host {listen} --port {port} --database state.db",
+        "--disable-runtime-dependency-installation",
+    ]
+    if secure:
+        link += ["--ssl-ca-certfile keys/ca.crt --ssl-certfile keys/server.pem --ssl-keyfile keys/server.key"]
+        link += ["--enable-supernode-auth"]
+    else:
+        link += ["--insecure"]
+    trust = f"root-certificates = {toml_value(str(deployment.keys / 'ca.crt'))}" if secure else "insecure = true"
+    example = NodePlan("a-name-of-its-own", Path("/path/of/its-data.npz"), Path("/path/of/what-it-keeps"))
+    nodes = [_node_command(i, node, address, secure) for i, node in enumerate(deployment.nodes or (example,))]
+    keys = [f"flwr supernode register keys/node-{i}.pub {CONNECTION}" for i in range(len(nodes))]
+    continued = " \\\n        "
+    register = f"\nLet the nodes in, by their public keys:\n\n{_indented(keys)}\n" if secure else ""
+    return f"""# A deployment made by Coterie
+
+`app/` is what is sent to the nodes; nothing else leaves this folder. Coterie must be installed on the server and on
+every node. In every terminal first:
+
+{_indented([f"export {name}={value}" for name, value in SWITCHES.items()])}
+
+## The server
+
+Tell `flwr` where the SuperLink is, in `$FLWR_HOME/config.toml` (by default `~/.flwr/config.toml`):
+
+    [superlink.{CONNECTION}]
+    address = "{address}"
+    {trust}
+
+Start the SuperLink, in this folder:
+
+{_indented([continued.join(link)])}
+{register}
+## The nodes, each on its own machine
+
+{_indented(nodes)}
+
+## The run
+
+    flwr run app {CONNECTION} --stream
+
+Its results are in `{deployment.run}` on the server. The same command after a crash goes on from the last round there.
+"""
+
+
+def _node_command(number: int, node: NodePlan, address: str, secure: bool) -> str:
+    trust = "--insecure"
+    if secure:
+        trust = f"--root-certificates keys/ca.crt --auth-supernode-private-key keys/node-{number}"
+    settings = node_config(node.settings)
+    return (
+        f'flower-supernode --superlink {address} {trust} --port {FIRST_NODE_PORT + number} --node-config "{settings}"'
+    )
+
+
+def _indented(lines: Sequence[str]) -> str:
+    return "\n".join(f"    {line}" for line in lines)

@@ -1,0 +1,255 @@
+"""Who is behind the nodes of a grid: each node describes its client, and the server keeps the book.
+
+Descriptions come from outside and are checked as replies are. The data of all clients must be of one kind; a client of
+another kind, or one that claims the id of a client who is here, is left out with a reason.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from typing import Any, NamedTuple
+
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from coterie.engines.base import Fault
+from coterie.errors import RunError
+from coterie.federation import PARTS, Client, Federation, Split
+from coterie.flower.exchange import Answer, Exchange
+from coterie.flower.wire import BadReply, in_words
+
+DTYPES = {"float32": torch.float32, "int64": torch.int64}
+MOST_SAMPLES = 2**40
+MOST_CLASSES = 2**20
+MOST_NUMBERS = 2**31
+"""In one input: more is no description of any data."""
+ID_LETTERS = 200
+
+
+class Kind(NamedTuple):
+    """What one sample of a client's data looks like."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    target_shape: tuple[int, ...]
+    target_dtype: str
+
+
+class Description(NamedTuple):
+    """What a client tells of itself."""
+
+    client: str
+    samples: dict[str, int]
+    kind: Kind
+    classes: int
+    group: int | None
+
+
+class Directory:
+    """The clients behind a grid. `classes` fixes how many labels there may be; None takes the most that is told."""
+
+    def __init__(self, exchange: Exchange, classes: int | None = None) -> None:
+        self.exchange = exchange
+        self.kind: Kind | None = None
+        self._given_classes = classes
+        self.classes = classes or 0
+        self._told: dict[int, Description] = {}
+        self._asked: dict[str, tuple[int, float]] = {}
+        self._refused: set[int] = set()
+        self._silent: set[int] = set()
+        self._doubled: set[int] = set()
+        self._node: dict[str, int] = {}
+        self._faults: list[Fault] = []
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The ids of the clients, numbers in them in the order of numbers."""
+        return tuple(sorted(self._node, key=natural))
+
+    def __getitem__(self, client: str) -> Description:
+        return self._told[self._node[client]]
+
+    def node_of(self, client: str) -> int | None:
+        """The node to ask, or None while it owes an answer."""
+        node = self._node.get(client)
+        return None if node is None or node in self._silent else node
+
+    @property
+    def groups(self) -> dict[str, int]:
+        """The hidden groups that clients told in a trial: for metrics only."""
+        told = {client: self[client].group for client in self._node}
+        return {client: group for client, group in told.items() if group is not None}
+
+    def silence(self, client: str) -> None:
+        """Do not ask this client again before its node has described itself anew."""
+        self._silent.add(self._node[client])
+
+    def expel(self, client: str, reason: str) -> None:
+        """Take a client out: a silent one until it speaks, any other until the grid has lost sight of its node."""
+        node = self._node.pop(client, None)
+        if node in self._silent:
+            self._told.pop(node, None)
+            self._faults.append(Fault(client, reason))
+        elif node is not None:
+            self._refuse(node, f"client {client!r}: {reason}")
+
+    def faults(self) -> list[Fault]:
+        """The nodes left out since the last call."""
+        faults, self._faults = self._faults, []
+        return faults
+
+    def wait_for(self, count: int, seconds: float) -> None:
+        """Wait until so many clients of one kind are here; the kind that most are of is the run's."""
+        deadline = time.monotonic() + seconds
+        self.refresh()
+        while len(self._most_alike()) < count:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                why = "".join(f"; {fault.client}: {fault.reason}" for fault in self._faults[-1:])
+                raise RunError(
+                    f"{len(self._most_alike())} clients came within {seconds:g} s, {count} are needed: start more "
+                    f"nodes, or ask for fewer{why}"
+                )
+            time.sleep(min(self.exchange.poll, left))
+            self.refresh()
+        if self.kind is None:
+            alike = self._most_alike()
+            self.kind = next(iter(alike.values())).kind
+            self.classes = self._given_classes or max(told.classes for told in alike.values())
+            self._enter()
+
+    def refresh(self) -> None:
+        """Forget the nodes that are gone, ask the new ones who they are, and read what answers there are."""
+        listed = set(self.exchange.grid.get_node_ids())
+        self._told = {node: told for node, told in self._told.items() if node in listed}
+        for book in (self._refused, self._silent, self._doubled):
+            book &= listed
+        self._node = {client: node for client, node in self._node.items() if node in listed}
+        waiting = {node for node, _ in self._asked.values()}
+        self._ask(sorted((listed - set(self._told) - self._refused | self._silent) - waiting))
+        for key, answer in self.exchange.pull(list(self._asked)).items():
+            self._hear(self._asked.pop(key)[0], answer)
+        overdue = time.monotonic() - self.exchange.timeout
+        self._asked = {key: (node, since) for key, (node, since) in self._asked.items() if since > overdue}
+        self._enter()
+
+    def _ask(self, nodes: list[int]) -> None:
+        question = [Message(RecordDict(), node, "query.describe", ttl=self.exchange.timeout) for node in nodes]
+        for key, node in zip(self.exchange.push(question), nodes, strict=True):
+            if key:
+                self._asked[key] = (node, time.monotonic())
+
+    def _hear(self, node: int, answer: Answer) -> None:
+        if answer.content is None:
+            if not answer.silent:
+                self._refuse(node, answer.reason)
+            return
+        try:
+            told = read_description(answer.content)
+        except BadReply as problem:
+            self._refuse(node, str(problem))
+            return
+        self._silent.discard(node)
+        self._told[node] = told
+
+    def _refuse(self, node: int, reason: str) -> None:
+        self._refused.add(node)
+        self._told.pop(node, None)
+        self._node = {client: other for client, other in self._node.items() if other != node}
+        self._faults.append(Fault(f"node {node}", reason))
+
+    def _most_alike(self) -> dict[str, Description]:
+        """The clients of the run's kind or, before that is known, of the kind that most are of."""
+        if self.kind is not None:
+            return {client: self[client] for client in self._node}
+        kinds = Counter(told.kind for told in self._told.values())
+        if not kinds:
+            return {}
+        kind = kinds.most_common(1)[0][0]
+        return {told.client: told for told in self._told.values() if told.kind == kind}
+
+    def _enter(self) -> None:
+        """Give every id to one node: to the one that has it, unless that one is silent."""
+        if self.kind is None:
+            return
+        for node in sorted(self._told):
+            told = self._told[node]
+            if self._node.get(told.client) == node:
+                continue
+            if reason := self._unlike(told):
+                self._refuse(node, reason)
+                continue
+            holder = self._node.get(told.client)
+            if holder is not None and holder not in self._silent:
+                if node not in self._doubled:
+                    self._doubled.add(node)
+                    self._faults.append(
+                        Fault(f"node {node}", f"client {told.client!r} is already here, on another node")
+                    )
+                continue
+            # A node that changed its mind about who it is gives its old id back.
+            self._node = {client: other for client, other in self._node.items() if other != node}
+            self._node[told.client] = node
+            self._doubled.discard(node)
+
+    def _unlike(self, told: Description) -> str | None:
+        if told.kind != self.kind:
+            return f"client {told.client!r} has data of another kind: {told.kind}, expected {self.kind}"
+        if told.classes > self.classes:
+            return f"client {told.client!r} has {told.classes} classes, the run's model has {self.classes}"
+        return None
+
+
+def read_description(records: RecordDict) -> Description:
+    """The description in a client's answer; BadReply with the reason where there is none that makes sense."""
+    if "refusal" in records:
+        refusal = records["refusal"]
+        raise BadReply(in_words(refusal.get("reason", "")) or "it refused without a reason")
+    record = records.get("client")
+    if not isinstance(record, ConfigRecord):
+        raise BadReply("it did not say who it is")
+    client = record.get("client")
+    if not isinstance(client, str) or not client or in_words(client) != client or len(client) > ID_LETTERS:
+        raise BadReply("it has no proper id: expected a short line of text")
+    samples = {part: _whole(record, part, 1 if part == "train" else 0, MOST_SAMPLES) for part in PARTS}
+    dtype, target_dtype = str(record.get("dtype")), str(record.get("target_dtype"))
+    if dtype not in DTYPES or target_dtype not in DTYPES:
+        raise BadReply(f"its data is {in_words(dtype)} and {in_words(target_dtype)}, expected float32 or int64")
+    kind = Kind(_shape(record, "shape"), dtype, _shape(record, "target_shape"), target_dtype)
+    group = _whole(record, "group", 0, MOST_CLASSES) if "group" in record else None
+    return Description(client, samples, kind, _whole(record, "classes", 0, MOST_CLASSES), group)
+
+
+def _whole(record: ConfigRecord, name: str, least: int, most: int) -> int:
+    value: Any = record.get(name)
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+        raise BadReply(f"its {name} is {in_words(value)}, expected a whole number from {least} to {most}")
+    return value
+
+
+def _shape(record: ConfigRecord, name: str) -> tuple[int, ...]:
+    value: Any = record.get(name)
+    if not isinstance(value, list) or len(value) > 8 or not all(isinstance(n, int) and n > 0 for n in value):
+        raise BadReply(f"its {name} is {in_words(value)}, expected a few whole numbers")
+    numbers = 1
+    for n in value:
+        numbers *= n
+    if numbers > MOST_NUMBERS:
+        raise BadReply(f"its {name} is {in_words(value)}, which is too large")
+    return tuple(value)
+
+
+def stand_in(kind: Kind, classes: int, name: str) -> Federation:
+    """A federation of one zero sample of that kind: what a server that has no data tries its model on."""
+    x = torch.zeros(1, *kind.shape, dtype=DTYPES[kind.dtype])
+    y = torch.zeros(1, *kind.target_shape, dtype=DTYPES[kind.target_dtype])
+    none = Split(x[:0], y[:0])
+    return Federation([Client("none", Split(x, y), none, none)], classes or None, name)
+
+
+def natural(name: str) -> list[tuple[int, int, str]]:
+    """A key that sorts names as people do: client-2 before client-10."""
+    parts = re.split(r"([0-9]+)", name)
+    return [(0, int(part), "") if part.isdigit() else (1, 0, part) for part in parts if part]

@@ -1,0 +1,223 @@
+"""The engine on a Flower grid: every order is one message to one node, and whatever comes back is checked.
+
+A node that is new is asked who it is, without waiting for it; it is one of the clients from the first `refresh` that
+finds its answer. A node that does not answer in time stays a client, but is not asked again until it has answered that
+question once more; one that the grid no longer lists is a client no longer. `refresh` is called between rounds only,
+so that the clients never change within one.
+"""
+
+from __future__ import annotations
+
+import math
+import uuid
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor, nn
+
+from coterie.engines.base import Fault
+from coterie.engines.local import Privacy
+from coterie.engines.loop import LoopBench
+from coterie.errors import ConfigError, RunError
+from coterie.flower.directory import Directory
+from coterie.flower.exchange import Answer, Exchange
+from coterie.flower.wire import BadReply, Expected, Packer, expected_of, layout_mark, open_reply
+from coterie.losses import softmax_loss
+from coterie.parameters import Layout
+from coterie.privacy import Mask, MaskedBench
+from coterie.tasks import Order, Reply
+
+TIMEOUT = 600.0
+"""Seconds that a client has for a task, its own waiting included."""
+STRIKES = 3
+"""Rounds in a row with a fault after which a client is taken for gone: no cluster should wait for it any longer."""
+
+
+class FlowerEngine:
+    """Runs orders on the clients behind a Flower grid.
+
+    `architecture` makes a freshly initialised module from a seed: the server's own copy of the clients' model, made for
+    `classes` classes. The run goes on while at least `min_replies` of the clients (a fraction, or a number if 1 or
+    more) are sound, that is, gave a sound reply when they were last asked. `directory` is who is known already.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        architecture: Callable[[int], nn.Module],
+        *,
+        directory: Directory | None = None,
+        classes: int | None = None,
+        timeout: float = TIMEOUT,
+        min_replies: float = 0.5,
+        min_nodes: int = 1,
+        privacy: Privacy = "none",
+        run: str | None = None,
+        poll: float = 0.5,
+    ) -> None:
+        if timeout <= 0 or min_replies < 0:
+            raise ConfigError(f"timeout={timeout}, min_replies={min_replies}: expected a time above 0, and 0 or more")
+        self.exchange = Exchange(grid, timeout, poll) if directory is None else directory.exchange
+        self.directory = directory or Directory(self.exchange, classes)
+        self.architecture = architecture
+        self.min_replies = min_replies
+        self.run_name = run or uuid.uuid4().hex
+        self.private = privacy != "none"
+        module = architecture(0)
+        self.layout: Layout = _turned_layout(module) if self.private else Layout.of(module)
+        self.plain_layout: Layout = self.layout  # the server cannot turn anything back
+        self.directory.wait_for(min_nodes, timeout)
+        self.classes = self.directory.classes
+        self._drawn: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self._faults: list[Fault] = []
+        self._unsound: set[str] = set()
+        self._failed: set[str] = set()
+        self._strikes: dict[str, int] = {}
+        self._settle()
+
+    def refresh(self) -> None:
+        """Look who is there: between rounds, never within one."""
+        self._strikes = {client: self._strikes.get(client, 0) + 1 for client in self._failed}
+        self._failed = set()
+        for client in [client for client, count in self._strikes.items() if count >= STRIKES]:
+            self.directory.expel(
+                client, f"it had faults in {STRIKES} rounds in a row and is out until its node returns"
+            )
+            del self._strikes[client]
+        self.directory.refresh()
+        if not self.directory.clients:
+            self.directory.wait_for(1, self.exchange.timeout)
+        self._settle()
+
+    def _settle(self) -> None:
+        self.clients = self.directory.clients
+        self.samples = {client: self.directory[client].samples["train"] for client in self.clients}
+        self._unsound &= set(self.clients)
+
+    def run(self, orders: Sequence[Order]) -> Iterator[list[Reply]]:
+        """Send all the orders, and give the sound replies one by one in the order of the orders."""
+        packer = Packer(self._header(), self._seed_of)
+        asked = [(order, self.directory.node_of(order.client)) for order in orders]
+        sendable = [(order, node) for order, node in asked if node is not None]
+        messages = [self._message(node, packer.pack(order.task)) for order, node in sendable]
+        answers = self.exchange.send(messages)
+        for order, node in asked:
+            if node is None:
+                self._leave_out(order.client, "it has not answered since it was last asked")
+                continue
+            reply = self._read(order, next(answers))
+            if reply is not None:
+                yield [reply]
+        self._check_enough()
+
+    def _header(self) -> dict[str, Any]:
+        return {"classes": self.classes, "layout": layout_mark(self.layout), "run": self.run_name}
+
+    def _message(self, node: int, content: RecordDict, action: str = "coterie") -> Message:
+        return Message(content, node, f"query.{action}", ttl=self.exchange.timeout)
+
+    def _read(self, order: Order, answer: Answer) -> Reply | None:
+        """The reply in an answer, if it is sound."""
+        if answer.content is None:
+            if answer.silent:
+                self.directory.silence(order.client)
+            self._leave_out(order.client, answer.reason)
+            return None
+        try:
+            vector, values = open_reply(answer.content, expected_of(order.task, self.layout))
+        except BadReply as problem:
+            self._leave_out(order.client, str(problem))
+            return None
+        self._unsound.discard(order.client)
+        return self._reply(order, vector, values)
+
+    def _reply(self, order: Order, vector: Tensor | None, values: Mapping[str, Any]) -> Reply:
+        numbers = dict(values)
+        group, up = numbers.pop("group"), numbers.pop("up")
+        samples = self.directory[order.client].samples[getattr(order.task, "part", "train")]
+        if vector is not None:
+            # Computed here: nothing that decides a split is taken on trust.
+            numbers["norm"] = float(vector[: self.layout.trainable].norm())
+        elif samples and "loss" in numbers:
+            # A model that has become NaN is worse than any other, and not unknown as for a client without such data.
+            numbers["loss"] = [math.inf if math.isnan(loss) else loss for loss in numbers["loss"]]
+        return Reply(order.client, samples, vector, numbers, group, up)
+
+    def _leave_out(self, client: str, reason: str) -> None:
+        self._unsound.add(client)
+        self._failed.add(client)
+        self._faults.append(Fault(client, reason))
+
+    def _check_enough(self) -> None:
+        """End the run when too few clients are left that work."""
+        total = len(self.clients)
+        sound = total - len(self._unsound & set(self.clients))
+        needed = self.min_replies if self.min_replies >= 1 else math.ceil(self.min_replies * total)
+        if sound < min(needed, total):
+            last = self._faults[-1] if self._faults else Fault("?", "unknown")
+            raise RunError(
+                f"only {sound} of {total} clients gave a sound reply when last asked, {math.ceil(needed)} are needed; "
+                f"the last that did not was {last.client}: {last.reason}"
+            )
+
+    def initial_model(self, seed: int) -> Tensor:
+        """Freshly initialised parameters `(d,)`; with privacy, drawn and turned by one of the clients."""
+        if self.private:
+            return self._drawn_by_a_client(seed)
+        model = self.layout.read(self.architecture(seed))
+        key = id(model)
+        self._drawn[key] = (weakref.ref(model, lambda _: self._drawn.pop(key, None)), seed)
+        return model
+
+    def _seed_of(self, model: Tensor) -> int | None:
+        reference, seed = self._drawn.get(id(model), (None, 0))
+        return seed if reference is not None and reference() is model else None
+
+    def _drawn_by_a_client(self, seed: int) -> Tensor:
+        reason = "there are none"
+        for client in self.clients:
+            node = self.directory.node_of(client)
+            if node is None:
+                continue
+            task = RecordDict({"task": ConfigRecord(self._header() | {"seed": str(seed)})})
+            answer = next(self.exchange.send([self._message(node, task, "initial")]))
+            reason = answer.reason
+            if answer.content is not None:
+                try:
+                    vector, _ = open_reply(answer.content, Expected(self.layout.size))
+                except BadReply as problem:
+                    reason = str(problem)
+                else:
+                    assert vector is not None
+                    return vector
+            self._leave_out(client, reason)
+        raise RunError(f"no client could draw the initial model: {reason}")
+
+    def reveal(self, model: Tensor) -> Tensor:
+        """The parameters `(d,)` as the server knows them: with privacy they stay turned."""
+        return model
+
+    def faults(self) -> list[Fault]:
+        """The clients and nodes left out since the last call."""
+        faults, self._faults = [*self.directory.faults(), *self._faults], []
+        return faults
+
+    def client_states(self) -> dict[str, dict[str, Tensor]]:
+        """Nothing: what the clients keep to themselves stays with them."""
+        return {}
+
+    def restore_client_states(self, states: dict[str, dict[str, Tensor]]) -> None:
+        """Nothing to give back: see `client_states`."""
+
+    def close(self) -> None:
+        """Nothing to release: the grid is Flower's."""
+
+
+def _turned_layout(module: nn.Module) -> Layout:
+    """The layout of turned vectors, which is the same whatever the clients' secret is."""
+    plain = LoopBench(module, softmax_loss, torch.float32)
+    return MaskedBench(plain, Mask.from_secret(0, plain.layout)).layout

@@ -1,0 +1,358 @@
+"""The engine behind the drop-in strategies: it asks nodes only to train and to evaluate, as any Flower app can.
+
+A node is sent weights and sends weights back; the update is their difference. What an app as it is cannot tell is
+read from what it does tell:
+* *The loss of the model as it came* (CFL watches it) is the one that nodes evaluated at the end of the round before;
+  those that were not asked get the mean of the others. The training loss would not do: where one model cannot fit all
+  it goes on falling, for each node then trains towards its own.
+* *The noise of a client's update* (CFL compares splits with it) is judged by its nearest peer: with a noise of γ two
+  clients of one kind have updates of cosine 1/(1 + γ²), so γ̂ = sqrt(1/α − 1) for the highest cosine α that a client
+  has to another of its cluster. It is infinite where nobody points the same way. Training twice would not do: it shows
+  the noise of the batches, not that of having few samples.
+* *Training some layers with the others frozen* (FedCUAU) is done by training all and keeping the update of the some.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean, median
+from typing import Any, NamedTuple
+
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from coterie.clustering import cosine_matrix
+from coterie.engines.base import Fault
+from coterie.errors import ConfigError, RunError
+from coterie.flower.arrays import Template
+from coterie.flower.exchange import Exchange
+from coterie.flower.reports import ACCURACY, EVALUATE_LOSS, NO_LOSS, TRAIN_LOSS, Keys, metrics_of, number
+from coterie.flower.wire import BadReply, in_words
+from coterie.parameters import Layout, gather, scatter
+from coterie.randomness import derive, torch_generator
+from coterie.stages import LayerUpdate, StagedTraining, trainable_spans
+from coterie.tasks import NUMBER, Evaluate, Noise, Order, Reply, Train, Training
+
+PATIENCE = 3
+"""Trainings in a row that may fail before a node is let be."""
+REST = 10
+"""Rounds for which it is let be."""
+
+
+class Ask(NamedTuple):
+    """One message: a model `(d,)` for a client."""
+
+    client: str
+    model: Tensor
+    proximal: float = 0.0
+
+
+class Trained(NamedTuple):
+    """A sound reply to training: the update `(d,)`, its norm, the training loss."""
+
+    update: Tensor
+    norm: float
+    loss: float
+
+
+class PlainEngine:
+    """Runs orders to train and to evaluate on the nodes of a grid; client ids are the node ids as text.
+
+    A reply that is late, an error, or not sound is left out and named in `faults`. `sound` and `judged` keep the other
+    replies to training and evaluation, without their arrays, until the next `begin`.
+    """
+
+    def __init__(
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        *,
+        seed: int = 0,
+        keys: Keys | None = None,
+        timeout: float = 3600,
+        buffers: Sequence[str] | None = None,
+        evaluates: bool = True,
+    ) -> None:
+        self.exchange = Exchange(grid, timeout)
+        self.keys, self.seed, self.evaluates = keys or Keys(), seed, evaluates
+        self.template = Template.of(initial_arrays, buffers)
+        self.layout: Layout = self.template.layout
+        self.plain_layout = self.layout
+        try:
+            self._initial = self.template.vector(initial_arrays)
+        except BadReply as problem:
+            raise ConfigError(f"initial_arrays cannot be used: {problem}") from problem
+        self.clients: tuple[str, ...] = ()
+        self.samples: dict[str, int] = {}
+        self.train_config, self.evaluate_config = ConfigRecord(), ConfigRecord()
+        self.sound: list[Message] = []
+        self.judged: list[Message] = []
+        self._round = 1
+        self._sent = 0
+        self.known: dict[str, Any] = {}
+        self._updates: dict[str, Tensor] = {}
+        self._losses: dict[str, tuple[Tensor, float]] = {}
+        self._faults: list[Fault] = []
+        self._failures: dict[str, int] = {}
+        self._back: dict[str, int] = {}
+
+    def begin(self, t: int) -> int:
+        """A round begins: see which nodes are there, and return how many are connected.
+
+        One that has not told its number of samples gets the usual one. One that failed too often is no client for a
+        while, so that a method which waits for everybody does not wait for it.
+        """
+        self._round, self.sound, self.judged = t, [], []
+        connected = [str(node) for node in sorted(self.exchange.grid.get_node_ids())]
+        for client in connected:
+            if self._failures.get(client, 0) >= PATIENCE:
+                self._failures[client] = PATIENCE - 1  # when it is back, one more failure is enough
+                self._back[client] = t + REST
+                self._faults.append(Fault(client, f"nothing sound {PATIENCE} times in a row: let be for {REST} rounds"))
+        self.clients = tuple(client for client in connected if self._back.get(client, 0) <= t)
+        usual = median(self.known.values()) if self.known else 1
+        self.samples = {client: self.known.get(client, int(usual)) for client in self.clients}
+        return len(connected)
+
+    def run(self, orders: Sequence[Order]) -> Iterator[list[Reply]]:
+        """Do the orders in one exchange (FedCUAU's stages: two); replies come in the order of the orders."""
+        work: dict[type, Callable[[Sequence[Order]], list[Reply]]] = {
+            Train: self._train,
+            Evaluate: self._evaluate,
+            Noise: self._noise,
+            LayerUpdate: self._layer_update,
+            StagedTraining: self._staged,
+        }
+        kinds = {type(order.task) for order in orders}
+        if len(kinds) > 1 or not kinds <= set(work):
+            told = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise ConfigError(f"{told}: not possible with train and evaluate alone, use coterie.flower.client_app()")
+        if orders:
+            yield work[kinds.pop()](orders)
+
+    def initial_model(self, seed: int) -> Tensor:
+        """The initial arrays `(d,)`; for other seeds than the first model's, each array's numbers in a new order.
+
+        Without the network's code this is the nearest to a fresh draw: the same numbers, none where it was.
+        """
+        model = self._initial.clone()
+        if seed != derive(self.seed, "model", 0):
+            for entry in self.layout.entries:
+                if not entry.buffer:
+                    order = torch.randperm(entry.stop - entry.start, generator=torch_generator(seed, entry.name))
+                    model[entry.start : entry.stop] = model[entry.start : entry.stop][order]
+        return model
+
+    def reveal(self, model: Tensor) -> Tensor:
+        """The parameters as they are: nothing is hidden."""
+        return model
+
+    def faults(self) -> list[Fault]:
+        """The nodes left out since the last call, and why."""
+        faults, self._faults = self._faults, []
+        return faults
+
+    def client_states(self) -> dict[str, dict[str, Tensor]]:
+        """Nothing: what nodes keep, they keep themselves."""
+        return {}
+
+    def restore_client_states(self, states: dict[str, dict[str, Tensor]]) -> None:
+        """Nothing to give back."""
+
+    def close(self) -> None:
+        """Nothing to release: the grid belongs to the app."""
+
+    def evaluate(self, asks: Sequence[Ask]) -> list[MetricRecord | None]:
+        """Each ask's metrics as its node reports them; None where there is no sound reply."""
+        found: list[MetricRecord | None] = [None] * len(asks)
+        for position, (message, content) in self._exchange(MessageType.EVALUATE, asks, self.evaluate_config):
+            try:
+                found[position] = metrics = metrics_of(content, self.keys)
+            except BadReply as problem:
+                self._leave_out(asks[position], str(problem))
+                continue
+            self.judged.append(Message(RecordDict({"metrics": metrics}), reply_to=message))
+            loss = number(metrics, self.keys.evaluate_loss, EVALUATE_LOSS)
+            if loss is not None:
+                self._losses[asks[position].client] = (asks[position].model, loss)
+        return found
+
+    def _train(self, orders: Sequence[Order]) -> list[Reply]:
+        assessed = [order for order in orders if isinstance(order.task, Train) and order.task.assess]
+        losses = self._losses_at_start([_ask(order.client, order.task) for order in assessed])
+        done = self._trainings([_ask(order.client, order.task) for order in orders])
+        replies = []
+        for order, trained in zip(orders, done, strict=True):
+            if trained is not None:
+                self._updates[order.client] = trained.update[: self.layout.trainable]
+                reply = self._reply(order.client, trained.update, trained)
+                started = losses.get(order.client, trained.loss)
+                replies.append(replace(reply, values={**reply.values, "start_loss": started}))
+        return replies
+
+    def _losses_at_start(self, asks: Sequence[Ask]) -> dict[str, float]:
+        """The loss of each ask's model as its node evaluated it; for others, the mean over the nodes of that model.
+
+        A model that nobody has evaluated yet is evaluated now. There is no entry where that fails, nor for an app that
+        is not to evaluate.
+        """
+        by_model: dict[int, list[Ask]] = {}
+        for ask in asks:
+            by_model.setdefault(id(ask.model), []).append(ask)
+        found: dict[str, float] = {}
+        for own in by_model.values():
+            if self.evaluates and not self._evaluated(own):
+                self.evaluate(own)
+            known = self._evaluated(own)
+            if known:
+                found |= dict.fromkeys((ask.client for ask in own), fmean(known.values())) | known
+        return found
+
+    def _evaluated(self, asks: Sequence[Ask]) -> dict[str, float]:
+        """The losses of those asks' models that are known."""
+        kept = {ask.client: self._losses[ask.client] for ask in asks if ask.client in self._losses}
+        return {
+            ask.client: kept[ask.client][1] for ask in asks if ask.client in kept and kept[ask.client][0] is ask.model
+        }
+
+    def _layer_update(self, orders: Sequence[Order]) -> list[Reply]:
+        done = self._trainings([_ask(order.client, order.task) for order in orders])
+        if not any(done):
+            reasons = "; ".join(sorted({fault.reason for fault in self._faults}))
+            raise RunError(f"no node sent a first update to cluster by: {reasons}")
+        replies = []
+        for order, trained in zip(orders, done, strict=True):
+            if trained is not None and isinstance(order.task, LayerUpdate):
+                vector = gather(trained.update, trainable_spans(self.layout, order.task.layers))
+                replies.append(self._reply(order.client, vector, trained))
+        return replies
+
+    def _staged(self, orders: Sequence[Order]) -> list[Reply]:
+        """FedCUAU's round: every node trains the model, then, from what it made of it, each set of cluster layers."""
+        first = self._trainings([_ask(order.client, order.task) for order in orders])
+        rows: list[tuple[int, Ask]] = []
+        for position, (order, trained) in enumerate(zip(orders, first, strict=True)):
+            task = order.task
+            assert isinstance(task, StagedTraining)
+            if trained is not None:
+                for layers in task.specific:
+                    start = task.model + trained.update
+                    scatter(start, self.layout.select(task.layers), layers)
+                    rows.append((position, Ask(order.client, start, task.training.proximal)))
+        later: dict[int, list[Trained | None]] = {}
+        for (position, _), trained in zip(rows, self._trainings([ask for _, ask in rows]), strict=True):
+            later.setdefault(position, []).append(trained)
+        replies = []
+        for position, (order, trained) in enumerate(zip(orders, first, strict=True)):
+            own = later.get(position, [])
+            if trained is None or None in own:
+                continue
+            places = self.layout.select(order.task.layers)  # type: ignore[attr-defined]
+            parts = [trained.update, *(gather(row.update, places) for row in own if row is not None)]
+            replies.append(self._reply(order.client, torch.cat(parts), trained))
+        return replies
+
+    def _noise(self, orders: Sequence[Order]) -> list[Reply]:
+        """γ̂ of every client by its nearest peer among the orders; see the head of this module."""
+        known = [order.client for order in orders if order.client in self._updates]
+        if len(known) < 2:
+            return [Reply(client, 1, values={"noise": math.inf}) for client in known]
+        alike = cosine_matrix(torch.stack([self._updates[client] for client in known]))
+        alike[range(len(known)), range(len(known))] = -1.0
+        highest = alike.max(axis=1).tolist()
+        return [
+            Reply(client, self.samples.get(client, 1), values={"noise": peer_noise(alpha)})
+            for client, alpha in zip(known, highest, strict=True)
+        ]
+
+    def _evaluate(self, orders: Sequence[Order]) -> list[Reply]:
+        """Losses of k models, a message each; the data is what the app evaluates on, whatever part was asked for."""
+        tasks = {id(order.task): order.task for order in orders}
+        # Each model is one object for all, so that it is written out once.
+        models = {key: list(task.models) for key, task in tasks.items() if isinstance(task, Evaluate)}
+        asks = [Ask(order.client, model) for order in orders for model in models[id(order.task)]]
+        found = iter(self.evaluate(asks))
+        replies = []
+        for order in orders:
+            own = [next(found) for _ in models[id(order.task)]]
+            metrics = [metric for metric in own if metric is not None]
+            losses = [number(metric, self.keys.evaluate_loss, EVALUATE_LOSS) for metric in metrics]
+            if len(metrics) < len(own) or None in losses:
+                if len(metrics) == len(own):
+                    self._faults.append(Fault(order.client, NO_LOSS))
+                continue
+            accuracies = [number(metric, None, ACCURACY) for metric in metrics]
+            values = {"loss": losses, "accuracy": [math.nan if a is None else a for a in accuracies]}
+            replies.append(Reply(order.client, self.samples.get(order.client, 1), values=values))
+        return replies
+
+    def _reply(self, client: str, vector: Tensor, trained: Trained) -> Reply:
+        values = {"loss": trained.loss, "norm": trained.norm}
+        return Reply(client, self.samples[client], vector, values, up=NUMBER * self.layout.size)
+
+    def _trainings(self, asks: Sequence[Ask]) -> list[Trained | None]:
+        """Let nodes train; None for each that sent nothing sound."""
+        found: list[Trained | None] = [None] * len(asks)
+        for position, (message, content) in self._exchange(MessageType.TRAIN, asks, self.train_config):
+            try:
+                found[position] = self._trained(asks[position], message, content)
+            except BadReply as problem:
+                self._leave_out(asks[position], str(problem))
+        for ask, trained in zip(asks, found, strict=True):
+            self._failures[ask.client] = 0 if trained is not None else self._failures.get(ask.client, 0) + 1
+        return found
+
+    def _trained(self, ask: Ask, message: Message, content: RecordDict) -> Trained:
+        records = content.array_records
+        if len(records) != 1:
+            raise BadReply(f"it sent {len(records)} ArrayRecords, expected one")
+        metrics = metrics_of(content, self.keys)
+        update = self.template.vector(next(iter(records.values()))) - ask.model
+        norm = float(torch.linalg.vector_norm(update[: self.layout.trainable]))
+        if not math.isfinite(norm):
+            raise BadReply("its weights are too large to be counted")
+        loss = number(metrics, self.keys.train_loss, TRAIN_LOSS)
+        self.known[ask.client] = metrics[self.keys.weight]
+        self.samples[ask.client] = self.known[ask.client]
+        self.sound.append(Message(RecordDict({"metrics": metrics}), reply_to=message))
+        return Trained(update, norm, math.nan if loss is None else loss)
+
+    def _exchange(
+        self, kind: str, asks: Sequence[Ask], config: ConfigRecord
+    ) -> Iterator[tuple[int, tuple[Message, RecordDict]]]:
+        """Send a message for every ask; what came back, with the message it answers, in the order of the asks."""
+        records: dict[int, ArrayRecord] = {}
+        messages = []
+        for ask in asks:
+            if id(ask.model) not in records:
+                records[id(ask.model)] = self.template.record(ask.model)
+            extra = {"proximal-mu": ask.proximal} if ask.proximal else {}
+            told = ConfigRecord({**config, "server-round": self._round, **extra})
+            content = RecordDict({self.keys.arrays: records[id(ask.model)], self.keys.config: told})
+            # Flower names a message by its content: a number of its own keeps two equal ones apart.
+            self._sent += 1
+            group = f"{self._round}.{self._sent}"
+            messages.append(Message(content, int(ask.client), kind, ttl=self.exchange.timeout, group_id=group))
+        answers = self.exchange.send(messages)
+        for position, (ask, message, answer) in enumerate(zip(asks, messages, answers, strict=True)):
+            if answer.content is None:
+                self._leave_out(ask, answer.reason)
+            else:
+                yield position, (message, answer.content)
+
+    def _leave_out(self, ask: Ask, reason: str) -> None:
+        self._faults.append(Fault(ask.client, in_words(reason)))
+
+
+def peer_noise(alpha: float) -> float:
+    """γ̂ = sqrt(1/α − 1) of a client whose most similar peer has an update of cosine α to its own."""
+    return math.sqrt(max(0.0, 1 / alpha - 1)) if alpha > 0 else math.inf
+
+
+def _ask(client: str, task: Any) -> Ask:
+    training: Training = task.training
+    return Ask(client, task.model, training.proximal)

@@ -1,0 +1,160 @@
+"""A ready ServerApp: it waits for nodes, does a run of any method on them, and goes on where a killed one stopped.
+
+The run's options are those of `coterie run`, read from Flower's run configuration (with hyphens or underscores; an
+empty text leaves an option out). Some are for a network only: see `NetworkConfig`.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from coterie.errors import ConfigError, RunError
+from coterie.flower.client import defaults_of
+from coterie.flower.directory import Directory, stand_in
+from coterie.flower.engine import TIMEOUT, FlowerEngine
+from coterie.flower.exchange import Exchange
+from coterie.methods import Method, make_method
+from coterie.runs.assemble import Model, assemble, check_same_run
+from coterie.runs.config import RunConfig, make_config, overlay
+from coterie.runs.folder import RunFolder
+from coterie.runs.loop import Callback, Run, execute
+from coterie.runs.result import Result
+
+NETWORK = "flower.json"
+"""The file of a run's folder that says how to go on with it on another day."""
+
+
+class NetworkConfig(BaseModel):
+    """What a run on a network needs to know beside the run's own options."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    min_nodes: int = Field(2, ge=1, description="clients to wait for before the first round")
+    min_replies: float = Field(0.5, ge=0, description="clients that must work: a fraction, or a number from 1 up")
+    timeout: float = Field(TIMEOUT, gt=0, description="seconds that a client has for a task")
+    wait: float = Field(TIMEOUT, gt=0, description="seconds to wait for the first clients")
+    poll: float = Field(0.5, gt=0, description="seconds between two looks for answers")
+    classes: int | None = Field(None, ge=1, description="number of labels (default: the most that a client tells)")
+    trial_groups: bool = Field(False, description="clients of a trial tell their hidden groups, for the metrics")
+
+
+def server_app(
+    config: Mapping[str, Any] | None = None,
+    out: str | Path | None = None,
+    *,
+    model: Model | None = None,
+    method: Method | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> ServerApp:
+    """A ServerApp that does the run which `config` and Flower's run configuration (which comes first) describe.
+
+    With `out` (or the option of that name) the run is kept in that folder, checkpointed after every round; if the
+    folder holds an unfinished run, the app goes on with it. `model` and `method` may be objects, as in `coterie.run`.
+    """
+    app = ServerApp()
+
+    def main(grid: Grid, context: Context) -> None:
+        options = overlay(_spelt(config or {}), _spelt(context.run_config))
+        run_on(grid, options, out, model=model, method=method, callbacks=callbacks)
+
+    app.main()(main)
+    return app
+
+
+def run_on(
+    grid: Grid,
+    options: Mapping[str, Any],
+    out: str | Path | None = None,
+    *,
+    model: Model | None = None,
+    method: Method | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Result:
+    """Do a run on the clients behind a grid, or go on with the one in the folder `out`."""
+    config, network = read_options(options)
+    place = out or config.out
+    path = Path(place) if place else None
+    if not method:
+        make_method(config.method)  # a misspelt one fails before anybody is waited for
+    if path is None:
+        return execute(_prepare(grid, config, network, {}, model, method)[0], None, callbacks)
+    if not (path / "config.json").exists():
+        about = {"run": uuid.uuid4().hex}
+        run, used = _prepare(grid, config, network, about, model, method)
+        with RunFolder.create(path, used) as folder:
+            folder.write_json(NETWORK, about | {"classes": run.model_shape["classes"]})
+            return execute(run, folder, callbacks)
+    with RunFolder.open(path) as folder:
+        if folder.has("summary.json"):
+            raise RunError(f"{path}: this run is already complete: choose another out to run it again")
+        about = folder.read_json(NETWORK) if folder.has(NETWORK) else {}
+        run, used = _prepare(grid, config, network, about, model, method)
+        check_same_run(used, folder.config(), path)
+        return execute(run, folder, callbacks)
+
+
+def read_options(options: Mapping[str, Any]) -> tuple[RunConfig, NetworkConfig]:
+    """The run's options and the network's, checked."""
+    ours = {key: value for key, value in options.items() if key in NetworkConfig.model_fields}
+    config = make_config({key: value for key, value in options.items() if key not in ours})
+    if config.precision == "float64":
+        raise ConfigError("precision='float64' does not go with Flower, where numbers travel as float32: use 'float32'")
+    try:
+        return config, NetworkConfig(**ours)
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        raise ConfigError(f"{first['loc'][0]}={first['input']!r}: {first['msg'].lower()}") from problem
+
+
+def _spelt(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with underscores, without those that are left empty."""
+    return {key.replace("-", "_"): value for key, value in config.items() if value != "" and value is not None}
+
+
+def _prepare(
+    grid: Grid,
+    config: RunConfig,
+    network: NetworkConfig,
+    about: Mapping[str, Any],
+    model: Model | None,
+    method: Method | None,
+) -> tuple[Run, dict[str, Any]]:
+    """Wait for the clients and put the run together on them."""
+    classes = about.get("classes") or network.classes
+    directory = Directory(Exchange(grid, network.timeout, network.poll), classes)
+    directory.wait_for(network.min_nodes, network.wait)
+    assert directory.kind is not None
+    like = stand_in(directory.kind, directory.classes, config.scenario or "flower")
+    engine_for: Callable[..., FlowerEngine] = partial(
+        FlowerEngine,
+        grid,
+        directory=directory,
+        min_replies=network.min_replies,
+        privacy=config.privacy,
+        run=about.get("run"),
+    )
+    run, used = assemble(
+        config,
+        federation=like,
+        model=model,
+        method=method,
+        defaults=defaults_of(config.scenario),
+        engine_for=engine_for,
+    )
+    return replace(run, save_every_round=True, groups_now=partial(_groups, run, directory)), used
+
+
+def _groups(run: Run, directory: Directory) -> list[int] | None:
+    """The hidden groups in the order of the clients, if all told theirs."""
+    told = directory.groups
+    known = [told[client] for client in run.server.clients if client in told]
+    return known if len(known) == len(run.server.clients) else None

@@ -1,0 +1,73 @@
+"""Clustered strategies for Flower apps that already exist: change the strategy, leave the ClientApp as it is.
+
+    strategy = CFL(fraction_evaluate=0.5)                      # instead of FedAvg(fraction_evaluate=0.5)
+    result = strategy.start(grid, initial_arrays, num_rounds=60, train_config=ConfigRecord({"lr": 0.1}))
+    strategy.clusters, strategy.models, strategy.tree, strategy.history
+
+The methods are Coterie's own, on an engine that only trains and evaluates; `coterie.flower.plain` tells what differs
+from clients that know more. Node ids are what clusters are made of: they survive a restart of a node only if it has
+a registered key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from coterie.errors import ConfigError
+from coterie.flower.strategy_base import Clustered
+from coterie.methods.fedcuau import FedCUAU as FedCUAUMethod
+
+
+class CFL(Clustered):
+    """Clustered federated learning: splits nodes whose updates pull apart, once one model cannot serve them all.
+
+    Options (as of the method `cfl`): `when`, `eps1`, `eps2`, `gamma_max`, `exponent`, `min_rounds`, `patience`,
+    `min_size`, `linkage`, `weighting` and more. By default the first split waits for 20 rounds, and for the loss that
+    nodes evaluate to stop falling; any of `eps1`, `eps2`, `gamma_max` asks for the paper's rule instead. `when="gain"`
+    and `fallback=True` judge models by the data that the app evaluates on. Two nodes alone are never told apart: that
+    takes a peer to compare with.
+    """
+
+    name = "cfl"
+    defaults: ClassVar[Mapping[str, Any]] = {"fallback": False}
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        if settings.get("similarity") == "gradient":
+            raise ConfigError("similarity='gradient': an app that only trains sends no gradients, leave it out")
+        if not self.fraction_evaluate and all(settings.get(key) is None for key in ("eps1", "eps2", "gamma_max")):
+            raise ConfigError(
+                "fraction_evaluate=0: CFL watches the loss that nodes evaluate, let some do so or give eps1, eps2 and "
+                "gamma_max"
+            )
+
+
+class FedSEM(Clustered):
+    """Clusters by the distance of nodes' models to cluster centres, improved in every round; options `clusters`, …"""
+
+    name = "fedsem"
+
+
+class OneShot(Clustered):
+    """Nodes train alone for `warmup_rounds`, k-means makes `k` clusters of their models, each then trains by itself."""
+
+    name = "oneshot"
+
+
+class FedCUAU(Clustered):
+    """Clusters by heterogeneity, each learning from the more homogeneous ones only; options `clusters`, `specific`, ….
+
+    A node of cluster i is sent 1 + C − i messages a round. They train all layers, of which those of the cluster are
+    kept: exact with `specific` naming all layers, near otherwise. The base is FedAvg, or FedProx for apps that
+    follow `proximal-mu` in their config, as Flower's own FedProx asks them to.
+    """
+
+    name = "fedcuau"
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        assert isinstance(self.method, FedCUAUMethod)
+        rule = self.method.base_method().rule()
+        if rule.frozen or rule.private:
+            raise ConfigError(f"base={self.method.base!r} freezes or keeps layers, which an app as it is cannot do")

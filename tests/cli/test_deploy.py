@@ -1,0 +1,294 @@
+"""`coterie deploy` writes an app that Flower accepts; bad input costs one line; nothing private is in what is sent."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import subprocess
+import sys
+import time
+import tomllib
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs coterie[flower]")
+
+from coterie.cli import main
+from coterie.data.folders import federation_from_npz
+from coterie.flower import deploy, local, warm
+from coterie.flower.certificates import make_certificates, make_node_key
+from coterie.runs.assemble import fingerprint, make_federation
+from coterie.runs.config import make_config
+
+FAKE_FLOWER = """
+import os, runpy, sys, types
+
+def tell():
+    print(sys.argv, os.environ["COLOUR"], os.getcwd())
+    raise SystemExit(3)
+
+for name in ("coterie", "coterie.flower", "coterie.flower.client", "coterie.flower.server", "flwr", "flwr.superlink",
+             "flwr.supernode", "flwr.superlink.cli", "flwr.supernode.cli", "torch"):
+    sys.modules[name] = types.ModuleType(name)
+sys.modules["torch"].seed = lambda: 0
+sys.modules["flwr.supernode.cli"].flwr_clientapp = sys.modules["flwr.superlink.cli"].flwr_serverapp = tell
+runpy.run_path(sys.argv[1])["serve"](sys.argv[2])
+"""
+SMALL = ["--scenario", "digits-halves", "--clients", "3", "--groups", "2", "--samples", "20", "--rounds", "2"]
+
+
+@pytest.fixture
+def coterie(capfd, tmp_path, monkeypatch):
+    """Run the command in an empty working folder: exit code, standard output, standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*words):
+        code = 0
+        try:
+            main([str(word) for word in words])
+        except SystemExit as stop:
+            code = stop.code
+        captured = capfd.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def config_of(folder):
+    return tomllib.loads((folder / "app" / "pyproject.toml").read_text())
+
+
+def test_it_writes_an_app_that_flower_accepts(coterie, tmp_path):
+    code, out, err = coterie("deploy", *SMALL, "--out", "here", "--method", "cfl:min_rounds=2", "--steps", 4)
+    assert (code, err) == (0, "")
+    assert "README.md" in out
+    app = tmp_path / "here" / "app"
+
+    from flwr.cli.build import build_fab_from_disk
+    from flwr.cli.config_utils import load_and_validate
+
+    config, warnings = load_and_validate(app / "pyproject.toml")
+    assert not warnings
+    settings = config["tool"]["flwr"]["app"]["config"]
+    assert settings["method"] == "cfl:min_rounds=2"
+    assert (settings["steps"], settings["rounds"], settings["min-nodes"]) == (4, 2, 3)
+    assert "epochs" not in settings
+    assert settings["out"] == str(tmp_path / "here" / "run")
+    with zipfile.ZipFile(io.BytesIO(build_fab_from_disk(app))) as sent:
+        assert {name for name in sent.namelist() if not name.startswith(".info")} == {
+            "pyproject.toml",
+            "server_app.py",
+            "client_app.py",
+        }
+
+
+def test_the_server_reads_what_was_written(coterie, tmp_path):
+    from coterie.flower.server import _spelt, read_options
+
+    coterie("deploy", *SMALL, "--out", "here", "--lr-schedule", "decay:0.9", "--batch-size", "full")
+    settings = config_of(tmp_path / "here")["tool"]["flwr"]["app"]["config"]
+    config, network = read_options(_spelt(settings))
+    given = make_config({"scenario": "digits-halves", "rounds": 2, "lr_schedule": "decay:0.9", "batch_size": "full"})
+    assert config.rounds == 2
+    assert config.lr_schedule == given.lr_schedule
+    assert config.batch_size == "full"
+    assert network.min_nodes == 3
+    assert network.classes == 10
+
+
+def test_the_clients_files_hold_the_scenario(coterie, tmp_path):
+    coterie("deploy", *SMALL, "--out", "here", "--seed", 5)
+    written = federation_from_npz(tmp_path / "here" / "clients")
+    values = {"scenario": "digits-halves", "clients": 3, "groups": 2, "samples": 20, "seed": 5}
+    federation, _ = make_federation(make_config(values))
+    assert fingerprint(written) == fingerprint(federation)
+    assert written.groups == federation.groups
+
+
+def test_the_same_command_again_changes_nothing_and_another_is_refused(coterie, tmp_path):
+    assert coterie("deploy", *SMALL, "--out", "here")[0] == 0
+    before = {path: path.read_bytes() for path in (tmp_path / "here").rglob("*") if path.is_file()}
+    assert coterie("deploy", *SMALL, "--out", "here")[0] == 0
+    assert before == {path: path.read_bytes() for path in (tmp_path / "here").rglob("*") if path.is_file()}
+    code, _, err = coterie("deploy", *SMALL, "--out", "here", "--lr", 0.5)
+    assert code == 2
+    assert "other settings" in err
+
+
+def test_nodes_with_data_of_their_own(coterie, tmp_path):
+    assert coterie("deploy", "--out", "here", "--nodes", 7, "--method", "ifca:k=3", "--model", "mlp")[0] == 0
+    assert not (tmp_path / "here" / "clients").exists()
+    settings = config_of(tmp_path / "here")["tool"]["flwr"]["app"]["config"]
+    assert settings["min-nodes"] == 7
+    assert "scenario" not in settings
+    assert "/path/of/its-data.npz" in (tmp_path / "here" / "README.md").read_text()
+
+
+def test_a_folder_of_data_stays_where_it_is(coterie, tmp_path):
+    (tmp_path / "data").mkdir()
+    for name in ("a", "b"):
+        np.savez(tmp_path / "data" / f"{name}.npz", x=np.ones((9, 2), np.float32), y=np.arange(9) % 2)
+    assert coterie("deploy", "--data", "data", "--out", "here")[0] == 0
+    assert not (tmp_path / "here" / "clients").exists()
+    assert str(tmp_path / "data" / "a.npz") in (tmp_path / "here" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (SMALL, "--out is missing"),
+        ([*SMALL, "--out", "x", "--method", "cflx"], "did you mean 'cfl'"),
+        ([*SMALL, "--out", "x", "--rounds", "0"], "rounds"),
+        ([*SMALL, "--out", "x", "--address", "somewhere"], "host:port"),
+        ([*SMALL, "--out", "x", "--address", "a b:80"], "host:port"),
+        ([*SMALL, "--out", "x", "--address", "host:99999"], "host:port"),
+        ([*SMALL, "--out", "x", "--nodes", "9"], "there are 3 clients"),
+        ([*SMALL, "--out", "x", "--nodes", "0"], "nodes"),
+        ([*SMALL, "--out", "x", "--model", "mpl"], "mlp"),
+        (["--out", "x", "--model", "mpl"], "mlp"),
+        ([*SMALL, "--out", "full"], "not empty"),
+        ([*SMALL, "--out", "file"], "a file of that name"),
+        ([*SMALL, "--out", "x", "--local", "4"], "one node a client"),
+        ([*SMALL, "--out", "x", "--local", "3", "--nodes", "2"], "does not go with --local"),
+        (["--out", "x", "--local", "0"], "local"),
+        (["--out", "x", "--local", "3", "--data", "two"], "one node a client"),
+        (["--out", "x", "--data", "nowhere"], "no such folder"),
+        (["none.toml", "--out", "x"], "no such config file"),
+    ],
+)
+def test_bad_input_costs_one_line(coterie, tmp_path, words, hint):
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "two").mkdir()
+    for name in ("a", "b"):
+        np.savez(tmp_path / "two" / f"{name}.npz", x=np.ones((9, 2), np.float32), y=np.arange(9) % 2)
+    code, out, err = coterie("deploy", *words)
+    assert (code, out) == (2, "")
+    assert err.startswith("coterie: ")
+    assert err.count("\n") == 1
+    assert hint in err
+    assert (tmp_path / "full" / "thesis.txt").read_text() == "mine"
+
+
+def test_secure_makes_keys_that_only_their_owner_reads(coterie, tmp_path):
+    code, _, err = coterie("deploy", *SMALL, "--out", "here", "--secure", "--address", "server.example.org:9000",
+                           "--privacy", "permutation")  # fmt: skip
+    assert code == 0, err
+    keys = tmp_path / "here" / "keys"
+    private = [keys / name for name in ("ca.key", "server.key", "node-0", "node-1", "node-2", "secret")]
+    for path in private:
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
+    told = (tmp_path / "here" / "README.md").read_text()
+    assert "--enable-supernode-auth" in told
+    assert "flwr supernode register keys/node-2.pub coterie" in told
+    assert f"secret-file='{keys / 'secret'}'" in told
+    assert "--insecure" not in told
+    subject = subprocess.run(
+        ["openssl", "x509", "-in", keys / "server.pem", "-noout", "-ext", "subjectAltName"],
+        capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    assert "DNS:server.example.org" in subject
+    assert "IP Address:127.0.0.1" in subject
+    verified = subprocess.run(["openssl", "verify", "-CAfile", keys / "ca.crt", keys / "server.pem"], check=False)
+    assert verified.returncode == 0
+
+
+def test_keys_that_exist_are_kept(tmp_path):
+    first = make_certificates(tmp_path, ["localhost"])
+    before = first.certificate.read_bytes(), make_node_key(tmp_path, "node-0").read_bytes()
+    assert make_certificates(tmp_path, ["elsewhere"]) == first
+    assert before == (first.certificate.read_bytes(), make_node_key(tmp_path, "node-0").read_bytes())
+
+
+def test_settings_of_a_node_come_back_from_flowers_parser(tmp_path):
+    from flwr.common.config import parse_config_args
+
+    values = {"client": "Ann Lee, 3", "data": str(tmp_path / "with space" / "a.npz"), "partition-id": 3, "lr": 0.5}
+    assert parse_config_args([local.node_config(values)]) == values
+    with pytest.raises(deploy.ConfigError, match="quote"):
+        local.node_config({"client": "O'Hara"})
+
+
+def test_a_warm_call_has_the_callers_arguments_environment_and_output(tmp_path):
+    """Behind the door is a program that tells what it was given, in the place of Flower's."""
+    door, server = tmp_path / "door", tmp_path / "server.py"
+    server.write_text(FAKE_FLOWER)
+    own = tmp_path / "own"
+    own.mkdir()
+    (own / "flwr-clientapp").write_text('#!/bin/sh\necho "own $@"\n')
+    (own / "flwr-clientapp").chmod(0o755)
+    warm.install(tmp_path / "bin", door, own)
+    program = str(tmp_path / "bin" / "flwr-clientapp")
+
+    def called():
+        environment = os.environ | {"COLOUR": "green"}
+        with open(tmp_path / "said", "w") as said:
+            subprocess.run([program, "--token", "a b"], env=environment, cwd=tmp_path, stdout=said, check=True)
+        return (tmp_path / "said").read_text()
+
+    assert called() == "own --token a b\n"  # nobody behind the door yet
+    process = subprocess.Popen([sys.executable, str(server), warm.__file__, str(door)])
+    try:
+        wait_until(door.exists)
+        expected = f"['flwr-clientapp', '--token', 'a b'] green {tmp_path}\n"
+        assert called() in ("", expected)
+        wait_until(lambda: (tmp_path / "said").read_text() == expected)
+    finally:
+        process.kill()
+        process.wait()
+    assert called() == "own --token a b\n"
+
+
+def wait_until(what, seconds=60):
+    limit = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < limit
+        time.sleep(0.02)
+
+
+def test_a_network_ends_what_it_started_even_grandchildren(tmp_path, monkeypatch):
+    """With a SuperLink that only listens, and leaves a child behind that nobody is told of."""
+    fake = tmp_path / "bin"
+    fake.mkdir()
+    (fake / "flower-superlink").write_text(
+        f"#!{sys.executable}\n"
+        "import socket, subprocess, sys, time\n"
+        "subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        "door = socket.create_server(('127.0.0.1', int(sys.argv[sys.argv.index('--port') + 1])))\n"
+        "time.sleep(600)\n"
+    )
+    (fake / "flower-superlink").chmod(0o755)
+    monkeypatch.setattr(local, "program", lambda name: str(fake / name))
+    with local.Network(tmp_path / "flower", warm=False) as network:
+        wait_until(lambda: any("sleep 600" in words for words in network.processes().values()))
+        assert len(network.processes()) == 2
+        environment = Path(f"/proc/{network.link.pid}/environ").read_bytes().decode().split("\0")
+        assert {"FLWR_TELEMETRY_ENABLED=0", "FLWR_DISABLE_UPDATE_CHECK=1"} <= set(environment)
+    assert network.processes() == {}
+
+
+def test_a_super_link_that_does_not_start_says_why(tmp_path, monkeypatch):
+    fake = tmp_path / "flower-superlink"
+    fake.write_text("#!/bin/sh\necho the disk is full\nexit 1\n")
+    fake.chmod(0o755)
+    monkeypatch.setattr(local, "program", lambda name: str(tmp_path / name))
+    with (
+        pytest.raises(local.RunError, match="the disk is full"),
+        local.Network(tmp_path / "flower", warm=False),
+    ):
+        pass
+
+
+def test_a_logs_closing_words_are_its_error():
+    log = (
+        "\x1b[92mINFO \x1b[0m: ServerApp\nTraceback (most recent call last):\n  File x\n"
+        "coterie.errors.RunError: only 1 of 4 clients gave a sound reply\nExit Code: 201\n\nFor more, visit\n"
+    )
+    assert local.closing_words(log) == "coterie.errors.RunError: only 1 of 4 clients gave a sound reply"
+    assert local.closing_words("\x1b[91mno space\nleft ") == "no space left"
+    assert local.closing_words("") == "it said nothing"

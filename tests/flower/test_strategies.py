@@ -1,0 +1,433 @@
+"""An unmodified quick-start app (the one in `examples/flower_dropin`) under the clustered strategies."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Error, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from torch import Tensor
+
+from coterie.engines import LocalEngine
+from coterie.errors import ConfigError, RunError
+from coterie.federation import Client, Federation, Split
+from coterie.flower import CFL, FedCUAU, FedSEM, InProcessGrid, OneShot
+from coterie.flower.plain import PlainEngine, peer_noise
+from coterie.flower.strategy_base import Clustered
+from coterie.methods import Server
+from coterie.randomness import derive
+from coterie.schedules import make_schedule
+from coterie.tasks import Choose, Evaluate, Noise, Order, Train, Training
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_dropin"
+sys.path.insert(0, str(EXAMPLE))
+from dropin.client_app import app  # noqa: E402
+from dropin.server_app import app as server_app  # noqa: E402
+from dropin.task import Net, load_data  # noqa: E402
+
+LR, ALL_AT_ONCE = 0.1, 1000
+
+
+def grid_of(nodes: int, groups: int, *, batch: int = 32, epochs: int = 2, **more: Any) -> InProcessGrid:
+    config = {"batch-size": batch, "local-epochs": epochs, "groups": groups}
+    return InProcessGrid(app, nodes, run_config=config, **more)
+
+
+def arrays(seed: int = 0) -> ArrayRecord:
+    torch.manual_seed(seed)
+    return ArrayRecord(Net().state_dict())
+
+
+def started(strategy: Clustered, grid: Grid, rounds: int, **more: Any) -> Any:
+    return strategy.start(grid, arrays(), rounds, train_config=ConfigRecord({"lr": LR}), **more)
+
+
+def groups_of(strategy: Clustered, groups: int) -> list[list[int]]:
+    """The hidden groups of every cluster's nodes; node ids count up with the partitions."""
+    return [sorted({(node - 1001) % groups for node in members}) for members in strategy.clusters]
+
+
+def flat(record: ArrayRecord) -> np.ndarray:
+    return np.concatenate([array.numpy().ravel() for array in record.values()])
+
+
+def test_cfl_finds_the_groups_of_an_unmodified_app() -> None:
+    seen: dict[int, int] = {}
+    strategy = CFL(fraction_evaluate=0.7, min_rounds=8, patience=6, recheck=2)
+    result = started(
+        strategy, grid_of(9, 3), 20, evaluate_fn=lambda t, a: seen.update({t: len(a)}) or MetricRecord({"t": t})
+    )
+    assert sorted(groups_of(strategy, 3)) == [[0], [1], [2]]
+    assert strategy.tree is not None
+    assert len(strategy.tree.nodes) == 5
+    assert [record["round"] for record in strategy.history] == list(range(1, 21))
+    for record in strategy.history:
+        assert sorted(node for cluster in record["clusters"] for node in cluster["members"]) == list(range(1001, 1010))
+        assert record["faults"] == []
+    before, after = (strategy.history[i]["evaluate"]["eval_acc"] for i in (6, -1))
+    assert before < 0.4 < 0.75 < after
+    assert result.evaluate_metrics_clientapp[20]["eval_acc"] == after
+    assert 0 < result.train_metrics_clientapp[20]["train_loss"] < result.train_metrics_clientapp[1]["train_loss"]
+    assert result.evaluate_metrics_serverapp[3]["t"] == 3
+    assert list(seen) == list(range(21))
+    assert np.array_equal(flat(result.arrays), flat(strategy.models[0]))
+    last = strategy.clusters[-1][0]
+    assert np.array_equal(flat(strategy.model_of(last)), flat(strategy.models[-1]))
+    net = Net()
+    net.load_state_dict(strategy.model_of(last).to_torch_state_dict())
+    with pytest.raises(ConfigError, match="no node 7 in the clusters"):
+        strategy.model_of(7)
+
+
+def test_cfl_leaves_nodes_of_one_kind_together() -> None:
+    strategy = CFL(min_rounds=8, recheck=1)
+    started(strategy, grid_of(6, 1), 14)
+    assert len(strategy.clusters) == 1
+
+
+class SameStart(LocalEngine):
+    """A local engine that begins with the models a drop-in strategy begins with."""
+
+    other: PlainEngine
+
+    def initial_model(self, seed: int) -> Tensor:
+        return self.other.initial_model(seed)
+
+
+def on_local_engine(strategy: Clustered, nodes: int, groups: int, rounds: int) -> tuple[list[list[int]], list[Tensor]]:
+    """Clusters and models of the strategy's method on the engine without Flower, with the same data."""
+    clients = []
+    for i in range(nodes):
+        loaders = load_data(i, nodes, ALL_AT_ONCE, groups)
+        train, test = (Split(*loader.dataset.tensors) for loader in loaders)
+        clients.append(Client(str(1001 + i), train, test, test))
+    engine = SameStart(Federation(clients, 10), lambda seed: Net())
+    engine.other = strategy._running()
+    how = Training(lr=LR, epochs=2, batch_size=None, momentum=0.9)
+    server = Server(engine, make_schedule("constant", how, rounds), strategy.seed, rounds)
+    state = strategy.method.start(server)
+    for t in range(1, rounds + 1):
+        state, _ = strategy.method.round(state, t, server)
+    assignment = strategy.method.assignment(state, server)
+    return [[int(c) for c in members] for members in assignment.members], list(assignment.models)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        CFL(eps1=100, eps2=1e-9, gamma_max=0.5, min_rounds=3, patience=9),
+        FedSEM(clusters=2),
+        OneShot(k=2, warmup_rounds=3, weighting="samples"),
+        FedCUAU(clusters=2, specific=("fc1", "fc2"), min_replies=6),
+    ],
+    ids=lambda strategy: type(strategy).__name__,
+)
+def test_a_strategy_does_what_its_method_does_elsewhere(strategy: Clustered) -> None:
+    result = started(strategy, grid_of(6, 2, batch=ALL_AT_ONCE), 5)
+    clusters, models = on_local_engine(strategy, 6, 2, 5)
+    assert strategy.clusters == clusters
+    for mine, other in zip(strategy.models, models, strict=True):
+        np.testing.assert_allclose(flat(mine), other.numpy(), rtol=1e-3, atol=2e-5)
+    if not isinstance(strategy, FedCUAU):
+        assert sorted(groups_of(strategy, 2)) == [[0], [1]]
+    assert 0 < result.evaluate_metrics_clientapp[5]["eval_acc"] < 1
+    assert all(record["faults"] == [] for record in strategy.history)
+
+
+def changed(change: Callable[[RecordDict], Any]) -> Callable[[Message], Message]:
+    def apply(message: Message) -> Message:
+        change(message.content)
+        return message
+
+    return apply
+
+
+def replaced(name: str, make: Callable[[np.ndarray], Array]) -> Callable[[Message], Message]:
+    return changed(lambda content: content["arrays"].update({name: make(content["arrays"][name].numpy())}))
+
+
+def garbled(data: bytes) -> Callable[[np.ndarray], Array]:
+    return lambda values: Array("float32", values.shape, "numpy.ndarray", data)
+
+
+def spoilt(values: np.ndarray, number: float) -> Array:
+    copy = values.copy()
+    copy.flat[0] = number
+    return Array(copy)
+
+
+def of_shape(shape: str) -> bytes:
+    """An array of ten zeros whose header says otherwise."""
+    return Array(np.zeros(10, np.float32)).data.replace(b"(10,)", shape.encode())
+
+
+METRICS = {"train_loss": 1.0, "num-examples": 10}
+ATTACKS: dict[str, tuple[Callable[[Message], Message | None], str]] = {
+    "nan": (replaced("fc2.bias", lambda v: spoilt(v, math.nan)), "NaN or Inf"),
+    "inf": (replaced("fc1.weight", lambda v: spoilt(v, -math.inf)), "NaN or Inf"),
+    "huge": (replaced("fc2.bias", lambda v: spoilt(v, 3e38)), "too large"),
+    "shape": (replaced("fc2.bias", lambda v: Array(v[:-1])), r"float32 \(9,\), expected float32 \(10,\)"),
+    "transposed": (replaced("fc2.weight", lambda v: Array(v.T.copy())), r"\(32, 10\), expected"),
+    "dtype": (replaced("fc2.bias", lambda v: Array(v.astype(np.float64))), "float64"),
+    "text": (replaced("fc2.bias", lambda v: Array(np.array(["x"] * 10))), "<U1"),
+    "oversized": (replaced("fc2.bias", garbled(b"\x93NUMPY\x01\x00" + bytes(10**6))), "1000008 bytes"),
+    "garbage": (replaced("fc2.bias", garbled(b"\xff" * 120)), "NumPy's format"),
+    "empty": (replaced("fc2.bias", garbled(b"")), "0 bytes"),
+    "lying header": (replaced("fc2.bias", garbled(of_shape("(9999999999,)"))), "something else than it says"),
+    "lying width": (replaced("fc2.bias", garbled(of_shape("(11,)"))), "something else than it says"),
+    "missing": (changed(lambda c: c["arrays"].pop("fc1.bias")), "no array 'fc1.bias'"),
+    "renamed": (changed(lambda c: c["arrays"].update({"fc9.bias": c["arrays"].pop("fc1.bias")})), "'fc9.bias'"),
+    "no arrays": (changed(lambda c: c.pop("arrays")), "0 ArrayRecords"),
+    "two arrays": (changed(lambda c: c.update({"more": ArrayRecord()})), "2 ArrayRecords"),
+    "no metrics": (changed(lambda c: c.pop("metrics")), "0 MetricRecords"),
+    "no weight": (changed(lambda c: c["metrics"].pop("num-examples")), "'num-examples' is None"),
+    "no samples": (changed(lambda c: c.update({"metrics": MetricRecord({**METRICS, "num-examples": 0})})), "is 0"),
+    "nan weight": (changed(lambda c: c.update({"metrics": MetricRecord({"num-examples": math.nan})})), "is nan"),
+    "listed weight": (changed(lambda c: c.update({"metrics": MetricRecord({"num-examples": [1]})})), r"is \[1\]"),
+    "error": (lambda m: Message(Error(8, "the app\ncrashed"), reply_to=m), "crashed"),
+    "lost": (lambda m: None, "did not answer within 0.2 s"),
+}
+
+
+@pytest.fixture(scope="module")
+def without_the_third() -> np.ndarray:
+    """What two honest nodes of three make of the model."""
+    grid = grid_of(3, 1, batch=ALL_AT_ONCE)
+    grid.leave(1003)
+    return flat(started(Clustered(), grid, 1).arrays)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_unsound_reply_never_enters_an_average_and_never_stops_the_run(
+    attack: str, without_the_third: np.ndarray
+) -> None:
+    spoil, reason = ATTACKS[attack]
+
+    def tamper(reply: Message) -> Message | None:
+        evil = reply.metadata.src_node_id == 1003 and reply.metadata.message_type == "train"
+        return spoil(reply) if evil else reply
+
+    strategy = Clustered(fraction_evaluate=0)
+    result = started(
+        strategy, grid_of(3, 1, batch=ALL_AT_ONCE, tamper=tamper), 1, timeout=0.2 if attack == "lost" else 60
+    )
+    np.testing.assert_allclose(flat(result.arrays), without_the_third, rtol=1e-4, atol=1e-6)
+    (fault,) = strategy.history[0]["faults"]
+    assert fault["client"] == "1003"
+    assert "\n" not in fault["reason"]
+    with pytest.raises(AssertionError, match=reason):
+        raise AssertionError(fault["reason"])
+
+
+def test_a_node_that_always_fails_does_not_keep_the_others_from_their_clusters() -> None:
+    failing = changed(lambda content: content.pop("metrics"))
+    grid = grid_of(7, 2, tamper=lambda reply: failing(reply) if reply.metadata.src_node_id == 1007 else reply)
+    strategy = CFL(eps1=100, eps2=1e-9, gamma_max=0.6, min_rounds=2, patience=50, recheck=1, fraction_evaluate=0)
+    started(strategy, grid, 5)
+    assert sorted(sorted(members) for members in strategy.clusters) == [[1001, 1003, 1005], [1002, 1004, 1006]]
+    reasons = [[fault["reason"][:7] for fault in record["faults"]] for record in strategy.history]
+    assert reasons == [["it sent"]] * 3 + [["nothing"], []]
+
+
+@pytest.mark.parametrize("strategy", [CFL(min_rounds=2), FedSEM(clusters=2), OneShot(warmup_rounds=2), FedCUAU()])
+def test_a_run_in_which_nobody_answers_soundly_ends_with_the_reason(strategy: Clustered) -> None:
+    grid = grid_of(4, 2, tamper=changed(lambda content: content["metrics"].pop("num-examples")))
+    with pytest.raises(RunError):
+        started(strategy, grid, 3)
+
+
+def test_a_share_of_the_nodes_trains_and_evaluates() -> None:
+    asked: list[tuple[str, int, int]] = []
+
+    def tamper(reply: Message) -> Message:
+        meta = reply.metadata
+        asked.append((meta.message_type, int(meta.group_id.partition(".")[0]), meta.src_node_id))
+        return reply
+
+    strategy = FedSEM(fraction_train=0.5, fraction_evaluate=0.25, min_evaluate_nodes=1, clusters=2)
+    started(strategy, grid_of(8, 2, epochs=1, tamper=tamper), 4)
+    per_round = {(kind, t): {n for k, r, n in asked if (k, r) == (kind, t)} for kind, t, _ in asked}
+    assert {kind_round[0]: len(nodes) for kind_round, nodes in per_round.items()} == {"train": 4, "evaluate": 2}
+    assert len({frozenset(nodes) for (kind, _), nodes in per_round.items() if kind == "train"}) > 1
+    assert len(asked) == 4 * (4 + 2)
+
+
+def test_cfl_splits_with_partial_participation_once_every_node_has_trained() -> None:
+    asked: list[str] = []
+    strategy = CFL(fraction_train=0.6, eps1=100, eps2=1e-9, gamma_max=0.6, min_rounds=2, fraction_evaluate=0)
+    grid = grid_of(6, 2)
+    grid.tamper = lambda reply: asked.append(reply.metadata.message_type) or reply  # type: ignore[func-returns-value]
+    started(strategy, grid, 12)
+    assert sorted(groups_of(strategy, 2)) == [[0], [1]]
+    assert set(asked) == {"train"}
+
+
+def test_cfl_places_nodes_that_join_and_lets_others_go() -> None:
+    grid = grid_of(6, 2)
+
+    def between_rounds(t: int, arrays: ArrayRecord) -> None:
+        if t == 5:
+            grid.leave(1001)
+            grid.join({"partition-id": 1, "num-partitions": 6})  # 1007, of the other group than 1001
+        if t == 6:
+            grid.join({"partition-id": 0, "num-partitions": 6})  # 1008
+
+    strategy = CFL(eps1=100, eps2=1e-9, gamma_max=0.6, min_rounds=3, patience=50)
+    started(strategy, grid, 8, evaluate_fn=between_rounds)
+    assert sorted(sorted(members) for members in strategy.clusters) == [[1002, 1004, 1006, 1007], [1003, 1005, 1008]]
+    events = [event["kind"] for record in strategy.history for event in record["events"]]
+    assert events == ["split", "left", "joined", "joined"]
+
+
+@pytest.mark.parametrize("strategy", [FedSEM(clusters=2), OneShot(warmup_rounds=2), FedCUAU(clusters=2)])
+def test_every_strategy_goes_on_when_nodes_come_and_go(strategy: Clustered) -> None:
+    grid = grid_of(5, 2, epochs=1)
+
+    def between_rounds(t: int, arrays: ArrayRecord) -> None:
+        if t in (1, 3):
+            grid.leave(grid.get_node_ids()[0])
+        if t in (1, 4):
+            grid.join({"partition-id": t, "num-partitions": 6})
+
+    started(strategy, grid, 6, evaluate_fn=between_rounds)
+    assert sorted(node for members in strategy.clusters for node in members) == grid.get_node_ids()
+
+
+def test_a_new_run_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
+    file, grid = tmp_path / "deep" / "standing.safetensors", grid_of(6, 2, batch=ALL_AT_ONCE)
+    options: dict[str, Any] = {"eps1": 100, "eps2": 1e-9, "gamma_max": 0.6, "min_rounds": 3, "patience": 50}
+    whole = CFL(**options)
+    started(whole, grid, 6)
+    first = CFL(checkpoint=file, **options)
+    started(first, grid, 4)
+    second = CFL(checkpoint=file, **options)
+    started(second, grid, 6)
+    assert [record["round"] for record in second.history] == [5, 6]
+    assert second.clusters == first.clusters == whole.clusters
+    for one, other in zip(second.models, whole.models, strict=True):
+        np.testing.assert_allclose(flat(one), flat(other), rtol=1e-3, atol=2e-5)
+    with pytest.raises(RunError, match="another method or another model"):
+        started(FedSEM(clusters=2, checkpoint=file), grid, 6)
+
+
+def test_a_subclass_may_change_the_config_from_round_to_round() -> None:
+    rates: list[tuple[int, float]] = []
+
+    class Slower(FedSEM):
+        def configure_train(
+            self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        ) -> Iterable[Message]:
+            config["lr"] = LR / server_round
+            return super().configure_train(server_round, arrays, config, grid)
+
+    spy = grid_of(3, 1, epochs=1)
+    answer = spy._answer
+    spy._answer = lambda message: rates.append(tuple(message.content["config"].values())) or answer(message)  # type: ignore[method-assign,assignment,func-returns-value]
+    started(Slower(clusters=1, fraction_evaluate=0), spy, 2)
+    assert rates == [(LR, 1)] * 3 + [(LR / 2, 2)] * 3
+
+
+def test_fedprox_underneath_reaches_the_app_as_flowers_own_fedprox_does() -> None:
+    told: list[float] = []
+    spy = grid_of(2, 1, epochs=1)
+    answer = spy._answer
+    spy._answer = lambda message: told.append(message.content["config"].get("proximal-mu")) or answer(message)  # type: ignore[method-assign,assignment,func-returns-value]
+    started(FedCUAU(base="fedprox:mu=0.25", clusters=1, fraction_evaluate=0), spy, 1)
+    assert told == [None, None, 0.25, 0.25]  # heterogeneity is measured by plain training
+
+
+def test_a_fresh_model_has_the_same_numbers_elsewhere() -> None:
+    engine = PlainEngine(grid_of(1, 1), arrays(), seed=7)
+    first = engine.initial_model(derive(7, "model", 0))
+    fresh, again, other = (engine.initial_model(derive(7, "model", i)) for i in (1, 1, 2))
+    assert torch.equal(first, engine.template.vector(arrays()))
+    assert torch.equal(fresh, again)
+    assert not torch.equal(fresh, other)
+    for entry in engine.layout.entries:
+        place = slice(entry.start, entry.stop)
+        assert not torch.equal(fresh[place], first[place])
+        assert torch.equal(fresh[place].sort().values, first[place].sort().values)
+
+
+def test_a_strategy_in_a_wrapper_says_so_instead_of_training_nothing() -> None:
+    from flwr.serverapp.strategy import DifferentialPrivacyServerSideFixedClipping
+
+    wrapped = DifferentialPrivacyServerSideFixedClipping(CFL(), 1.0, 1.0, 2)
+    with pytest.raises(ConfigError, match="cannot be wrapped"):
+        wrapped.start(grid_of(2, 1), arrays(), 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CFL(gama_max=1), "did you mean 'gamma_max'"),
+        (lambda: CFL(similarity="gradient"), "sends no gradients"),
+        (lambda: CFL(fraction_evaluate=0), "fraction_evaluate=0"),
+        (lambda: FedSEM(fraction_train=0), "fraction_train=0"),
+        (lambda: FedCUAU(base="fedbabu"), "freezes or keeps layers"),
+        (lambda: CFL().clusters, "no clusters yet"),
+        (lambda: started(OneShot(warmup_rounds=5), grid_of(3, 1), 5), "leave rounds for training"),
+        (lambda: CFL().start(grid_of(3, 1), ArrayRecord()), "initial_arrays is empty"),
+    ],
+)
+def test_what_cannot_be_is_told_in_a_line(make: Callable[[], Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        make()
+
+
+def test_too_few_nodes_are_waited_for_and_then_told() -> None:
+    with pytest.raises(RunError, match="1 nodes are connected, 2 are needed"):
+        started(FedSEM(clusters=1), grid_of(1, 1), 1, timeout=0.05)
+
+
+def test_the_noise_of_an_update_is_read_from_the_nearest_peer() -> None:
+    """Clients of one kind with noise γ: the estimate is γ, and no split of them is a signal."""
+    generator, gamma = torch.Generator().manual_seed(3), 0.5
+    signal = torch.randn(20_000, generator=generator)
+    updates = signal + gamma * torch.randn(8, 20_000, generator=generator)
+    engine = PlainEngine(grid_of(1, 1), arrays())
+    engine._updates = {str(i): update for i, update in enumerate(updates)}
+    orders = [Order(str(i), Noise(signal, Training(), 0)) for i in range(8)]
+    (replies,) = engine.run(orders)
+    assert [reply.values["noise"] for reply in replies] == pytest.approx([gamma] * 8, rel=0.05)
+    assert peer_noise(1 / (1 + gamma**2)) == pytest.approx(gamma)
+    assert peer_noise(-0.1) == math.inf
+
+
+def test_several_models_are_evaluated_a_message_each_and_other_tasks_are_refused() -> None:
+    engine = PlainEngine(grid_of(2, 1), arrays())
+    engine.begin(1)
+    models = torch.stack([engine.initial_model(seed) for seed in (1, 2)])
+    (replies,) = engine.run([Order(client, Evaluate(models)) for client in engine.clients])
+    for i, reply in enumerate(replies):
+        x, y = load_data(i, 2, ALL_AT_ONCE, 1)[1].dataset.tensors
+        for model, loss, accuracy in zip(models, reply.values["loss"], reply.values["accuracy"], strict=True):
+            net = Net()
+            engine.layout.write(model, net)
+            assert loss == pytest.approx(torch.nn.functional.cross_entropy(net(x), y).item(), rel=1e-4)
+            assert accuracy == pytest.approx((net(x).argmax(1) == y).float().mean().item())
+    with pytest.raises(ConfigError, match="Choose: not possible"):
+        next(engine.run([Order("1001", Choose(models, None, 0, 0))]))
+
+
+def test_a_sampled_evaluation_stands_for_the_nodes_of_the_same_model() -> None:
+    engine = PlainEngine(grid_of(3, 1), arrays())
+    engine.begin(1)
+    engine.train_config = ConfigRecord({"lr": LR})
+    model, other = engine.initial_model(1), engine.initial_model(2)
+    engine._losses = {"1001": (model, 2.0), "1002": (model, 4.0), "1003": (other, 50.0)}
+    (replies,) = engine.run([Order(c, Train(model, Training(), 0, assess=True)) for c in engine.clients])
+    assert [reply.values["start_loss"] for reply in replies] == [2.0, 4.0, 3.0]
+
+
+def test_the_example_runs_with_only_its_strategy_changed(capsys: pytest.CaptureFixture[str]) -> None:
+    config = {"num-server-rounds": 2, "lr": LR}
+    server_app(grid_of(4, 2), Context(1, 1, {}, RecordDict(), config))
+    assert "4 nodes share a model of 2410 numbers: [1001, 1002, 1003, 1004]" in capsys.readouterr().out
