@@ -112,6 +112,9 @@ def test_the_clients_files_hold_the_scenario(coterie, tmp_path):
 def test_the_same_command_again_changes_nothing_and_another_is_refused(coterie, tmp_path):
     assert coterie("deploy", *SMALL, "--out", "here")[0] == 0
     before = {path: path.read_bytes() for path in (tmp_path / "here").rglob("*") if path.is_file()}
+    changed = tmp_path / "here" / "app" / "client_app.py"
+    before[changed] += b"# my own way to read data\n"
+    changed.write_bytes(before[changed])
     assert coterie("deploy", *SMALL, "--out", "here")[0] == 0
     assert before == {path: path.read_bytes() for path in (tmp_path / "here").rglob("*") if path.is_file()}
     code, _, err = coterie("deploy", *SMALL, "--out", "here", "--lr", 0.5)
@@ -143,6 +146,7 @@ def test_a_folder_of_data_stays_where_it_is(coterie, tmp_path):
         (SMALL, "--out is missing"),
         ([*SMALL, "--out", "x", "--method", "cflx"], "did you mean 'cfl'"),
         ([*SMALL, "--out", "x", "--rounds", "0"], "rounds"),
+        ([*SMALL, "--out", "x", "--precision", "float64"], "float64"),
         ([*SMALL, "--out", "x", "--address", "somewhere"], "host:port"),
         ([*SMALL, "--out", "x", "--address", "a b:80"], "host:port"),
         ([*SMALL, "--out", "x", "--address", "host:99999"], "host:port"),

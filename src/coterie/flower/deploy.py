@@ -18,6 +18,7 @@ from coterie.data.scenarios import Defaults
 from coterie.errors import ConfigError
 from coterie.federation import PARTS, Client, Federation
 from coterie.flower.local import CONNECTION, SWITCHES, node_config
+from coterie.flower.server import read_options
 from coterie.methods import make_method
 from coterie.runs.assemble import make_architecture, make_federation
 from coterie.runs.config import RunConfig
@@ -102,8 +103,8 @@ class Deployment:
         return self.root / "flower"
 
 
-def plan(config: RunConfig) -> tuple[Federation | None, Defaults, dict[str, Any]]:
-    """The federation (None: the nodes bring their own), its defaults, and the app's settings, all checked.
+def plan(config: RunConfig) -> tuple[Federation | None, dict[str, Any]]:
+    """The federation (None: the nodes bring their own) and the run's settings, checked.
 
     The server has no scenario to take defaults from, so every setting is written out.
     """
@@ -128,7 +129,7 @@ def plan(config: RunConfig) -> tuple[Federation | None, Defaults, dict[str, Any]
         "momentum": training.momentum,
         "weight_decay": training.weight_decay,
     }
-    return federation, defaults, {key: value for key, value in settings.items() if value is not None}
+    return federation, {key: value for key, value in settings.items() if value is not None}
 
 
 def write_deployment(
@@ -140,7 +141,7 @@ def write_deployment(
     A folder with anything else in it is refused.
     """
     root = root.absolute()
-    federation, _, settings = plan(config)
+    federation, settings = plan(config)
     planned = tuple(_planned(root, config, federation)) if federation is not None else ()
     least = nodes or len(planned) or 2
     if planned and least > len(planned):
@@ -150,23 +151,19 @@ def write_deployment(
         settings["classes"] = federation.classes
     if config.scenario:
         settings["trial-groups"] = True  # a made federation has no secrets, and its groups are a metric
+    read_options({key.replace("-", "_"): value for key, value in settings.items()})  # as the server will
     deployment = Deployment(root, planned, settings)
-    project = project_file(settings, extras(config.method))
-    _claim(root, project)
+    guide = instructions(deployment, address, secure)
+    _claim(root, project_file(settings, extras(config.method)))
     if federation is not None and not config.data:
         for node, client in zip(planned, federation, strict=True):
             write_client(client, node.data)
     if config.privacy != "none":
         write_secret(root / "keys" / "secret")
-    deployment.app.mkdir(exist_ok=True)
-    files = {
-        deployment.app / "server_app.py": SERVER_APP,
-        deployment.app / "client_app.py": CLIENT_APP,
-        root / "README.md": instructions(deployment, address, secure),
-        deployment.app / "pyproject.toml": project,
-    }
-    for path, text in files.items():
-        write_atomically(path, text.encode())
+    for name, text in {"server_app.py": SERVER_APP, "client_app.py": CLIENT_APP}.items():
+        if not (deployment.app / name).exists():  # it may have been changed since
+            write_atomically(deployment.app / name, text.encode())
+    write_atomically(root / "README.md", guide.encode())
     return deployment
 
 
@@ -179,19 +176,21 @@ def _planned(root: Path, config: RunConfig, federation: Federation) -> Iterator[
 
 
 def _claim(root: Path, project: str) -> None:
-    """Make the folder; one that exists must be empty or hold this very deployment."""
+    """Make the folder with the app's pyproject.toml; one that exists must be empty or hold this very deployment."""
     if root.exists() and not root.is_dir():
         raise ConfigError(f"{root}: a file of that name exists: choose another --out")
-    there = root / "app" / "pyproject.toml"
-    if there.exists():
-        if there.read_text(encoding="utf-8") != project:
+    mine = root / "app" / "pyproject.toml"
+    if mine.exists():
+        if mine.read_text(encoding="utf-8") != project:
             raise ConfigError(f"{root}: holds a deployment with other settings: choose another --out")
-    elif root.exists() and any(path.name != "clients" for path in root.iterdir()):
+        return
+    if root.exists() and any(root.iterdir()):
         raise ConfigError(f"{root}: the folder is not empty and is not a deployment's: choose another --out")
     try:
-        root.mkdir(parents=True, exist_ok=True)
+        mine.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise ConfigError(f"{root}: cannot make the folder ({problem.strerror}): choose another --out") from problem
+    write_atomically(mine, project.encode())
 
 
 def write_client(client: Client, path: Path) -> None:

@@ -83,8 +83,7 @@ class Network:
         try:
             if self._door:
                 install(self.folder / "bin", self._door, Path(program("flwr")).parent)
-                words = [sys.executable, "-m", "coterie.flower.warm", str(self._door)]
-                self._calls.append(self._start("warm", words, self.folder / "home"))
+                self.start("warm", [sys.executable, "-m", "coterie.flower.warm", str(self._door)])
             self.start_link()
             limit = time.monotonic() + PATIENCE
             while self._door and not self._door.exists() and self._calls[0].poll() is None and time.monotonic() < limit:
@@ -155,7 +154,11 @@ class Network:
         `changes` replace settings of the app's own configuration.
         """
         command = [program("flwr"), "run", str(app), CONNECTION, "--stream"]
-        call = self._start(name, command + (["-c", node_config(changes)] if changes else []), self.folder / "home")
+        return self.start(name, command + (["-c", node_config(changes)] if changes else []))
+
+    def start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
+        """Start any command in the network's environment; it ends with the network, its output is the log `name`."""
+        call = self._start(name, command, self.folder / "home")
         self._calls.append(call)
         return call
 
