@@ -191,19 +191,23 @@ def _describe(value: Any) -> str:
     return f"{type(value).__name__} of length {len(value)}" if hasattr(value, "__len__") else type(value).__name__
 
 
+def part_bounds(n: int, splits: tuple[float, float, float]) -> dict[str, tuple[int, int]]:
+    """Where each part begins and ends among n samples in a row; at least one is for training."""
+    if len(splits) != 3 or min(splits) < 0 or splits[0] <= 0 or abs(sum(splits) - 1) > 1e-6:
+        raise DataError(f"splits={splits}: expected three fractions that sum to 1, the first above 0")
+    n_test, n_validation = round(n * splits[2]), round(n * splits[1])
+    n_train = max(n - n_test - n_validation, min(n, 1))
+    return {"train": (0, n_train), "validation": (n_train, n - n_test), "test": (max(n - n_test, n_train), n)}
+
+
 def _divide(client_id: str, data: Split, splits: tuple[float, float, float], seed: int) -> dict[str, Split]:
     from coterie.randomness import torch_generator
 
-    if len(splits) != 3 or min(splits) < 0 or splits[0] <= 0 or abs(sum(splits) - 1) > 1e-6:
-        raise DataError(f"splits={splits}: expected three fractions that sum to 1, the first above 0")
-    n = len(data)
+    bounds = part_bounds(len(data), splits)
     if splits[0] == 1:
         # Nothing is drawn, so nothing is copied: a memory-mapped array stays on disk.
         return {"train": data}
-    order = torch.randperm(n, generator=torch_generator(seed, "split", client_id))
-    n_test, n_validation = round(n * splits[2]), round(n * splits[1])
-    n_train = max(n - n_test - n_validation, min(n, 1))
-    bounds = {"train": (0, n_train), "validation": (n_train, n - n_test), "test": (max(n - n_test, n_train), n)}
+    order = torch.randperm(len(data), generator=torch_generator(seed, "split", client_id))
     return {part: Split(data.x[order[a:b]], data.y[order[a:b]]) for part, (a, b) in bounds.items()}
 
 

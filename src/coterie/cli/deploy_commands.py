@@ -33,6 +33,10 @@ LOOK_EVERY = 0.5
 """Seconds between two looks at the run's folder."""
 
 
+ONE_MACHINE = frozenset({"workers", "memory", "engine", "ray_address", "device"})
+"""Options of a simulation that mean nothing where every client is a machine."""
+
+
 @click.command()
 @click.argument("config_file", required=False, metavar="[CONFIG.toml]")
 @click.option("--local", "local", type=click.IntRange(min=1), metavar="N",
@@ -42,7 +46,7 @@ LOOK_EVERY = 0.5
               help="where the nodes reach the SuperLink")  # fmt: skip
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N",
               help="nodes to wait for before the first round (default: all clients)")  # fmt: skip
-@config_options(leave_out=frozenset({"workers", "memory"}))
+@config_options(leave_out=ONE_MACHINE)
 def deploy(
     config_file: str | None, local: int | None, secure: bool, address: str, nodes: int | None, **given: Any
 ) -> None:
@@ -53,7 +57,7 @@ def deploy(
     """
     table = read_config_file(Path(config_file)) if config_file else {}
     values = overlay(table, {key: value for key, value in given.items() if value is not None})
-    values = {key: value for key, value in values.items() if key not in {"workers", "memory"}}
+    values = {key: value for key, value in values.items() if key not in ONE_MACHINE}
     config = make_config(for_trial(values, local) if local else values)
     if not (config.out or local):
         raise ConfigError("--out is missing: name the folder to write, or try it here with --local 4")

@@ -15,7 +15,7 @@ from coterie.cli.terminal import make_console
 from coterie.methods import method_classes
 from coterie.models import list_models
 from coterie.runs import api
-from coterie.runs.config import RunConfig, make_config, overlay, read_config_file
+from coterie.runs.config import PLACE_KEYS, RunConfig, make_config, overlay, read_config_file
 
 F = Callable[..., Any]
 
@@ -64,14 +64,11 @@ def run(config_file: str | None, **given: Any) -> None:
 
 @click.command()
 @click.argument("folder")
-@click.option("--data-dir", default=None, help="where data sets lie now", metavar="VALUE")
-@click.option("--workers", default=None, help="worker processes, or 'auto'", metavar="VALUE")
-@click.option("--quiet", is_flag=True, help="print nothing but errors")
-def resume(folder: str, data_dir: str | None, workers: str | None, quiet: bool) -> None:
+@config_options(leave_out=frozenset(RunConfig.model_fields) - PLACE_KEYS | {"out"})
+def resume(folder: str, **given: Any) -> None:
     """Go on with a run that was stopped or killed, as if nothing had happened."""
-    places: dict[str, Any] = {
-        key: value for key, value in {"data_dir": data_dir, "workers": workers}.items() if value is not None
-    }
+    places = {key: value for key, value in given.items() if value is not None}
+    quiet = bool(given["quiet"])
     progress = Progress(quiet=quiet)
     with progress:
         result = api.resume(folder, callbacks=[progress], **places)

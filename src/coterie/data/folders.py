@@ -1,4 +1,4 @@
-"""Federations from what people have: arrays, NumPy files, a folder of .npz files, torch or Hugging Face data sets."""
+"""Federations from what people have: arrays, a folder of NumPy files, torch or Hugging Face data sets."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from coterie.data.mapped import divided_as_it_lies, mapped_array, mapped_arrays, npy_files, within_memory
 from coterie.errors import DataError
 from coterie.federation import PARTS, Client, Federation, as_target, as_tensor, make_client
 
@@ -20,15 +21,26 @@ Splits = tuple[float, float, float]
 STANDARD: Splits = (0.8, 0.1, 0.1)
 
 
-def federation_from_npz(folder: Path, *, splits: Splits = STANDARD, seed: int = 0) -> Federation:
-    """One client a file: `<id>.npz` with `x` and `y`, or `x_train`, `y_train`, `x_test`, … and optionally `group`."""
+def federation_from_npz(
+    folder: Path, *, splits: Splits = STANDARD, seed: int = 0, memory_bytes: int | None = None
+) -> Federation:
+    """One client a file: `<id>.npz` with `x` and `y`, or `x_train`, `y_train`, `x_test`, … and optionally `group`.
+
+    A client may also come as one file an array: `<id>.x.npy`, `<id>.y.npy` and so on. Its inputs, float32 or int64,
+    are always left on disk and read as they are used. They are divided by `splits` as they lie, the first rows to
+    train, because a random choice would have to copy them. Archives are loaded and divided at random; with
+    `memory_bytes`, what goes beyond a quarter of it is kept in a file without a name (in TMPDIR, else /var/tmp).
+    """
     folder = Path(folder)
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder: give a folder with one .npz file a client")
-    files = sorted(folder.glob("*.npz"))
-    if not files:
+    files, arrays = sorted(folder.glob("*.npz")), npy_files(folder)
+    if not files and not arrays:
         raise DataError(f"{folder}: holds no .npz file: write one a client, with arrays x and y")
-    return Federation([client_from_npz(file, splits, seed) for file in files], name=folder.name)
+    loaded = (client_from_npz(file, splits, seed) for file in files)
+    clients = list(loaded) if memory_bytes is None else within_memory(loaded, memory_bytes // 4)
+    clients += [client_from_npy(folder, client_id, theirs, splits) for client_id, theirs in arrays.items()]
+    return Federation(clients, name=folder.name)
 
 
 def client_from_npz(file: Path, splits: Splits = STANDARD, seed: int = 0) -> Client:
@@ -42,17 +54,34 @@ def client_from_npz(file: Path, splits: Splits = STANDARD, seed: int = 0) -> Cli
         group = _group(arrays.pop("group", None))
     except (OSError, ValueError, TypeError, zipfile.BadZipFile, zlib.error, EOFError) as problem:
         raise DataError(f"{file}: not a readable .npz file of plain arrays ({problem})") from problem
+    return make_client(file.stem, _parts(file, arrays), splits, seed, group)
+
+
+def client_from_npy(folder: Path, client_id: str, files: Mapping[str, Path], splits: Splits = STANDARD) -> Client:
+    """One client from the files of its arrays, by the arrays' names; what is large stays on disk."""
+    arrays = mapped_arrays(files)
+    try:
+        group = _group(arrays.pop("group", None))
+    except ValueError as problem:
+        raise DataError(f"{files['group']}: {problem}") from problem
+    parts = _parts(folder / f"{client_id}.*.npy", arrays)
+    client = make_client(client_id, parts, (1, 0, 0), group=group)
+    return divided_as_it_lies(client, splits) if set(parts) == {"train"} else client
+
+
+def _parts(origin: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """The pairs (x, y) among a client's arrays by part; a bare pair is all for training."""
     if set(arrays) == {"x", "y"}:
-        return make_client(file.stem, (arrays["x"], arrays["y"]), splits, seed, group)
-    item = {
+        return {"train": (arrays["x"], arrays["y"])}
+    parts = {
         part: (arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in PARTS if {f"x_{part}", f"y_{part}"} <= set(arrays)
     }
-    if "train" not in item or len(arrays) != 2 * len(item):
+    if "train" not in parts or len(arrays) != 2 * len(parts):
         raise DataError(
-            f"{file}: expected arrays x and y, or pairs x_train and y_train, x_validation and y_validation, x_test and "
-            f"y_test, and nothing else but group; found {', '.join(sorted(arrays)) or 'none'}: rename or remove"
+            f"{origin}: expected arrays x and y, or pairs x_train and y_train, x_validation and y_validation, x_test "
+            f"and y_test, and nothing else but group; found {', '.join(sorted(arrays)) or 'none'}: rename or remove"
         )
-    return make_client(file.stem, item, splits, seed, group)
+    return parts
 
 
 def _group(values: np.ndarray | None) -> int | None:
@@ -76,7 +105,9 @@ def federation_from_arrays(
     Files are memory-mapped: with `splits=(1, 0, 0)`, float32 rows of one client that lie together stay on disk
     until they are used; any other split draws its rows at random, which copies them.
     """
-    x, y, client = (_array(values) for values in (x, y, client))
+    x, y, client = (
+        values if isinstance(values, np.ndarray) else mapped_array(Path(values)) for values in (x, y, client)
+    )
     if not len(x) == len(y) == len(client):
         raise DataError(f"x has {len(x)} rows, y {len(y)}, client {len(client)}: expected the same number")
     names, first, owner = np.unique(client, return_index=True, return_inverse=True)
@@ -87,17 +118,6 @@ def federation_from_arrays(
         index: Any = slice(rows[0], rows[-1] + 1) if together else rows
         clients.append(make_client(str(names[number]), (x[index], y[index]), splits, seed))
     return Federation(clients, name="arrays")
-
-
-def _array(values: np.ndarray | str | Path) -> np.ndarray:
-    if isinstance(values, np.ndarray):
-        return values
-    try:
-        # Copy-on-write, because torch wants memory that it might write to; nothing reaches the file.
-        loaded: np.ndarray = np.load(values, mmap_mode="c", allow_pickle=False)
-    except (OSError, ValueError) as problem:
-        raise DataError(f"{values}: not a readable .npy file of plain numbers ({problem})") from problem
-    return loaded
 
 
 def federation_from_datasets(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from coterie.engines.devices import CPU
 from coterie.engines.feeds import BatchFeed, FullFeed, Samples, padded, shares
 from coterie.engines.gram import Course, GramCache, add_updates, pays, train_in_sample_space, write_updates
 from coterie.engines.kernels import (
@@ -51,11 +52,14 @@ class _Group:
     @property
     def steps(self) -> Tensor:
         """Steps of each job `(b,)`, at least one."""
-        return torch.tensor([max(s.steps, 1) for s in self.samples])
+        return torch.tensor([max(s.steps, 1) for s in self.samples], device=self.starts[0].device)
 
 
 class FeedforwardBench:
-    """Trains and evaluates many clients at once; `gram_bytes` bounds the Gram matrices kept between rounds."""
+    """Trains and evaluates many clients at once; `gram_bytes` bounds the Gram matrices kept between rounds.
+
+    It computes on `device`; what it is given and what it returns is in the processor's memory.
+    """
 
     def __init__(
         self,
@@ -65,12 +69,14 @@ class FeedforwardBench:
         *,
         gram_bytes: int = GRAM_BYTES,
         sample_space: bool = True,
+        device: torch.device = CPU,
     ) -> None:
         self.plan = plan
         self.layout = Layout.of(module)
         self.dtype = dtype
         self.grams = GramCache(gram_bytes)
         self.sample_space = sample_space
+        self.device = device
 
     def _x(self, data: Split, n: int) -> Tensor:
         """The inputs of n samples as `(n, inputs)`."""
@@ -83,24 +89,24 @@ class FeedforwardBench:
     @torch.no_grad()
     def train(self, jobs: Sequence[Job], training: Training) -> tuple[Tensor, Tensor]:
         """Train every job: updates `(jobs, d)` and the mean loss seen `(jobs,)`."""
-        updates = torch.empty(len(jobs), self.plan.size, dtype=self.dtype)
-        losses = torch.empty(len(jobs), dtype=self.dtype)
+        updates = torch.empty(len(jobs), self.plan.size, dtype=self.dtype, device=self.device)
+        losses = torch.empty(len(jobs), dtype=self.dtype, device=self.device)
         for group in self._divided(jobs, training):
             where = group.where
             block = updates[where] if isinstance(where, slice) else updates.new_empty(len(where), self.plan.size)
             losses[where] = self._train_rows(group, training, block)
             if not isinstance(where, slice):
                 updates[where] = block
-        return updates, losses
+        return updates.cpu(), losses.cpu()
 
     @torch.no_grad()
     def train_sum(
         self, jobs: Sequence[Job], training: Training, weights: Sequence[float]
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Train every job: the weighted sum of the finite updates `(d,)`, norms and losses `(jobs,)`; in float64."""
-        total = torch.zeros(self.plan.size, dtype=torch.float64)
-        norms, losses = torch.empty(2, len(jobs), dtype=torch.float64)
-        due = torch.tensor(weights, dtype=torch.float64)
+        total = torch.zeros(self.plan.size, dtype=torch.float64, device=self.device)
+        norms, losses = torch.empty(2, len(jobs), dtype=torch.float64, device=self.device)
+        due = torch.tensor(weights, dtype=torch.float64, device=self.device)
         for group in self._divided(jobs, training):
             where = group.where
             if group.by_samples:
@@ -108,24 +114,26 @@ class FeedforwardBench:
                 norms[where] = add_updates(course, self.plan, training.lr, due[where], total).double()
                 losses[where] = (course.losses / group.steps).double()
             else:
-                block = torch.empty(len(group.jobs), self.plan.size, dtype=self.dtype)
+                block = torch.empty(len(group.jobs), self.plan.size, dtype=self.dtype, device=self.device)
                 losses[where] = self._train_rows(group, training, block).double()
                 norms[where] = add_rows(total, block, due[where].tolist(), self.plan.size)
-        return total, norms, losses
+        return total.cpu(), norms.cpu(), losses.cpu()
 
     def _divided(self, jobs: Sequence[Job], training: Training) -> Iterator[_Group]:
         """The jobs in groups that are trained together."""
         samples = [self._samples(job, training) for job in jobs]
         trained = self._trained(training)
         by_samples = [self._goes_by_samples(s, training, trained) for s in samples]
+        # One copy of each vector, so that clients which start from the same one can still be told.
+        starts = {job.start.data_ptr(): job.start.to(self.device, self.dtype) for job in jobs}
         for members in self._groups(samples, by_samples):
             first, count = members[0], len(members)
             adjacent = members == list(range(first, first + count))
             yield _Group(
                 slice(first, first + count) if adjacent else members,
                 [jobs[i] for i in members],
-                [jobs[i].start.to(self.dtype) for i in members],
-                [samples[i] for i in members],
+                [starts[jobs[i].start.data_ptr()] for i in members],
+                [samples[i].on(self.device) for i in members],
                 trained,
                 by_samples[first],
             )
@@ -215,19 +223,21 @@ class FeedforwardBench:
     @torch.no_grad()
     def evaluate(self, data: Sequence[Split], models: Tensor) -> tuple[Tensor, Tensor]:
         """Mean losses and accuracies `(clients, k)` of each model on each client's data; NaN where it has none."""
-        models = models.to(self.dtype)
+        models = models.to(self.device, self.dtype)
         k, stages = len(models), self.plan.stages
         layers = affines(stages, models)
         stacked = layers[0].weight.reshape(k * stages[0].outputs, stages[0].inputs)
         bias = None if layers[0].bias is None else layers[0].bias.reshape(-1)
         sums = torch.zeros(2, len(data), k, dtype=self.dtype)
         widest = max(stages[0].inputs, k * max(stage.outputs for stage in stages))
-        for owners, x, y in self._rows(data, max(64, GROUP_VALUES // widest)):
+        for owners, xs, ys in self._rows(data, max(64, GROUP_VALUES // widest)):
+            x, y = xs.to(self.device, non_blocking=True), ys.to(self.device, non_blocking=True)
             z = nn.functional.linear(x, stacked, bias).view(len(x), k, stages[0].outputs).transpose(0, 1)
             outputs = forward(stages[1:], layers[1:], activate(stages[0].activation, z))[-1]
             loss, right = self._scores(outputs, y)
-            sums[0].index_add_(0, owners, loss.t())
-            sums[1].index_add_(0, owners, right.t())
+            # Added up by the processor, because a graphics card would add in any order.
+            sums[0].index_add_(0, owners, loss.t().cpu())
+            sums[1].index_add_(0, owners, right.t().cpu())
         counts = torch.tensor([len(split) for split in data], dtype=self.dtype).unsqueeze(1)
         # 0/0 is the NaN of a client without samples.
         return sums[0] / counts, sums[1] / counts
@@ -262,17 +272,18 @@ class FeedforwardBench:
     def gradient(self, data: Sequence[Split], model: Tensor) -> tuple[Tensor, Tensor]:
         """Full-batch gradients `(clients, d)` and losses `(clients,)` at one model."""
         plan = self.plan
-        gradients = torch.zeros(len(data), plan.size, dtype=self.dtype)
-        losses = torch.zeros(len(data), dtype=self.dtype)
-        layers = affines(plan.stages, model.to(self.dtype, copy=True))
+        gradients = torch.zeros(len(data), plan.size, dtype=self.dtype, device=self.device)
+        losses = torch.zeros(len(data), dtype=self.dtype, device=self.device)
+        layers = affines(plan.stages, model.to(self.device, self.dtype, copy=True))
         everything = [Trained(True, True)] * len(plan.stages)
         samples = [
             Samples(self._x(split, len(split)), self._y(split, len(split)), len(split), 1, len(split)) for split in data
         ]
         for members in self._groups(samples, [False] * len(samples)):
-            x, y = padded([samples[i].x for i in members]), padded([samples[i].y for i in members])
-            rows = shares([samples[i].n for i in members], self.dtype)
-            block = torch.zeros(len(members), plan.size, dtype=self.dtype)
+            x = padded([samples[i].x for i in members]).to(self.device, non_blocking=True)
+            y = padded([samples[i].y for i in members]).to(self.device, non_blocking=True)
+            rows = shares([samples[i].n for i in members], x)
+            block = torch.zeros(len(members), plan.size, dtype=self.dtype, device=self.device)
             into = affines(plan.stages, block)
             step = max(1, GROUP_VALUES // (plan.width * len(members)))
             for xs, ys, ws in zip(x.split(step, 1), y.split(step, 1), rows.split(step, 1), strict=True):
@@ -281,7 +292,7 @@ class FeedforwardBench:
                 losses[members] += seen
                 backward(plan.stages, layers, values, grad, into, everything, alpha=1, beta=1)
             gradients[members] = block
-        return gradients, losses
+        return gradients.cpu(), losses.cpu()
 
 
 def _joined(pieces: Sequence[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 import torch
@@ -32,6 +32,10 @@ class Samples:
         """Whether every step takes all samples."""
         return self.batch == self.n
 
+    def on(self, device: torch.device) -> Samples:
+        """The same on a device; where they are there already, nothing is copied."""
+        return replace(self, x=self.x.to(device, non_blocking=True), y=self.y.to(device, non_blocking=True))
+
 
 def padded(tensors: Sequence[Tensor]) -> Tensor:
     """Tensors `(n_i, ...)` as one `(b, max n, ...)`, zeros where a client has no more."""
@@ -40,11 +44,14 @@ def padded(tensors: Sequence[Tensor]) -> Tensor:
     return pad_sequence(list(tensors), batch_first=True)
 
 
-def shares(counts: Sequence[int], dtype: torch.dtype) -> Tensor:
-    """The weight of every row in its client's mean, `(b, max n)`: 1/n, and 0 for rows that are not there."""
-    n = torch.tensor(counts)
-    there = torch.arange(int(n.max())) < n.unsqueeze(1)
-    return there.to(dtype) / n.unsqueeze(1)
+def shares(counts: Sequence[int], like: Tensor) -> Tensor:
+    """The weight of every row in its client's mean, `(b, max n)`: 1/n, and 0 for rows that are not there.
+
+    The weights are of the type of `like`, and on its device.
+    """
+    n = torch.tensor(counts, device=like.device)
+    there = torch.arange(max(counts), device=like.device) < n.unsqueeze(1)
+    return there.to(like.dtype) / n.unsqueeze(1)
 
 
 class FullFeed:
@@ -53,7 +60,7 @@ class FullFeed:
     def __init__(self, samples: Sequence[Samples]) -> None:
         self.x = padded([s.x for s in samples])
         self.y = padded([s.y for s in samples])
-        self.rows = shares([s.n for s in samples], self.x.dtype)
+        self.rows = shares([s.n for s in samples], self.x)
 
     def step(self, t: int, active: int) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs, targets and row weights of step `t` for the first `active` clients."""
@@ -73,6 +80,7 @@ class BatchFeed:
         self.rows = torch.zeros(len(samples), steps * self.size, dtype=first.x.dtype)
         for i, (s, job) in enumerate(zip(samples, jobs, strict=True)):
             self._lay_out(i, s, job, training)
+        self.index, self.rows = self.index.to(first.x.device), self.rows.to(first.x.device)
         self.window = max(1, min(steps, WINDOW_NUMBERS // (len(samples) * self.size * first.x.shape[1])))
         self.x = first.x.new_empty(len(samples), self.window * self.size, first.x.shape[1])
         self.y = first.y.new_empty(len(samples), self.window * self.size, *first.y.shape[1:])

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.engines.base import Fault
+from coterie.engines.devices import CPU, choose_device
 from coterie.engines.feedforward import GRAM_BYTES, FeedforwardBench
 from coterie.engines.loop import LoopBench
 from coterie.engines.pool import WorkerPool
@@ -45,13 +46,20 @@ Precision = Literal["float32", "float64", "bf16"]
 Privacy = Literal["none", "permutation", "signed-permutation"]
 
 
-def make_bench(module: nn.Module, loss: Loss, federation: Federation, precision: str, gram_bytes: int) -> Workbench:
+def make_bench(
+    module: nn.Module,
+    loss: Loss,
+    federation: Federation,
+    precision: str,
+    gram_bytes: int,
+    device: torch.device = CPU,
+) -> Workbench:
     """The fastest workbench for the module: batched for feed-forward networks, else the loop."""
     dtype = PRECISIONS[precision]
     plan = recognise(module, loss)
     if plan is not None and suits(plan, federation.clients[0].train):
-        return FeedforwardBench(module, plan, dtype, gram_bytes=gram_bytes)
-    return LoopBench(module, loss, dtype, bf16=precision == "bf16")
+        return FeedforwardBench(module, plan, dtype, gram_bytes=gram_bytes, device=device)
+    return LoopBench(module, loss, dtype, bf16=precision == "bf16", device=device)
 
 
 class LocalEngine:
@@ -62,6 +70,10 @@ class LocalEngine:
     the data. Blocks depend on the orders and the model alone, so neither changes a result. `precision` "bf16"
     multiplies in bfloat16 where that pays; feed-forward networks stay in float32. With `privacy` the server sees
     only turned vectors; `secret` is what the clients share.
+
+    `device` is where the clients compute: cpu, cuda, cuda:N, or auto, which is CUDA where torch sees it unless a
+    number of workers asks for processes. On CUDA this process does all the work and, as the arithmetic there is
+    another, results agree with the processor's up to rounding; models and replies stay in the processor's memory.
     """
 
     def __init__(
@@ -75,28 +87,37 @@ class LocalEngine:
         precision: str = "float32",
         privacy: Privacy = "none",
         secret: int = 0,
+        device: str = "auto",
         bench: Workbench | None = None,
     ) -> None:
         if precision not in PRECISIONS:
             raise ConfigError(f"precision={precision!r}: {did_you_mean(str(precision), PRECISIONS)}")
         if workers != "auto" and (not isinstance(workers, int) or workers < 1):
             raise ConfigError(f"workers={workers!r}: expected a number from 1 up, or 'auto'")
+        several = workers != "auto" and workers > 1
+        self.device = choose_device("cpu" if several and device == "auto" else device)
+        if several and self.device.type == "cuda":
+            raise ConfigError(
+                f"workers={workers} compute on the processor, not on device={device!r}: give one of the two"
+            )
         self.federation = federation
         self.clients = federation.ids
         self.samples = {client.id: len(client.train) for client in federation}
         self.architecture = architecture
         self.dtype = PRECISIONS[precision]
-        self.workers = workers
+        self.workers = 1 if self.device.type == "cuda" else workers
         self.memory_bytes = memory_bytes
         loss = loss or default_loss(federation.regression)
         grams = GRAM_BYTES if memory_bytes is None else min(GRAM_BYTES, memory_bytes // 2)
         module = architecture(0)
         plain: Callable[[int], Workbench] = (
-            partial(make_bench, module, loss, federation, precision) if bench is None else lambda _: bench
+            partial(make_bench, module, loss, federation, precision, device=self.device)
+            if bench is None
+            else lambda _: bench
         )
         self._grams = grams
         self.bench = plain(grams)
-        if precision == "bf16" and isinstance(self.bench, LoopBench) and not has_bfloat16():
+        if precision == "bf16" and isinstance(self.bench, LoopBench) and self.device == CPU and not has_bfloat16():
             warnings.warn(
                 "precision='bf16' on a processor without bfloat16 instructions is slower than 'float32'", stacklevel=2
             )

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.engines.batches import batches
+from coterie.engines.devices import CPU
 from coterie.engines.lowrank import FactoredLinear, apart, factor_layers, worth_keeping_apart
 from coterie.engines.pooling import pool_before_relu
 from coterie.federation import Split
@@ -25,18 +26,28 @@ EVALUATION_ROWS = 512
 
 
 class LoopBench:
-    """Trains and evaluates a private copy of `module` whose tensors are views of one flat vector."""
+    """Trains and evaluates a private copy of `module` whose tensors are views of one flat vector.
+
+    It computes on `device`; what it is given and what it returns is in the processor's memory.
+    """
 
     def __init__(
-        self, module: nn.Module, loss: Loss, dtype: torch.dtype = torch.float32, *, bf16: bool = False
+        self,
+        module: nn.Module,
+        loss: Loss,
+        dtype: torch.dtype = torch.float32,
+        *,
+        bf16: bool = False,
+        device: torch.device = CPU,
     ) -> None:
-        self.module = copy.deepcopy(module).to(dtype)
+        self.device = device
+        self.module = copy.deepcopy(module).to(device, dtype)
         self.layout = Layout.of(self.module)
         self.loss = loss
         self.dtype = dtype
         self.bf16 = bf16
-        self.flat = self.layout.read(self.module, dtype)
-        self.grad = torch.zeros(self.layout.trainable, dtype=dtype)
+        self.flat = self.layout.read(self.module, dtype).to(device)
+        self.grad = torch.zeros(self.layout.trainable, dtype=dtype, device=device)
         self.channels_last = _likes_channels_last(self.module)
         pool_before_relu(self.module)
         self.factored = factor_layers(self.module)
@@ -73,17 +84,16 @@ class LoopBench:
             for span, counter in self._counters:
                 self.flat[span] = counter.reshape(-1).to(self.dtype)
 
-    def _inputs(self, x: Tensor) -> Tensor:
-        return x.to(self.dtype) if x.is_floating_point() else x
-
-    def _targets(self, y: Tensor) -> Tensor:
-        return y.to(self.dtype) if y.is_floating_point() else y
+    def _placed(self, values: Tensor) -> Tensor:
+        """Inputs or targets on the bench's device, reals in its precision."""
+        values = values.to(self.device, non_blocking=True)
+        return values.to(self.dtype) if values.is_floating_point() else values
 
     def _outputs(self, x: Tensor) -> Tensor:
         if self.channels_last and x.ndim == 4:
             # Not `contiguous`: images of one channel would stay as they are, and count as laid out channel by channel.
             x = torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
-        with torch.autocast("cpu", torch.bfloat16, enabled=self.bf16):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
             outputs: Tensor = self.module(x)
         return outputs.to(self.dtype)
 
@@ -92,19 +102,20 @@ class LoopBench:
 
     def train(self, jobs: Sequence[Job], training: Training) -> tuple[Tensor, Tensor]:
         """Train every job in turn: updates `(jobs, d)` and the mean loss seen `(jobs,)`."""
-        updates = torch.empty(len(jobs), self.layout.size, dtype=self.dtype)
+        updates = torch.empty(len(jobs), self.layout.size, dtype=self.dtype, device=self.device)
         losses = torch.empty(len(jobs), dtype=self.dtype)
         self.module.train()
-        with torch.random.fork_rng(devices=[]):
+        with torch.random.fork_rng(devices=[self.device] if self.device.type == "cuda" else []):
             for i, job in enumerate(jobs):
                 torch.manual_seed(job.seed)
-                losses[i] = self._train_one(job, training)
-                torch.sub(self.flat, job.start.to(self.dtype), out=updates[i])
-        return updates, losses
+                start = job.start.to(self.device, self.dtype)
+                losses[i] = self._train_one(job._replace(start=start), training)
+                torch.sub(self.flat, start, out=updates[i])
+        return updates.cpu(), losses
 
     def _train_one(self, job: Job, training: Training) -> float:
         self._load(job.start)
-        x, y = self._inputs(job.data.x), self._targets(job.data.y)
+        x, y = self._placed(job.data.x), self._placed(job.data.y)
         places, layers = self._divide(training, len(y))
         stretches = [_Stretch.of(self.flat[place], self.grad[place], training) for place in places]
         total, steps = 0.0, 0
@@ -155,10 +166,10 @@ class LoopBench:
     def _evaluate_one(self, split: Split) -> tuple[float, float]:
         loss = accuracy = 0.0
         for x, y in zip(split.x.split(EVALUATION_ROWS), split.y.split(EVALUATION_ROWS), strict=True):
-            outputs = self._outputs(self._inputs(x))
+            outputs, targets = self._outputs(self._placed(x)), self._placed(y)
             share = len(y) / len(split)
-            loss += share * float(self.loss(outputs, self._targets(y)))
-            accuracy += share * float(correct(outputs, y))
+            loss += share * float(self.loss(outputs, targets))
+            accuracy += share * float(correct(outputs, targets))
         return loss, accuracy
 
     def gradient(self, data: Sequence[Split], model: Tensor) -> tuple[Tensor, Tensor]:
@@ -171,7 +182,7 @@ class LoopBench:
             self.grad.zero_()
             total = 0.0
             for x, y in zip(split.x.split(EVALUATION_ROWS), split.y.split(EVALUATION_ROWS), strict=True):
-                loss = self._mean_loss(self._inputs(x), self._targets(y)) * (len(y) / len(split))
+                loss = self._mean_loss(self._placed(x), self._placed(y)) * (len(y) / len(split))
                 loss.backward()
                 total += float(loss.detach())
             gradients[i, : self.layout.trainable] = self.grad

@@ -62,7 +62,7 @@ class FactoredLinear(nn.Module):
         if not self.apart:
             return F.linear(x, self.weight, self.bias)
         # Autocast would make a half-precision copy of the weights in every step, which costs what is saved here.
-        with torch.autocast("cpu", enabled=False):
+        with torch.autocast(x.device.type, enabled=False):
             rows = x.reshape(-1, x.shape[-1]).to(self.weight.dtype)
             outputs: Tensor = _Product.apply(rows, self.weight, self)  # type: ignore[no-untyped-call]
             if self.bias is not None:

@@ -69,6 +69,7 @@ class RayEngine(LocalEngine):
             precision=precision,
             privacy=privacy,
             secret=secret,
+            device="cpu",  # as the actors
         )
         self.shard_bytes = shard_bytes
         self._ray = find_ray()

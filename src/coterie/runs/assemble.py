@@ -28,6 +28,8 @@ from coterie.runs.loop import Run
 from coterie.schedules import make_schedule
 
 DEFAULT_SCENARIO = "digits-permuted"
+PIECE = 2**20
+"""Numbers of a client's data that are added up at once."""
 Model = str | nn.Module | Callable[..., nn.Module]
 
 
@@ -37,7 +39,8 @@ def make_federation(config: RunConfig) -> tuple[Federation, Defaults]:
         for key in ("clients", "samples", "groups"):
             if getattr(config, key) is not None:
                 raise ConfigError(f"{key}={getattr(config, key)} goes with a scenario, not with data={config.data!r}")
-        return federation_from_npz(Path(config.data), seed=config.seed), Defaults()
+        bound = memory_bytes(config.memory) if config.memory else None
+        return federation_from_npz(Path(config.data), seed=config.seed, memory_bytes=bound), Defaults()
     scenario = find_scenario(config.scenario or DEFAULT_SCENARIO)
     federation = scenario.build(
         clients=config.clients,
@@ -162,7 +165,11 @@ def make_engine(
     config: RunConfig, federation: Federation, architecture: Callable[[int], nn.Module], loss: Loss | None = None
 ) -> LocalEngine:
     """The engine the configuration asks for."""
-    make = LocalEngine if config.engine == "local" else partial(RayEngine, address=config.ray_address)
+    make: Callable[..., LocalEngine] = (
+        partial(LocalEngine, device=config.device)
+        if config.engine == "local"
+        else partial(RayEngine, address=config.ray_address)
+    )
     return make(
         federation,
         architecture,
@@ -218,7 +225,10 @@ def fingerprint(federation: Federation) -> str:
             for values in (split.x, split.y):
                 # Sums of bit patterns: as fast as memory, and one changed number changes them.
                 bits = values.contiguous().view(torch.int32 if values.element_size() == 4 else torch.int64)
-                digest.update(f"{tuple(bits.shape)}/{bits.dtype}/{int(bits.sum(dtype=torch.int64))};".encode())
+                # In pieces, because torch widens what it sums in memory.
+                total = sum(int(piece.sum(dtype=torch.int64)) for piece in bits.flatten().split(PIECE))
+                total = (total + 2**63) % 2**64 - 2**63
+                digest.update(f"{tuple(bits.shape)}/{bits.dtype}/{total};".encode())
         digest.update(client.train.x[:1].contiguous().numpy().tobytes())
     return digest.hexdigest()
 

@@ -9,11 +9,12 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from coterie.engines.devices import choose_device
 from coterie.errors import ConfigError, did_you_mean
 from coterie.schedules import make_schedule
 from coterie.tasks import Training
 
-PLACE_KEYS = frozenset({"out", "data_dir", "workers", "quiet", "memory", "engine", "ray_address"})
+PLACE_KEYS = frozenset({"out", "data_dir", "workers", "quiet", "memory", "engine", "ray_address", "device"})
 """Keys that say where and how fast a run runs, not what it computes: they may differ when a run is resumed."""
 
 
@@ -24,7 +25,9 @@ class RunConfig(BaseModel):
 
     method: str = Field("fedavg", description="method, with options as name:key=value,key=value")
     scenario: str | None = Field(None, description="named federation (see 'coterie scenarios')")
-    data: str | None = Field(None, description="folder with one .npz file a client, instead of a scenario")
+    data: str | None = Field(
+        None, description="folder with one .npz file (or .x.npy and .y.npy) a client, instead of a scenario"
+    )
     clients: int | None = Field(None, ge=1, description="number of clients")
     samples: int | None = Field(None, ge=1, description="training samples a client")
     groups: int | None = Field(None, ge=1, description="number of hidden groups")
@@ -50,7 +53,10 @@ class RunConfig(BaseModel):
     ray_address: str | None = Field(
         None, description="Ray cluster to join (default: RAY_ADDRESS, else one started here)"
     )
-    memory: str | None = Field(None, description="bound of the engine's working memory, e.g. 8GB")
+    device: str = Field("auto", description="where clients compute: auto, cpu, cuda or cuda:N")
+    memory: str | None = Field(
+        None, description="memory to keep within, e.g. 8GB; the rest of a data folder stays on disk"
+    )
     data_dir: str | None = Field(None, description="where data sets lie (default: COTERIE_DATA)")
     out: str | None = Field(None, description="folder for the results (default: a new one under runs/)")
     quiet: bool = Field(False, description="print nothing but errors")
@@ -101,6 +107,11 @@ def make_config(values: Mapping[str, Any], origin: str = "") -> RunConfig:
         raise ConfigError(f"{where}scenario={config.scenario!r} and data={config.data!r}: give one of the two")
     if config.ray_address is not None and config.engine != "ray":
         raise ConfigError(f"{where}ray_address={config.ray_address!r} goes with engine='ray', not {config.engine!r}")
+    choose_device(config.device)
+    if config.engine == "ray" and config.device not in ("auto", "cpu"):
+        raise ConfigError(
+            f"{where}device={config.device!r} goes with engine='local': on Ray clients compute on processors"
+        )
     if config.memory is not None:
         memory_bytes(config.memory)
     make_schedule(config.lr_schedule, Training(), 1)  # so that a misspelt one fails before any data is touched
