@@ -13,7 +13,7 @@ demo: $(STAMP)
 	$(BIN)/coterie run
 
 test: $(DEV_STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal --cov --cov-report=term:skip-covered
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
 
 # A real SuperLink with its SuperNodes on this machine; apart from `test` because it takes minutes.
 test-flower: $(DEV_STAMP)
