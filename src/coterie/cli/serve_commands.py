@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -25,7 +26,7 @@ def serve(directory: str, host: str, port: int) -> None:
         raise ConfigError(
             f"coterie serve needs starlette and uvicorn ({problem}): pip install 'coterie[web]'"
         ) from None
-    try:
+    # Where interrupts are ignored, as under nohup, the server ends by itself without raising one.
+    with suppress(KeyboardInterrupt):
         server.serve(Path(directory), host, port, lambda address: click.echo(f"open {address}  (Ctrl-C ends)"))
-    except KeyboardInterrupt:
-        click.echo("ended; the runs go on without it")
+    click.echo("ended; the runs go on without it")
