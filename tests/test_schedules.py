@@ -6,7 +6,7 @@ import pytest
 
 from coterie.errors import ConfigError
 from coterie.schedules import make_schedule
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 TRAINING = Training(lr=0.1, epochs=2, momentum=0.5)
 

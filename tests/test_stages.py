@@ -13,7 +13,8 @@ from coterie.federation import Client, Split
 from coterie.losses import softmax_loss
 from coterie.parameters import gather, scatter
 from coterie.stages import LayerUpdate, StagedTraining
-from coterie.tasks import Job, Train, Training, Worksite
+from coterie.tasks import Train, Worksite
+from coterie.workbench import Job, Training
 
 TRAINING = Training(lr=0.2, epochs=2, batch_size=8, proximal=0.1)
 

@@ -14,7 +14,8 @@ from coterie.federation import Client, Split
 from coterie.losses import softmax_loss, squared_loss
 from coterie.parameters import Layout
 from coterie.randomness import derive, torch_generator
-from coterie.tasks import Choose, Evaluate, Gradient, Job, Noise, Order, Train, Training, Worksite, perform
+from coterie.tasks import Choose, Evaluate, Gradient, Noise, Order, Train, Worksite, perform
+from coterie.workbench import Job, Training
 
 F64 = torch.float64
 

@@ -4,7 +4,7 @@ from coterie.errors import CoterieError
 from coterie.federation import Client, Federation, Split
 from coterie.methods import FedAvg, Local, Method
 from coterie.runs import Callback, Result, resume, run
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 __version__ = "0.1.0"
 __all__ = [

@@ -20,7 +20,8 @@ from coterie.encoders import Encoder, finetuned
 from coterie.encoders.encoder import Kind
 from coterie.parameters import Layout
 from coterie.randomness import derive
-from coterie.tasks import NUMBER, Reply, Workbench, Worksite
+from coterie.tasks import NUMBER, Reply, Worksite
+from coterie.workbench import Workbench
 
 RESTARTS = 4
 """Starts of k-means; the best is kept."""

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from coterie.parameters import Layout, span_size
-from coterie.tasks import NUMBER, Job, Reply, Training, Workbench, Worksite, with_private
+from coterie.tasks import NUMBER, Reply, Worksite, with_private
+from coterie.workbench import Job, Training, Workbench
 
 
 @dataclass(frozen=True)

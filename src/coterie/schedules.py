@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from coterie.errors import ConfigError, did_you_mean
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 FORMS = {
     "constant": "constant",

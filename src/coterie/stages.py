@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from coterie.parameters import Layout, gather, scatter, span_size
-from coterie.tasks import NUMBER, Job, Reply, Train, Training, Workbench, Worksite, replies_of, with_private
+from coterie.tasks import NUMBER, Reply, Train, Worksite, replies_of, with_private
+from coterie.workbench import Job, Training, Workbench
 
 SEED = 8  # bytes of a seed on the wire
 

@@ -17,7 +17,7 @@ from coterie.federation import Split
 from coterie.losses import softmax_loss
 from coterie.parameters import Layout
 from coterie.randomness import derive
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 FEW = Training(lr=0.1, epochs=1, batch_size=3)
 FULL = Training(lr=0.2, steps=4, batch_size=None)

@@ -20,7 +20,7 @@ from coterie.bench.table import cells, markdown
 from coterie.bench.workloads import Workload
 from coterie.cli import main
 from coterie.errors import RunError
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 TINY = Workload(6, 8, "mlp:hidden=9", (12,), 3, Training(lr=0.2, steps=4, batch_size=None), k=3)
 

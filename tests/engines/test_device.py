@@ -25,7 +25,8 @@ from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.losses import softmax_loss, squared_loss
 from coterie.runs.config import PLACE_KEYS, make_config
-from coterie.tasks import Job, Order, Train, Training, Workbench
+from coterie.tasks import Order, Train
+from coterie.workbench import Job, Training, Workbench
 
 CARD = torch.device("cpu", 0)
 """For torch the processor too, but under another name: what is made there or moved there can be told."""

@@ -13,7 +13,7 @@ from coterie.engines.loop import LoopBench
 from coterie.engines.recognition import recognise, suits
 from coterie.federation import Split
 from coterie.losses import Loss, softmax_loss, squared_loss
-from coterie.tasks import Job, Training
+from coterie.workbench import Job, Training
 
 INPUTS = 6
 

@@ -13,7 +13,7 @@ from coterie.engines.batches import batches
 from coterie.federation import Client, Federation, Split
 from coterie.losses import softmax_loss
 from coterie.parameters import Layout
-from coterie.tasks import Job, Training
+from coterie.workbench import Job, Training
 
 
 class Wrapped(nn.Module):

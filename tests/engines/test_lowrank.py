@@ -16,7 +16,7 @@ from coterie.engines.lowrank import FactoredLinear, apart, factor_layers, kept_r
 from coterie.engines.pooling import pool_before_relu
 from coterie.federation import Split
 from coterie.losses import softmax_loss
-from coterie.tasks import Job, Training
+from coterie.workbench import Job, Training
 
 
 def perceptron() -> nn.Module:

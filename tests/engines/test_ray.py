@@ -27,7 +27,8 @@ from coterie.models import build
 from coterie.runs.assemble import assemble, make_federation
 from coterie.runs.config import make_config
 from coterie.runs.loop import execute
-from coterie.tasks import Evaluate, Order, Reply, Train, Training
+from coterie.tasks import Evaluate, Order, Reply, Train
+from coterie.workbench import Training
 
 ray = pytest.importorskip("ray")
 

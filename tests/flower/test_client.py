@@ -26,7 +26,8 @@ from coterie.flower.engine import _turned_layout
 from coterie.flower.wire import BadReply, Expected, Packer, expected_of, layout_mark, open_array, open_reply
 from coterie.parameters import Layout
 from coterie.runs.assemble import make_architecture
-from coterie.tasks import Task, Train, Training
+from coterie.tasks import Task, Train
+from coterie.workbench import Training
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,8 @@ from coterie.flower.directory import natural
 from coterie.flower.server import run_on
 from coterie.flower.wire import pack_array
 from coterie.runs.assemble import make_architecture
-from coterie.tasks import Evaluate, Order, Reply, Train, Training
+from coterie.tasks import Evaluate, Order, Reply, Train
+from coterie.workbench import Training
 
 HOW = Training(lr=0.1, epochs=1)
 

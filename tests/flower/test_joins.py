@@ -20,7 +20,8 @@ from coterie.runs import metrics
 from coterie.runs.assemble import make_architecture
 from coterie.schedules import make_schedule
 from coterie.snapshot import load_snapshot, save_snapshot
-from coterie.tasks import Due, Order, Reply, Share, Training
+from coterie.tasks import Due, Order, Reply, Share
+from coterie.workbench import Training
 
 SPECS = {
     "cfl": "cfl:min_rounds=2,gamma_max=0.05,eps1=10,eps2=0.001",

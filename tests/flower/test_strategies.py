@@ -24,7 +24,8 @@ from coterie.flower.strategy_base import Clustered
 from coterie.methods import Server
 from coterie.randomness import derive
 from coterie.schedules import make_schedule
-from coterie.tasks import Choose, Evaluate, Noise, Order, Train, Training
+from coterie.tasks import Choose, Evaluate, Noise, Order, Train
+from coterie.workbench import Training
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_dropin"
 sys.path.insert(0, str(EXAMPLE))

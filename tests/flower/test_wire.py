@@ -30,7 +30,8 @@ from coterie.models import build
 from coterie.parameters import Layout
 from coterie.personalisation import Personalise
 from coterie.stages import LayerUpdate, StagedTraining
-from coterie.tasks import Choose, Evaluate, Gradient, Noise, Reply, Task, Train, Training
+from coterie.tasks import Choose, Evaluate, Gradient, Noise, Reply, Task, Train
+from coterie.workbench import Training
 
 LAYOUT = Layout.of(build("mlp:hidden=3", (4,), 2, 0))
 MODEL = torch.randn(LAYOUT.size)

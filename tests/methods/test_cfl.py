@@ -23,7 +23,8 @@ from coterie.randomness import derive
 from coterie.runs.loop import Run, execute
 from coterie.runs.trees import load_tree
 from coterie.schedules import make_schedule
-from coterie.tasks import Noise, Order, Training
+from coterie.tasks import Noise, Order
+from coterie.workbench import Training
 
 FEATURES, CLASSES = 6, 4
 

@@ -11,7 +11,7 @@ from coterie.errors import ConfigError
 from coterie.federation import Federation
 from coterie.methods import FedAvg, Server, make_method
 from coterie.schedules import make_schedule
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 SIZES = (2, 6, 4)
 TRAINING = Training(lr=0.1, epochs=2, batch_size=None)

@@ -19,7 +19,7 @@ from coterie.parameters import gather
 from coterie.runs.metrics import score_clients
 from coterie.runs.personalised import global_accuracy, personalised, personalised_accuracy
 from coterie.schedules import LearningRateSchedule
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 TRAINING = Training(lr=0.1, epochs=1, batch_size=16)
 

@@ -21,7 +21,7 @@ from coterie.runs.metrics import check_partition, score_clients
 from coterie.runs.personalised import personalised
 from coterie.schedules import LearningRateSchedule
 from coterie.snapshot import load_snapshot, save_snapshot
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 BASES = ["fedavg", "fedprox:mu=0.5", "fedbabu", "fedper"]
 TRAINING = Training(lr=0.1, epochs=1, batch_size=16)

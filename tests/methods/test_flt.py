@@ -23,7 +23,8 @@ from coterie.models import build
 from coterie.randomness import numpy_generator
 from coterie.schedules import make_schedule
 from coterie.snapshot import load_snapshot, save_snapshot
-from coterie.tasks import NUMBER, Order, Reply, Training
+from coterie.tasks import NUMBER, Order, Reply
+from coterie.workbench import Training
 
 
 def desk(federation: Federation, participation: float = 1.0, seed: int = 0) -> Server:

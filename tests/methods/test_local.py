@@ -9,7 +9,7 @@ from coterie.engines import LocalEngine
 from coterie.federation import Federation
 from coterie.methods import Local, Server
 from coterie.schedules import make_schedule
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 
 def linear(seed):

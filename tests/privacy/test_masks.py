@@ -13,7 +13,7 @@ from coterie.federation import Split
 from coterie.losses import softmax_loss
 from coterie.parameters import Layout
 from coterie.privacy import Mask, MaskedBench
-from coterie.tasks import Job, Training
+from coterie.workbench import Job, Training
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 from coterie.federation import Split
 from coterie.losses import Loss
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 Weights = dict[str, Tensor]
 

@@ -14,7 +14,7 @@ from coterie.methods.fedavg import FedAvg
 from coterie.methods.ifca import IFCA
 from coterie.models.registry import build
 from coterie.randomness import torch_generator
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 QUICK = 10
 """At quick scale there are so many times fewer clients."""

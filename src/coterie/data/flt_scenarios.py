@@ -14,7 +14,7 @@ from coterie.data.sources import load_source
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.randomness import derive
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 SMALLEST = 20
 """Training samples of the smallest client in S4."""

@@ -10,7 +10,7 @@ from coterie.data import builders
 from coterie.data.builders import Order
 from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import Federation
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 
 @dataclass(frozen=True)

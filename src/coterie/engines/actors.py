@@ -22,7 +22,8 @@ from coterie.engines.pool import ATTEMPTS
 from coterie.engines.shards import boxed_shard, cut
 from coterie.engines.workers import done
 from coterie.errors import RunError
-from coterie.tasks import Due, Order, Share, Workbench, Worksite
+from coterie.tasks import Due, Order, Share, Worksite
+from coterie.workbench import Workbench
 
 START_SECONDS = 300.0
 """How long to wait for a first actor when the cluster has no free processor."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 
 def epoch_orders(samples: int, training: Training, seed: int) -> Iterator[Tensor | None]:

@@ -28,7 +28,7 @@ from coterie.engines.kernels import (
 )
 from coterie.federation import Split
 from coterie.parameters import Layout
-from coterie.tasks import Job, Training, add_rows
+from coterie.workbench import Job, Training, add_rows
 
 GROUP_WEIGHTS = 2**20
 """Weights that are trained together: more would fall out of the cache between two steps."""

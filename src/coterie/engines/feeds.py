@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from coterie.engines.batches import epoch_orders
-from coterie.tasks import Job, Training
+from coterie.workbench import Job, Training
 
 WINDOW_NUMBERS = 2**22
 """Input numbers gathered at once: enough steps to make gathering cheap, few enough to stay small."""

@@ -24,7 +24,8 @@ from coterie.federation import Federation
 from coterie.losses import Loss, default_loss
 from coterie.parameters import Layout
 from coterie.privacy import Mask, MaskedBench
-from coterie.tasks import Due, Order, Reply, Share, Workbench, Worksite
+from coterie.tasks import Due, Order, Reply, Share, Worksite
+from coterie.workbench import Workbench
 
 BLOCK_NUMBERS = 2**21
 """Numbers in the vectors of one block of replies: 8 MB in float32."""

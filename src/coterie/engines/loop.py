@@ -19,7 +19,7 @@ from coterie.engines.pooling import pool_before_relu
 from coterie.federation import Split
 from coterie.losses import Loss, correct
 from coterie.parameters import Layout
-from coterie.tasks import Job, Training
+from coterie.workbench import Job, Training
 
 EVALUATION_ROWS = 512
 """Samples in one forward pass of an evaluation."""

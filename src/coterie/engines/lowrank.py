@@ -17,7 +17,7 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional as F
 
 from coterie.engines.recognition import hooked, sequentials
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 LARGE = 2**19
 """Weights from which a layer's steps are worth keeping apart: fewer stay in the cache when a step rewrites them."""

@@ -21,7 +21,8 @@ from torch import Tensor
 from coterie.engines.parcels import SharedMemory, Shelf, pack, unpack
 from coterie.engines.workers import NUMBER_BYTES, done, work
 from coterie.errors import RunError
-from coterie.tasks import Due, Order, Share, Workbench, Worksite
+from coterie.tasks import Due, Order, Share, Worksite
+from coterie.workbench import Workbench
 
 ATTEMPTS = 3
 """How many workers may die on a block before the run is given up."""

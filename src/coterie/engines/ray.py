@@ -23,7 +23,8 @@ from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.losses import Loss, default_loss
 from coterie.privacy import Mask, MaskedBench
-from coterie.tasks import Due, Order, Share, Workbench
+from coterie.tasks import Due, Order, Share
+from coterie.workbench import Workbench
 
 REACH_SECONDS = 5.0
 """How long to wait for a cluster to answer at its address."""

@@ -29,7 +29,8 @@ from coterie.privacy import Mask, MaskedBench
 from coterie.randomness import derive
 from coterie.runs.assemble import Model, make_architecture
 from coterie.snapshot import load_snapshot, save_snapshot
-from coterie.tasks import Reply, Workbench, Worksite
+from coterie.tasks import Reply, Worksite
+from coterie.workbench import Workbench
 
 Source = Client | Federation | str | Path
 Data = Source | Callable[[Context], Source] | None

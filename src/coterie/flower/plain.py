@@ -35,7 +35,8 @@ from coterie.flower.wire import BadReply, in_words
 from coterie.parameters import Layout, gather, scatter
 from coterie.randomness import derive, torch_generator
 from coterie.stages import LayerUpdate, StagedTraining, trainable_spans
-from coterie.tasks import NUMBER, Evaluate, Noise, Order, Reply, Train, Training
+from coterie.tasks import NUMBER, Evaluate, Noise, Order, Reply, Train
+from coterie.workbench import Training
 
 PATIENCE = 3
 """Trainings in a row that may fail before a node is let be."""

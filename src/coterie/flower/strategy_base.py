@@ -23,7 +23,7 @@ from coterie.methods.tree import Tree
 from coterie.randomness import numpy_generator
 from coterie.runs.metrics import plain
 from coterie.runs.result import History
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 LOG = logging.getLogger("flwr")
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]

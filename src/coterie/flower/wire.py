@@ -26,7 +26,8 @@ from coterie.errors import ConfigError
 from coterie.parameters import Layout, span_size
 from coterie.personalisation import Personalise
 from coterie.stages import LayerUpdate, StagedTraining, trainable_spans
-from coterie.tasks import Choose, Evaluate, Gradient, Noise, Reply, Task, Train, Training
+from coterie.tasks import Choose, Evaluate, Gradient, Noise, Reply, Task, Train
+from coterie.workbench import Training
 
 KINDS: dict[str, type] = {
     kind.__name__: kind

@@ -14,7 +14,7 @@ from coterie.methods.base import Assignment, ClusterInfo, Info, method
 from coterie.methods.server import Server, Tally, moved
 from coterie.parameters import Layout
 from coterie.snapshot import saved
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 
 @dataclasses.dataclass(frozen=True)

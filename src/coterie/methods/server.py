@@ -12,7 +12,8 @@ from torch import Tensor
 
 from coterie.engines.base import Engine, shares
 from coterie.randomness import derive, numpy_generator
-from coterie.tasks import Due, Order, Reply, Task, Train, Training
+from coterie.tasks import Due, Order, Reply, Task, Train
+from coterie.workbench import Training
 
 
 class Schedule(Protocol):

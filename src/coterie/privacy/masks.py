@@ -17,7 +17,7 @@ from coterie.errors import ConfigError
 from coterie.federation import Split
 from coterie.parameters import Entry, Layout
 from coterie.randomness import torch_generator
-from coterie.tasks import Job, Training, Workbench, train_sum
+from coterie.workbench import Job, Training, Workbench, train_sum
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coterie.engines.devices import choose_device
 from coterie.errors import ConfigError, did_you_mean
 from coterie.schedules import make_schedule
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 PLACE_KEYS = frozenset({"out", "data_dir", "workers", "quiet", "memory", "engine", "ray_address", "device"})
 """Keys that say where and how fast a run runs, not what it computes: they may differ when a run is resumed."""

@@ -13,7 +13,8 @@ from coterie.methods import Assignment
 from coterie.personalisation import Personalise
 from coterie.randomness import derive
 from coterie.runs.metrics import mean
-from coterie.tasks import Evaluate, Order, Training
+from coterie.tasks import Evaluate, Order
+from coterie.workbench import Training
 
 EPOCHS = 5
 """Local passes of personalisation in the paper."""

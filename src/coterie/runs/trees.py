@@ -23,7 +23,7 @@ from coterie.runs.assemble import Model, clients_secret, stored_values
 from coterie.runs.config import make_config
 from coterie.runs.folder import RunFolder
 from coterie.schedules import make_schedule
-from coterie.tasks import Training
+from coterie.workbench import Training
 
 
 @dataclass(frozen=True)
