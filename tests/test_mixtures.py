@@ -68,7 +68,7 @@ def test_a_trial_is_repeatable_and_stops_at_success() -> None:
     assert first == again
     assert first.matched <= allowed_distance(0.1)
     assert first.paper <= first.matched + 1e-9
-    assert first.runs in (2, 8, 10)
+    assert first.runs in (5, 10)
 
 
 def share(setting: Setting, trials: int) -> float:

@@ -92,7 +92,7 @@ def test_a_figure_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     tiny = Setting(2, 10, 20, 8, 0.0, 0.0)
     monkeypatch.setattr(ifca_figures, "smaller", lambda setting: tiny._replace(
         separation=setting.separation, sigma=setting.sigma))  # fmt: skip
-    monkeypatch.setattr(ifca_figures, "size_of", lambda study: ifca_figures.Size(2, 1))
+    monkeypatch.setattr(ifca_figures, "TRIALS", 2)
     monkeypatch.setattr(ifca_figures, "SEPARATIONS", (0.1, 1.0))
     monkeypatch.setattr(ifca_figures, "SIGMAS", (0.0, 0.1))
     reproduce("ifca-fig2a", Study(tmp_path / "out"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any
 
 from coterie.mixtures import Setting, allowed_distance, run_trial
 from coterie.randomness import derive
@@ -14,18 +16,10 @@ STEPS = {2: (0.01, 0.1, 1.0), 4: (0.5, 1.0, 2.0)}
 SEPARATIONS = (0.1, 0.25, 0.5, 0.75, 1.0)
 SIGMAS = (0.0, 0.1, 0.2, 0.4)
 SAMPLES = (50, 100, 200)
-
-
-class Size(NamedTuple):
-    """How much work a figure is: trials a point, restarts a trial."""
-
-    trials: int
-    restarts: int
-
-
-def size_of(study: Study) -> Size:
-    """The paper's 40 trials with a few restarts each; fewer for a quick look."""
-    return Size(40, 4) if study.full else Size(10, 4)
+TRIALS = 40
+"""Trials a point, as in the paper."""
+RESTARTS = 4
+"""Starts a trial may use."""
 
 
 def smaller(setting: Setting) -> Setting:
@@ -71,42 +65,54 @@ def _over_machines(study: Study, name: str, base: Setting, machines: Sequence[in
 
 def _figure(study: Study, name: str, lines: dict[str, list[tuple[float, Setting]]], axis: str) -> Findings:
     """Success at every point of every line, by the paper's distance and by the matched one, and its drawing."""
+    found = study.cells(
+        {
+            cell_key(study, setting, seed): partial(success_rate, size_of(study, setting), TRIALS, seed)
+            for points in lines.values()
+            for _, setting in points
+            for seed in study.seeds
+        }
+    )
     rows, curves = [], {}
     for label, points in lines.items():
-        curves[label] = [(x, [success(study, setting, seed) for seed in study.seeds]) for x, setting in points]
+        curves[label] = [(x, [found[cell_key(study, setting, seed)] for seed in study.seeds]) for x, setting in points]
         for x, cells in curves[label]:
             where = f"{label}, {axis.split()[-1]}={x:g}"
             rows.append(Row(where, "success, paper's distance", [cell["paper"] for cell in cells]))
             rows.append(Row(where, "success, matched distance", [cell["matched"] for cell in cells]))
-    size, k = size_of(study), next(iter(lines.values()))[0][1].k
+    k = next(iter(lines.values()))[0][1].k
     notes = [
-        f"{size.trials} trials a point; a trial succeeds if any of {size.restarts} restarts with any step size of "
+        f"{TRIALS} trials a point; a trial succeeds if any of {RESTARTS} restarts with any step size of "
         f"{STEPS[k]} ends within 0.6σ (0.001 where σ=0); the paper plots its numbers and prints none",
         "truths have coordinates 0 or R; the paper's distance lets two models sit on one truth, the matched one not",
     ]
     if not study.full:
-        notes.append("m/2 machines, n·2/5 samples, d/5 dimensions and fewer trials than the axis says")
+        notes.append("m/2 machines, n·2/5 samples, d/5 dimensions of what the axis says")
     return Findings(rows, notes, {name: lambda figure: draw(figure, curves, axis)})
 
 
-def success(study: Study, setting: Setting, seed: int) -> dict[str, Any]:
-    """The share of trials that succeed at one point, computed once and kept."""
-    used = setting if study.full else smaller(setting)
-    key = "-".join(f"{field}={value:g}" for field, value in used._asdict().items())
-    return study.cell(f"{key}-seed{seed}", lambda: success_rate(used, size_of(study), seed))
+def size_of(study: Study, setting: Setting) -> Setting:
+    """The setting itself, or a smaller one for a quick look."""
+    return setting if study.full else smaller(setting)
 
 
-def success_rate(setting: Setting, size: Size, seed: int) -> dict[str, Any]:
-    """The share of trials that succeed, by both distances, and how many runs that took."""
-    outcomes = [
-        run_trial(setting, STEPS[setting.k], size.restarts, derive(seed, "trial", trial))
-        for trial in range(size.trials)
-    ]
+def cell_key(study: Study, setting: Setting, seed: int) -> str:
+    """`k=2-m=100-…-seed0`, by the sizes really used."""
+    used = size_of(study, setting)._asdict()
+    return "-".join(f"{field}={value:g}" for field, value in used.items()) + f"-seed{seed}"
+
+
+def success_rate(setting: Setting, trials: int, seed: int) -> dict[str, Any]:
+    """The share of trials that succeed, by both distances, how many runs that took, and seconds of one core a run."""
+    began = time.process_time()
+    outcomes = [run_trial(setting, STEPS[setting.k], RESTARTS, derive(seed, "trial", t)) for t in range(trials)]
     limit = allowed_distance(setting.sigma)
+    runs = sum(outcome.runs for outcome in outcomes)
     return {
-        "paper": sum(outcome.paper <= limit for outcome in outcomes) / size.trials,
-        "matched": sum(outcome.matched <= limit for outcome in outcomes) / size.trials,
-        "runs": sum(outcome.runs for outcome in outcomes),
+        "paper": sum(outcome.paper <= limit for outcome in outcomes) / trials,
+        "matched": sum(outcome.matched <= limit for outcome in outcomes) / trials,
+        "runs": runs,
+        "seconds_a_run": (time.process_time() - began) / runs,
     }
 
 
