@@ -18,8 +18,8 @@ from torch import Tensor
 
 from coterie.engines.crates import Bytes, Crate, boxed, unboxed
 from coterie.engines.hands import Errand, Hand
-from coterie.engines.pool import ATTEMPTS
 from coterie.engines.shards import boxed_shard, cut
+from coterie.engines.turns import ATTEMPTS, Crew, Progress
 from coterie.engines.workers import done
 from coterie.errors import RunError
 from coterie.tasks import Due, Order, Share, Worksite
@@ -41,28 +41,21 @@ class _Actor:
     started: bool = False
 
 
+Reply = tuple[bytes, Bytes]
+"""A block's replies as they come from an actor."""
+
+
 @dataclass
-class _Round:
-    """One run's progress: blocks still to hand out, packed replies that came back, and deaths by block."""
+class _Round(Progress[Reply]):
+    """A run's progress, and what its errands need."""
 
-    blocks: Sequence[Sequence[Order]]
-    bills: Sequence[Sequence[Due]] | None
-    needs: list[frozenset[int]]
+    needs: list[frozenset[int]] = field(kw_only=True)
     """The shards each block's clients are in."""
-    board: Crate
-    board_ref: Any
-    waiting: list[int]
-    done: dict[int, tuple[bytes, Bytes]] = field(default_factory=dict)
-    deaths: Counter[int] = field(default_factory=Counter)
-    failed: dict[int, str] = field(default_factory=dict)
-    """Blocks that ended with a Python error, to be done here, where the error can be seen."""
-    turn: int = 0
-
-    def bill(self, block: int) -> list[Due] | None:
-        return None if self.bills is None else list(self.bills[block])
+    board: Crate = field(kw_only=True)
+    board_ref: Any = field(kw_only=True)
 
 
-class ActorPool:
+class ActorPool(Crew[_Round]):
     """`count` actors of a running Ray over the same clients; at most `slots` blocks are on their way at once.
 
     `make_bench` must travel, so it may hold no data; `bench` does here what no actor could do. Shards hold
@@ -106,24 +99,13 @@ class ActorPool:
         """Do the blocks and give their replies, or sums, in order; one run at a time."""
         board = _board(blocks)
         needs = [frozenset(self._shard_of[order.client] for order in block) for block in blocks]
-        now = _Round(blocks, bills, needs, board, self.ray.put(board.seal()), list(range(len(blocks))))
+        now = _Round(blocks, bills, needs=needs, board=board, board_ref=self.ray.put(board.seal()))
         self.busy = True
         self.runs += 1
         self._deaths_at_start = 0
         self._ping()
         try:
-            while now.turn < len(blocks):
-                self._hand_out(now)
-                if now.turn in now.failed:
-                    share = self._do_here(now)
-                elif now.turn in now.done:
-                    share = self._open(now.done.pop(now.turn))
-                else:
-                    self._collect(now)
-                    continue
-                now.turn += 1
-                self._hand_out(now)  # so that the actors have work while the caller looks at the replies
-                yield share
+            yield from self.in_turn(now)
         finally:
             # The blocks of a run that was given up come to their end, and nobody asks for their replies.
             for actor in self._actors:
@@ -136,28 +118,24 @@ class ActorPool:
             if actor.ping is None:
                 actor.ping = actor.handle.pid.remote()
 
-    def _hand_out(self, now: _Round) -> None:
-        """Give idle actors a block, then every actor a second one: that for which it lacks the least."""
+    def hand_out(self, now: _Round) -> None:
         for depth in (0, 1):
             for actor in self._actors:
                 if actor.ping is not None or len(actor.blocks) != depth:
                     continue
-                free = [block for block in now.waiting if block < now.turn + self.slots]
+                free = now.free(self.slots)
                 if not free:
                     return
+                # the block for which it lacks the least
                 block = min(free, key=lambda b: (len(now.needs[b] - actor.held), b))
                 now.waiting.remove(block)
                 actor.blocks[actor.handle.do.remote(self._errand(now, block), now.board_ref)] = block
 
     def _errand(self, now: _Round, block: int) -> Errand:
-        orders = now.blocks[block]
-        states = {order.client: dict(self.sites[order.client].state) for order in orders}
-        states = {client: state for client, state in states.items() if state}
-        data, memory = boxed((list(orders), states, now.bill(block)), now.board)
+        data, memory = boxed(self.parcel(now, block), now.board)
         return Errand(self.runs, data, memory, {number: self._shards[number] for number in now.needs[block]})
 
-    def _collect(self, now: _Round) -> None:
-        """Wait for a reply, a start or a death, and take in all there are."""
+    def collect(self, now: _Round) -> None:
         at_work = [ref for actor in self._actors for ref in actor.blocks]
         awaited = at_work + [actor.ping for actor in self._actors if actor.ping is not None]
         alone = not at_work and not any(actor.started for actor in self._actors)
@@ -194,23 +172,18 @@ class ActorPool:
         """Put a new actor in a dead one's place and its blocks back; the first of them may be what it died of."""
         dead = self._actors[position]
         lost = list(dead.blocks.values())
-        now.waiting = sorted(now.waiting + lost)
+        now.take_back(lost)
         _end(self.ray, dead)
         if not dead.started:
             self._deaths_at_start += 1
             if self._deaths_at_start == ATTEMPTS:
                 raise RunError(f"{ATTEMPTS} Ray actors died at their start, the last of: {_last_line(problem)}")
         elif lost:
-            now.deaths[lost[0]] += 1
-            if now.deaths[lost[0]] == ATTEMPTS:
-                raise RunError(
-                    f"{ATTEMPTS} Ray actors died on the block of client {now.blocks[lost[0]][0].client!r}: "
-                    "if memory ran out, use fewer workers"
-                )
+            now.blame(lost[0], "Ray actors died")
         self._actors[position] = self._start(position, len(self._actors))
         self._ping()  # a machine may be gone, and with it others that nobody has heard of yet
 
-    def _do_here(self, now: _Round) -> Share:
+    def do_here(self, now: _Round) -> Share:
         block = now.blocks[now.turn]
         share = done(block, now.bill(now.turn), self.sites, self.bench)
         warnings.warn(
@@ -219,15 +192,9 @@ class ActorPool:
         )
         return share
 
-    def _open(self, reply: tuple[bytes, Bytes]) -> Share:
-        """The replies and sums of a block, in memory of their own; the clients' states are brought up to date."""
-        share, states = unboxed(*reply)
-        for client, state in states.items():
-            own = self.sites[client].state
-            own.clear()
-            own.update({name: value.clone() for name, value in state.items()})
-        result: Share = share
-        return result
+    def opened(self, packed: Reply, block: int) -> tuple[Share, Mapping[str, Mapping[str, Tensor]]]:
+        share, states = unboxed(*packed)
+        return share, states
 
     def close(self) -> None:
         """End the actors and give the object store's memory back."""

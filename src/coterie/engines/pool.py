@@ -19,13 +19,11 @@ from multiprocessing.process import BaseProcess
 from torch import Tensor
 
 from coterie.engines.parcels import SharedMemory, Shelf, pack, unpack
+from coterie.engines.turns import Crew, Progress
 from coterie.engines.workers import NUMBER_BYTES, done, work
-from coterie.errors import RunError
 from coterie.tasks import Due, Order, Share, Worksite
 from coterie.workbench import Workbench
 
-ATTEMPTS = 3
-"""How many workers may die on a block before the run is given up."""
 AHEAD_BYTES = 2**15
 """Largest message that may lie in a pipe while the worker is busy: a larger one could block both ends."""
 
@@ -39,24 +37,15 @@ class _Worker:
 
 
 @dataclass
-class _Round:
-    """One run's progress: blocks still to hand out, packed replies that came back, and deaths by block."""
+class _Round(Progress[bytes]):
+    """A run's progress, and what its messages need."""
 
-    blocks: Sequence[Sequence[Order]]
-    bills: Sequence[Sequence[Due]] | None
-    """How the vectors of each block are to be added up; None: they are not."""
-    board: Shelf
-    waiting: list[int]
+    board: Shelf = field(kw_only=True)
     packed: dict[int, bytes] = field(default_factory=dict)
     """Messages too long to be sent ahead, kept until a worker is idle."""
-    done: dict[int, bytes] = field(default_factory=dict)
-    deaths: dict[int, int] = field(default_factory=dict)
-    failed: set[int] = field(default_factory=set)
-    """Blocks that ended a worker with a Python error, to be done here, where the error can be seen."""
-    turn: int = 0
 
 
-class WorkerPool:
+class WorkerPool(Crew[_Round]):
     """Worker processes over the same clients. `slots` blocks may be on their way at once, `slot_bytes` large each."""
 
     def __init__(
@@ -112,23 +101,11 @@ class WorkerPool:
 
     def run(self, blocks: Sequence[Sequence[Order]], bills: Sequence[Sequence[Due]] | None = None) -> Iterator[Share]:
         """Do the blocks and give their replies, or sums, in order; one run at a time."""
-        board = Shelf(self._memory.bytes[self.slots * self.slot_bytes :])
-        now = _Round(blocks, bills, board, list(range(len(blocks))))
+        now = _Round(blocks, bills, board=Shelf(self._memory.bytes[self.slots * self.slot_bytes :]))
         self._replace_dead()
         self.busy = True
         try:
-            while now.turn < len(blocks):
-                self._hand_out(now)
-                if now.turn in now.failed:
-                    share = self._do_here(now)
-                elif now.turn in now.done:
-                    share = self._open(now.done.pop(now.turn), now.turn)
-                else:
-                    self._collect(now)
-                    continue
-                now.turn += 1
-                self._hand_out(now)  # so that the workers have work while the caller looks at the replies
-                yield share
+            yield from self.in_turn(now)
         finally:
             # A run that was given up leaves blocks with workers, which would still write to their slots.
             for worker in self._workers:
@@ -146,13 +123,12 @@ class WorkerPool:
         start = (block % self.slots) * self.slot_bytes
         return self._memory.bytes[start : start + self.slot_bytes]
 
-    def _hand_out(self, now: _Round) -> None:
-        """Give idle workers a block, then every worker a second one; a block's slot must be free."""
+    def hand_out(self, now: _Round) -> None:
         for depth in (0, 1):
             for position, worker in enumerate(self._workers):
                 if len(worker.blocks) != depth:
                     continue
-                free = [block for block in now.waiting if block < now.turn + self.slots]
+                free = now.free(self.slots)
                 if not free:
                     return
                 # The same block goes to the same worker round after round, where its Gram matrices are kept.
@@ -164,19 +140,14 @@ class WorkerPool:
                 now.packed.pop(block, None)
                 now.waiting.remove(block)
                 worker.blocks.append(block)
-                with suppress(BrokenPipeError, ConnectionResetError):  # dead: `_collect` will see it
+                with suppress(BrokenPipeError, ConnectionResetError):  # dead: `collect` will see it
                     worker.connection.send_bytes(message)
 
     def _message(self, now: _Round, block: int) -> bytes:
-        orders = now.blocks[block]
-        states = {order.client: dict(self.sites[order.client].state) for order in orders}
-        states = {client: state for client, state in states.items() if state}
-        bill = None if now.bills is None else list(now.bills[block])
         number = (block % self.slots).to_bytes(NUMBER_BYTES, "little")
-        return number + pack((list(orders), states, bill), Shelf(self._slot(block)), now.board)
+        return number + pack(self.parcel(now, block), Shelf(self._slot(block)), now.board)
 
-    def _collect(self, now: _Round) -> None:
-        """Wait for a reply or a death, and take in all there are."""
+    def collect(self, now: _Round) -> None:
         waited: list[Connection | int] = [worker.connection for worker in self._workers]
         waited += [worker.process.sentinel for worker in self._workers]
         ready = set(wait(waited))
@@ -198,37 +169,22 @@ class WorkerPool:
 
     def _take_back(self, now: _Round, lost: list[int], code: int) -> None:
         """Put a dead worker's blocks back in the queue; the first of them may be what it died of."""
-        now.waiting = sorted(now.waiting + lost)
-        if not lost:
-            return
-        suspect = lost[0]
-        if code > 0:
-            now.failed.add(suspect)
-            now.waiting.remove(suspect)
-            return
-        now.deaths[suspect] = now.deaths.get(suspect, 0) + 1
-        if now.deaths[suspect] == ATTEMPTS:
-            raise RunError(
-                f"{ATTEMPTS} workers died (last by signal {-code}) on the block of client "
-                f"{now.blocks[suspect][0].client!r}: if memory ran out, use fewer workers"
-            )
+        now.take_back(lost)
+        if lost and code > 0:
+            now.failed[lost[0]] = f"exit code {code}"
+            now.waiting.remove(lost[0])
+        elif lost:
+            now.blame(lost[0], f"workers died (last by signal {-code})")
 
-    def _do_here(self, now: _Round) -> Share:
+    def do_here(self, now: _Round) -> Share:
         if self._bench is None:
             self._bench = self.make_bench()
-        bill = None if now.bills is None else now.bills[now.turn]
-        return done(now.blocks[now.turn], bill, self.sites, self._bench)
+        return done(now.blocks[now.turn], now.bill(now.turn), self.sites, self._bench)
 
-    def _open(self, data: bytes, block: int) -> Share:
-        """The replies and sums of a block, in memory of their own; the clients' states are brought up to date."""
-        used = int.from_bytes(data[:NUMBER_BYTES], "little")
-        share, states = unpack(data[NUMBER_BYTES:], self._slot(block)[:used].clone())
-        for client, state in states.items():
-            own = self.sites[client].state
-            own.clear()
-            own.update({name: value.clone() for name, value in state.items()})
-        result: Share = share
-        return result
+    def opened(self, packed: bytes, block: int) -> tuple[Share, Mapping[str, Mapping[str, Tensor]]]:
+        used = int.from_bytes(packed[:NUMBER_BYTES], "little")
+        share, states = unpack(packed[NUMBER_BYTES:], self._slot(block)[:used].clone())
+        return share, states
 
     def close(self) -> None:
         """End the workers and give the memory back."""
