@@ -94,6 +94,15 @@ def test_a_balanced_draw_has_as_many_of_every_label() -> None:
     assert drawn.groups == whole.groups
 
 
+def test_with_labels_alone_equal_counts_make_a_simplex_of_the_groups() -> None:
+    # Inside a group all gradients agree; across, the cosine is -1/3: so four vectors stand that add up to nothing.
+    assert cfl_gap.label_gap(np.full((20, 10), 7)) == pytest.approx(4 / 3)
+    few, some, many = (
+        np.mean([cfl_gap.label_gap(cfl_gap.drawn_counts(n, s)) for s in range(60)]) for n in (10, 20, 50)
+    )
+    assert few < 0 < some < many
+
+
 def test_gap_recipes_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cfl_gap, "MNIST", TINY)
     monkeypatch.setattr(cfl_gap, "ROUNDS", 10)

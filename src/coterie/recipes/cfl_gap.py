@@ -9,9 +9,13 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
+from coterie.clustering import cosine_matrix, separation_gap
 from coterie.federation import Federation, Split
+from coterie.randomness import derive, numpy_generator
 from coterie.recipes.base import Findings, Row, Study, recipe
 from coterie.recipes.cfl import followed, separation_by_gradients, separation_by_updates, study_config
 from coterie.runs.assemble import make_federation
@@ -23,6 +27,9 @@ SPARE = 4
 """Times as many samples are drawn as a balanced draw keeps."""
 QUICK_MARKS = (1, 2, 3, 5, 7, 10, 15, 20, 30, 40, 50)
 MEASURES = ("update", "gradient")
+LABEL_DRAWS = 200
+"""Draws of labels a seed for the gap that labels alone would give."""
+Counts = npt.NDArray[np.int64]
 Curves = dict[tuple[str, str], list[tuple[int, list[float]]]]
 """Points (x, one gap a seed) by data set and measure."""
 
@@ -66,6 +73,11 @@ def gap_vs_samples(study: Study) -> Findings:
     """The gap after 50 rounds of FL, for growing local data."""
     rows: list[Row] = []
     curves: Curves = {}
+    for size in MNIST.sizes:
+        gaps = [label_gap(drawn_counts(size, derive(s, "labels", i))) for s in study.seeds for i in range(LABEL_DRAWS)]
+        where = f"labels alone, random draw, {size} samples a client"
+        rows.append(Row(where, "gap by gradients", gaps))
+        rows.append(Row(where, "share of draws with a positive gap", [sum(g > 0 for g in gaps) / len(gaps)]))
     for setting, draw in itertools.product(settings_of(study), DRAWS):
         name = f"{setting.name}, {draw} draw"
         for size in setting.sizes:
@@ -89,6 +101,8 @@ def gap_vs_samples(study: Study) -> Findings:
         "network, step size, batch size and weight decay are ours",
         "a random draw of 20 samples leaves some client with few of the two labels that its group swaps, and its "
         "update is unlike those of its group; a balanced draw has as many of every label",
+        "labels alone: what a network would reach that sees nothing of an image but its true label and is right on "
+        "average over the clients; the draw of the labels is then the only noise",
         "measured on one more round of local training from the last model; a correct split tears no group",
     ]
     if not study.full:
@@ -148,6 +162,32 @@ def courses(
         cell[measure] = [pair[i].gap for pair in found]
         cell[f"{measure}_correct"] = [pair[i].correct for pair in found]
     return cell
+
+
+def drawn_counts(samples: int, seed: int) -> Counts:
+    """How many images of each of ten labels (20, 10) the twenty clients get in a random draw."""
+    return numpy_generator(seed, "counts").multinomial(samples, [0.1] * 10, 20)
+
+
+def label_gap(counts: Counts) -> float:
+    """The gap by gradients where a sample is its true label and nothing else, and four groups swap a pair each.
+
+    counts: (M, 10) images of each label; client i is of group i mod 4, which swaps labels 2g and 2g + 1. The joint
+    model gives each label the shares that it has among all clients.
+    """
+    groups = np.arange(len(counts)) % 4
+    answers = np.stack([np.eye(10)[_swapped(2 * group)] for group in groups.tolist()])  # (M, label, answer)
+    given = np.einsum("il,ila->la", counts, answers)
+    predicted = given / np.maximum(given.sum(axis=1, keepdims=True), 1)
+    gradients = counts[:, :, None] * (predicted - answers)
+    return separation_gap(cosine_matrix(gradients.reshape(len(counts), -1)), groups)
+
+
+def _swapped(first: int) -> npt.NDArray[np.int64]:
+    """The labels 0-9 with two neighbours exchanged."""
+    labels = np.arange(10)
+    labels[[first, first + 1]] = labels[[first + 1, first]]
+    return labels
 
 
 def balanced(federation: Federation, samples: int) -> Federation:
