@@ -73,7 +73,8 @@ class FedLabRounds:
         self.trainer = trainer(module, len(federation))
         self.trainer.setup_dataset(_Loaders(federation))
         self.trainer.setup_optim(how.epochs, how.batch_size, how.lr)
-        self.handler = handler(module, 10**9, len(federation), workload.participation)
+        self.handler = handler(module, 10**9, workload.participation)
+        self.handler.num_clients = len(federation)
 
     def round(self, t: int) -> None:
         chosen = self.handler.sample_clients()
@@ -116,7 +117,7 @@ def summon(name: str, workload: Workload, federation: Federation, server: Server
     try:
         contender = make(workload, federation, server)
         contender.round(1)
-    except (ImportError, AttributeError, TypeError, RuntimeError) as problem:
+    except (ImportError, AttributeError, TypeError, AssertionError, RuntimeError) as problem:
         if contender is not None:
             contender.close()
         return f"installed, but not as it is known here ({type(problem).__name__}: {problem})"
