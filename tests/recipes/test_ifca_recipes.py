@@ -21,7 +21,7 @@ TRAINING: dict[str, Any] = {"model": "mlp:hidden=16", "steps": 10, "batch_size":
 
 
 def column() -> ifca_tables.Column:
-    return ifca_tables.Column("digits", 8, 40, 2, "ifca:k=2,init=k-means++", TRAINING, ("1", "2", "3"))
+    return ifca_tables.Column("digits", 8, 40, 2, "ifca:k=2,init=k-means++", TRAINING, ("1", "2", "3"), 2)
 
 
 def test_machines_hold_the_whole_test_set_of_every_group() -> None:
@@ -64,21 +64,23 @@ def test_local_models_are_judged_on_their_own_group() -> None:
 
 def test_blocks_of_local_clients_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     study = Study(tmp_path, workers=1)
-    whole = ifca_tables._local(study, column(), 0)
+    whole = ifca_tables._local(study, column(), 0, 3)
     monkeypatch.setattr(ifca_tables, "LOCAL_BLOCK", 3)
-    assert ifca_tables._local(study, column(), 0)["accuracy"] == pytest.approx(whole["accuracy"], abs=1e-6)
+    assert ifca_tables._local(study, column(), 0, 3)["accuracy"] == pytest.approx(whole["accuracy"], abs=1e-6)
 
 
 def test_a_column_has_every_row_and_its_cells_are_kept(tmp_path: Path) -> None:
     study = Study(tmp_path, seeds=1, workers=1)
     rows = {row.measure: row for row in ifca_tables._rows(study, column())}
-    assert study.done == 3
+    assert study.done == 4
     assert rows["IFCA adjusted Rand index"].ours == [1.0]
     assert rows["IFCA accuracy %"].ours[0] > rows["global accuracy %"].ours[0]
     assert rows["IFCA accuracy %"].ours[0] > rows["local accuracy %"].ours[0]
-    assert [rows[f"{name} accuracy %"].paper for name in ("IFCA", "global", "local")] == ["1", "2", "3"]
+    names = ("IFCA", "global", "local", "local, 2 rounds,")
+    assert [rows[f"{name} accuracy %"].paper for name in names] == ["1", "2", "3", "3"]
+    assert rows["local, 2 rounds, accuracy %"].ours[0] < rows["local accuracy %"].ours[0]
     ifca_tables._rows(study, column())
-    assert study.done == 3
+    assert study.done == 4
 
 
 def test_a_run_in_a_folder_is_gone_on_with(tmp_path: Path) -> None:
