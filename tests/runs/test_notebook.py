@@ -10,6 +10,7 @@ import coterie
 from coterie.federation import Client, Federation, Split
 from coterie.methods.cfl_state import State
 from coterie.methods.tree import Branch, Tree
+from coterie.runs.notebook import member_lines
 from coterie.runs.result import Result
 
 
@@ -69,3 +70,13 @@ def test_a_tree_is_shown_with_its_leaves_accuracy() -> None:
     words = "".join(reader.text)
     assert "split in round 5 (separation 0.9)" in words
     assert f"client <script>alert(1)</script>, since round 5, accuracy {result.clients[0]['accuracy']:.3f}" in words
+
+
+def test_members_are_named_up_to_a_number() -> None:
+    many = [f"c{i}" for i in range(25)]
+    lines = member_lines([many, ["d"]])
+    assert lines[0].startswith("cluster 0: c0, c1, ")
+    assert lines[0].endswith(", c19 and 5 more")
+    assert lines[1] == "cluster 1: d"
+    assert member_lines([many]) == []
+    assert member_lines([[name] for name in many]) == []

@@ -17,9 +17,8 @@ from rich.table import Table
 from coterie.cli.terminal import make_console
 from coterie.methods import Event
 from coterie.runs import Result, Run
+from coterie.runs.notebook import member_lines
 
-MOST_CLUSTERS = 12
-"""Clusters are listed one by one up to this number."""
 PLAIN_LINES = 20
 """About how many progress lines a run prints where there is no terminal."""
 
@@ -116,10 +115,8 @@ def show_results(results: Sequence[Result], path: Path | None, console: Console 
     """Print the closing table, what the clusters turned out to be, and where everything is."""
     console = console or make_console()
     console.print(summary_table([result.summary for result in results]))
-    last = results[-1].summary
-    if 1 < len(last["clusters"]) <= MOST_CLUSTERS:
-        for i, members in enumerate(last["clusters"]):
-            console.print(escape(f"  cluster {i}: {', '.join(members)}"), soft_wrap=True)
+    for line in member_lines(results[-1].summary["clusters"]):
+        console.print(escape(f"  {line}"), soft_wrap=True)
     if path:
         console.print(f"results: {escape(str(path))}", soft_wrap=True)
 

@@ -11,7 +11,9 @@ if TYPE_CHECKING:
     from coterie.runs.result import Result
 
 MOST_CLUSTERS = 12
-"""Clusters are listed one by one up to this number, and so are the members of each."""
+"""Clusters are listed one by one up to this number."""
+MOST_MEMBERS = 20
+"""Members of a cluster that are named."""
 
 
 def result_html(result: Result) -> str:
@@ -57,14 +59,20 @@ def _tree(tree: Tree, result: Result) -> str:
     return f"<ul>{item(tree.nodes[0])}</ul>"
 
 
-def _clusters(clusters: list[list[str]]) -> str:
+def member_lines(clusters: list[list[str]]) -> list[str]:
+    """Who is in each cluster, a line each, the first of many; nothing where there is one cluster, or a great many."""
     if not 1 < len(clusters) <= MOST_CLUSTERS:
-        return ""
-    items = []
+        return []
+    lines = []
     for i, members in enumerate(clusters):
-        more = f" and {len(members) - MOST_CLUSTERS} more" if len(members) > MOST_CLUSTERS else ""
-        items.append(f"<li>cluster {i}: {escape(', '.join(members[:MOST_CLUSTERS]))}{more}</li>")
-    return f"<ul>{''.join(items)}</ul>"
+        more = f" and {len(members) - MOST_MEMBERS} more" if len(members) > MOST_MEMBERS else ""
+        lines.append(f"cluster {i}: {', '.join(members[:MOST_MEMBERS])}{more}")
+    return lines
+
+
+def _clusters(clusters: list[list[str]]) -> str:
+    items = [f"<li>{escape(line)}</li>" for line in member_lines(clusters)]
+    return f"<ul>{''.join(items)}</ul>" if items else ""
 
 
 def _number(value: float | None, form: str) -> str:
