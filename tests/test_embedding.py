@@ -10,8 +10,8 @@ from coterie.data.sources import load_source
 from coterie.embedding import Embed, centroid_table, k_means, one_thread
 from coterie.encoders import Encoder, load_encoder
 from coterie.federation import Client, Federation, Split
+from coterie.messages import Reply, Worksite
 from coterie.parameters import Layout
-from coterie.tasks import Reply, Worksite
 
 
 def client(name: str, rows: slice, labels: torch.Tensor | None = None) -> Client:

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from coterie.engines.loop import LoopBench
 from coterie.federation import Client, Split
 from coterie.losses import softmax_loss
+from coterie.messages import Worksite
 from coterie.parameters import gather, scatter
 from coterie.stages import LayerUpdate, StagedTraining
-from coterie.tasks import Train, Worksite
+from coterie.tasks import Train
 from coterie.workbench import Job, Training
 
 TRAINING = Training(lr=0.2, epochs=2, batch_size=8, proximal=0.1)

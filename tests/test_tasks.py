@@ -12,9 +12,10 @@ from coterie.engines.batches import batches
 from coterie.engines.loop import LoopBench
 from coterie.federation import Client, Split
 from coterie.losses import softmax_loss, squared_loss
+from coterie.messages import Order, Worksite
 from coterie.parameters import Layout
 from coterie.randomness import derive, torch_generator
-from coterie.tasks import Choose, Evaluate, Gradient, Noise, Order, Train, Worksite, perform
+from coterie.tasks import Choose, Evaluate, Gradient, Noise, Train, perform
 from coterie.workbench import Job, Training
 
 F64 = torch.float64

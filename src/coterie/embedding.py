@@ -18,9 +18,9 @@ from torch import Tensor
 
 from coterie.encoders import Encoder, finetuned
 from coterie.encoders.encoder import Kind
+from coterie.messages import NUMBER, Reply, Worksite
 from coterie.parameters import Layout
 from coterie.randomness import derive
-from coterie.tasks import NUMBER, Reply, Worksite
 from coterie.workbench import Workbench
 
 RESTARTS = 4

@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.messages import NUMBER, Reply, Worksite
 from coterie.parameters import Layout, span_size
-from coterie.tasks import NUMBER, Reply, Worksite, with_private
+from coterie.tasks import with_private
 from coterie.workbench import Job, Training, Workbench
 
 

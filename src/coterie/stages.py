@@ -9,8 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from coterie.messages import NUMBER, Reply, Worksite, replies_of
 from coterie.parameters import Layout, gather, scatter, span_size
-from coterie.tasks import NUMBER, Reply, Train, Worksite, replies_of, with_private
+from coterie.tasks import Train, with_private
 from coterie.workbench import Job, Training, Workbench
 
 SEED = 8  # bytes of a seed on the wire

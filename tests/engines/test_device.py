@@ -24,8 +24,9 @@ from coterie.engines.recognition import recognise
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.losses import softmax_loss, squared_loss
+from coterie.messages import Order
 from coterie.runs.config import PLACE_KEYS, make_config
-from coterie.tasks import Order, Train
+from coterie.tasks import Train
 from coterie.workbench import Job, Training, Workbench
 
 CARD = torch.device("cpu", 0)

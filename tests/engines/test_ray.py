@@ -22,12 +22,13 @@ from coterie.engines.hands import Errand, Hand
 from coterie.engines.ray import RayEngine
 from coterie.engines.shards import boxed_shard
 from coterie.errors import ConfigError, RunError
+from coterie.messages import Order, Reply
 from coterie.methods.server import Ledger
 from coterie.models import build
 from coterie.runs.assemble import assemble, make_federation
 from coterie.runs.config import make_config
 from coterie.runs.loop import execute
-from coterie.tasks import Evaluate, Order, Reply, Train
+from coterie.tasks import Evaluate, Train
 from coterie.workbench import Training
 
 ray = pytest.importorskip("ray")

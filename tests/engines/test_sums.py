@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from coterie.engines import LocalEngine
 from coterie.engines.base import shares
 from coterie.federation import Client, Federation, Split
-from coterie.tasks import Choose, Due, Gradient, Order, Train
+from coterie.messages import Due, Order
+from coterie.tasks import Choose, Gradient, Train
 from coterie.workbench import Training
 
 FULL = Training(lr=0.2, steps=4, batch_size=None)

@@ -15,7 +15,8 @@ from coterie.engines import LocalEngine
 from coterie.errors import ConfigError, RunError
 from coterie.federation import Client, Federation, Split
 from coterie.losses import softmax_loss
-from coterie.tasks import Choose, Evaluate, Gradient, Order, Reply, Train
+from coterie.messages import Order, Reply
+from coterie.tasks import Choose, Evaluate, Gradient, Train
 from coterie.workbench import Training
 
 CLIENTS = 40

@@ -24,9 +24,10 @@ from coterie.flower.client import STATE, named_model
 from coterie.flower.directory import Description, read_description
 from coterie.flower.engine import _turned_layout
 from coterie.flower.wire import BadReply, Expected, Packer, expected_of, layout_mark, open_array, open_reply
+from coterie.messages import Task
 from coterie.parameters import Layout
 from coterie.runs.assemble import make_architecture
-from coterie.tasks import Task, Train
+from coterie.tasks import Train
 from coterie.workbench import Training
 
 

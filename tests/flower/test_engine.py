@@ -17,8 +17,9 @@ from coterie.flower import FlowerEngine, InProcessGrid, client_app
 from coterie.flower.directory import natural
 from coterie.flower.server import run_on
 from coterie.flower.wire import pack_array
+from coterie.messages import Order, Reply
 from coterie.runs.assemble import make_architecture
-from coterie.tasks import Evaluate, Order, Reply, Train
+from coterie.tasks import Evaluate, Train
 from coterie.workbench import Training
 
 HOW = Training(lr=0.1, epochs=1)

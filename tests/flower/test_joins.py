@@ -12,6 +12,7 @@ from flower_trials import MODEL, digits
 from coterie.clustering.sketch import sketch
 from coterie.engines import LocalEngine
 from coterie.federation import Federation
+from coterie.messages import Due, Order, Reply, Share
 from coterie.methods import Method, Server, make_method
 from coterie.methods.base import _METHODS, Assignment
 from coterie.methods.cfl_state import Track
@@ -20,7 +21,6 @@ from coterie.runs import metrics
 from coterie.runs.assemble import make_architecture
 from coterie.schedules import make_schedule
 from coterie.snapshot import load_snapshot, save_snapshot
-from coterie.tasks import Due, Order, Reply, Share
 from coterie.workbench import Training
 
 SPECS = {

@@ -26,11 +26,12 @@ from coterie.flower.wire import (
     pack_array,
     unpack_task,
 )
+from coterie.messages import Reply, Task
 from coterie.models import build
 from coterie.parameters import Layout
 from coterie.personalisation import Personalise
 from coterie.stages import LayerUpdate, StagedTraining
-from coterie.tasks import Choose, Evaluate, Gradient, Noise, Reply, Task, Train
+from coterie.tasks import Choose, Evaluate, Gradient, Noise, Train
 from coterie.workbench import Training
 
 LAYOUT = Layout.of(build("mlp:hidden=3", (4,), 2, 0))

@@ -16,6 +16,7 @@ from coterie.data.scenarios import find_scenario
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError, RunError
 from coterie.federation import Client, Federation, Split
+from coterie.messages import Order
 from coterie.methods import CFL, make_method
 from coterie.methods.cfl_state import newcomer_update
 from coterie.methods.server import Server
@@ -23,7 +24,7 @@ from coterie.randomness import derive
 from coterie.runs.loop import Run, execute
 from coterie.runs.trees import load_tree
 from coterie.schedules import make_schedule
-from coterie.tasks import Noise, Order
+from coterie.tasks import Noise
 from coterie.workbench import Training
 
 FEATURES, CLASSES = 6, 4

@@ -17,13 +17,13 @@ from coterie.data.scenarios import find_scenario
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
+from coterie.messages import NUMBER, Order, Reply
 from coterie.methods import FLT, FedSEM, PcaKMeansHC, Server, make_method
 from coterie.methods.graph_averaging import Relatives, State, averaging_round, graph_assignment
 from coterie.models import build
 from coterie.randomness import numpy_generator
 from coterie.schedules import make_schedule
 from coterie.snapshot import load_snapshot, save_snapshot
-from coterie.tasks import NUMBER, Order, Reply
 from coterie.workbench import Training
 
 

@@ -22,7 +22,7 @@ from coterie.engines.shards import boxed_shard, cut
 from coterie.engines.turns import ATTEMPTS, Crew, Progress
 from coterie.engines.workers import done
 from coterie.errors import RunError
-from coterie.tasks import Due, Order, Share, Worksite
+from coterie.messages import Due, Order, Share, Worksite
 from coterie.workbench import Workbench
 
 START_SECONDS = 300.0

@@ -7,8 +7,8 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 from torch import Tensor
 
+from coterie.messages import Due, Order, Reply, Share, added_up
 from coterie.parameters import Layout
-from coterie.tasks import Due, Order, Reply, Share, added_up
 
 
 class Fault(NamedTuple):

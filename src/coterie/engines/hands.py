@@ -13,7 +13,7 @@ from coterie.engines.crates import Bytes, boxed, own_memory, unboxed
 from coterie.engines.shards import client_bytes, unboxed_shard
 from coterie.engines.workers import done
 from coterie.federation import Client
-from coterie.tasks import Worksite
+from coterie.messages import Worksite
 from coterie.workbench import Workbench
 
 

@@ -22,9 +22,9 @@ from coterie.engines.workers import done, one_thread
 from coterie.errors import ConfigError, RunError, did_you_mean
 from coterie.federation import Federation
 from coterie.losses import Loss, default_loss
+from coterie.messages import Due, Order, Reply, Share, Worksite
 from coterie.parameters import Layout
 from coterie.privacy import Mask, MaskedBench
-from coterie.tasks import Due, Order, Reply, Share, Worksite
 from coterie.workbench import Workbench
 
 BLOCK_NUMBERS = 2**21

@@ -21,7 +21,7 @@ from torch import Tensor
 from coterie.engines.parcels import SharedMemory, Shelf, pack, unpack
 from coterie.engines.turns import Crew, Progress
 from coterie.engines.workers import NUMBER_BYTES, done, work
-from coterie.tasks import Due, Order, Share, Worksite
+from coterie.messages import Due, Order, Share, Worksite
 from coterie.workbench import Workbench
 
 AHEAD_BYTES = 2**15

@@ -22,8 +22,8 @@ from coterie.engines.shards import SHARD_BYTES, client_bytes
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.losses import Loss, default_loss
+from coterie.messages import Due, Order, Share
 from coterie.privacy import Mask, MaskedBench
-from coterie.tasks import Due, Order, Share
 from coterie.workbench import Workbench
 
 REACH_SECONDS = 5.0

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar
 from torch import Tensor
 
 from coterie.errors import RunError
-from coterie.tasks import Due, Order, Share, Worksite
+from coterie.messages import Due, Order, Share, Worksite
 
 ATTEMPTS = 3
 """How many workers may die on a block before the run is given up."""

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from coterie.engines.heap import keep_freed_memory
 from coterie.engines.parcels import Shelf, attach, pack, unpack
-from coterie.tasks import Due, Order, Share, Worksite, perform, perform_summed
+from coterie.messages import Due, Order, Share, Worksite
+from coterie.tasks import perform, perform_summed
 from coterie.workbench import Workbench
 
 NUMBER_BYTES = 8

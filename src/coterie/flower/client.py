@@ -25,11 +25,11 @@ from coterie.errors import ConfigError, CoterieError, did_you_mean
 from coterie.federation import PARTS, Client, Federation
 from coterie.flower.wire import layout_mark, open_array, pack_array, pack_refusal, pack_reply, unpack_task
 from coterie.losses import Loss, default_loss
+from coterie.messages import Reply, Worksite
 from coterie.privacy import Mask, MaskedBench
 from coterie.randomness import derive
 from coterie.runs.assemble import Model, make_architecture
 from coterie.snapshot import load_snapshot, save_snapshot
-from coterie.tasks import Reply, Worksite
 from coterie.workbench import Workbench
 
 Source = Client | Federation | str | Path

@@ -27,9 +27,9 @@ from coterie.flower.directory import Directory
 from coterie.flower.exchange import Answer, Exchange
 from coterie.flower.wire import BadReply, Expected, Packer, expected_of, layout_mark, open_reply
 from coterie.losses import softmax_loss
+from coterie.messages import Order, Reply
 from coterie.parameters import Layout
 from coterie.privacy import Mask, MaskedBench
-from coterie.tasks import Order, Reply
 
 TIMEOUT = 600.0
 """Seconds that a client has for a task, its own waiting included."""

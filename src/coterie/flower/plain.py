@@ -32,10 +32,11 @@ from coterie.flower.arrays import Template
 from coterie.flower.exchange import Exchange
 from coterie.flower.reports import ACCURACY, EVALUATE_LOSS, NO_LOSS, TRAIN_LOSS, Keys, metrics_of, number
 from coterie.flower.wire import BadReply, in_words
+from coterie.messages import NUMBER, Order, Reply
 from coterie.parameters import Layout, gather, scatter
 from coterie.randomness import derive, torch_generator
 from coterie.stages import LayerUpdate, StagedTraining, trainable_spans
-from coterie.tasks import NUMBER, Evaluate, Noise, Order, Reply, Train
+from coterie.tasks import Evaluate, Noise, Train
 from coterie.workbench import Training
 
 PATIENCE = 3

@@ -23,10 +23,11 @@ from torch import Tensor
 
 from coterie.embedding import Embed
 from coterie.errors import ConfigError
+from coterie.messages import Reply, Task
 from coterie.parameters import Layout, span_size
 from coterie.personalisation import Personalise
 from coterie.stages import LayerUpdate, StagedTraining, trainable_spans
-from coterie.tasks import Choose, Evaluate, Gradient, Noise, Reply, Task, Train
+from coterie.tasks import Choose, Evaluate, Gradient, Noise, Train
 from coterie.workbench import Training
 
 KINDS: dict[str, type] = {

@@ -17,6 +17,7 @@ from torch import Tensor
 from coterie.clustering import Bipartition, bipartition, cosine_matrix
 from coterie.clustering.sketch import sketch
 from coterie.errors import RunError
+from coterie.messages import Order, Reply
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
 from coterie.methods.cfl_state import State, Track, Trial, follow_population, split_event, split_leaf, trial_event
 from coterie.methods.server import Server, Tally, moved
@@ -31,7 +32,7 @@ from coterie.methods.splitting import (
     trial_gain,
 )
 from coterie.methods.tree import Branch, Node, Tree
-from coterie.tasks import Evaluate, Gradient, Noise, Order, Reply, Train
+from coterie.tasks import Evaluate, Gradient, Noise, Train
 
 Auto = Literal["auto"]
 

@@ -27,13 +27,13 @@ from torch import Tensor
 
 from coterie.clustering import cuau, percentile_clusters
 from coterie.errors import ConfigError, RunError
+from coterie.messages import Order
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, make_method, method
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.server import Server, Tally, moved
 from coterie.parameters import Layout, gather, scatter, span_size
 from coterie.snapshot import saved
 from coterie.stages import LayerUpdate, StagedTraining, trainable_spans
-from coterie.tasks import Order
 
 BASES = "fedavg, fedprox, fedbabu, fedper"
 

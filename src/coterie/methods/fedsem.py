@@ -20,11 +20,12 @@ from torch import Tensor
 
 from coterie.embedding import one_thread
 from coterie.errors import ConfigError, RunError
+from coterie.messages import Order, Reply
 from coterie.methods.base import Assignment, ClusterInfo, Info, method
 from coterie.methods.server import Server, Tally
 from coterie.randomness import derive, numpy_generator
 from coterie.snapshot import saved
-from coterie.tasks import Order, Reply, Train
+from coterie.tasks import Train
 
 
 @saved

@@ -23,10 +23,10 @@ from coterie.clustering.manifold import SPREAD, import_umap, place, project
 from coterie.embedding import Embed, centroid_table
 from coterie.encoders import Encoder, load_encoder
 from coterie.errors import ConfigError, RunError
+from coterie.messages import Order
 from coterie.methods.base import Assignment, Info, method
 from coterie.methods.graph_averaging import Relatives, State, averaging_round, graph_assignment
 from coterie.methods.server import Server
-from coterie.tasks import Order
 
 DISTANCES = {"min": min_pair_distances, "matching": matching_distances}
 

@@ -15,10 +15,11 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import mixing_matrix
+from coterie.messages import Order, Reply
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info
 from coterie.methods.server import Server
 from coterie.snapshot import saved
-from coterie.tasks import Order, Reply, Train
+from coterie.tasks import Train
 
 AT_ONCE = 32
 """Replies that enter the sums with one matrix product; fixed, so that the order of summation is."""

@@ -13,13 +13,14 @@ from pydantic.dataclasses import dataclass
 from torch import Tensor
 
 from coterie.errors import ConfigError
+from coterie.messages import Order
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
 from coterie.methods.ifca_init import perturbed_models, random_models, sent_numbers, share, worst_fitted_models
 from coterie.methods.ifca_pruning import Merge, cheapest_merge
 from coterie.methods.server import Server, Tally, moved
 from coterie.parameters import gather, scatter
 from coterie.snapshot import saved
-from coterie.tasks import Choose, Evaluate, Gradient, Order, Train
+from coterie.tasks import Choose, Evaluate, Gradient, Train
 
 SETTLED = 0.05
 """Choices count as settled while at most this share of a round's participants moves."""

@@ -9,10 +9,11 @@ from pydantic import ConfigDict
 from pydantic.dataclasses import dataclass
 from torch import Tensor
 
+from coterie.messages import Order
 from coterie.methods.base import Assignment, ClusterInfo, Info, method
 from coterie.methods.server import Server
 from coterie.snapshot import saved
-from coterie.tasks import Order, Train
+from coterie.tasks import Train
 
 
 @saved

@@ -13,11 +13,12 @@ from sklearn.cluster import KMeans
 from torch import Tensor
 
 from coterie.errors import ConfigError
+from coterie.messages import NUMBER, Order
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
 from coterie.methods.server import Server, Tally, moved
 from coterie.randomness import derive
 from coterie.snapshot import saved
-from coterie.tasks import NUMBER, Evaluate, Order, Train
+from coterie.tasks import Evaluate, Train
 
 
 @saved

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from coterie.engines.base import Engine, shares
+from coterie.messages import Due, Order, Reply, Task
 from coterie.randomness import derive, numpy_generator
-from coterie.tasks import Due, Order, Reply, Task, Train
+from coterie.tasks import Train
 from coterie.workbench import Training
 
 

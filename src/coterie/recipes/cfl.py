@@ -11,6 +11,7 @@ from torch import Tensor
 
 from coterie.clustering import bipartition, cosine_matrix, separation_gap
 from coterie.federation import Federation
+from coterie.messages import Reply
 from coterie.methods import Event
 from coterie.recipes.base import Study
 from coterie.runs.api import resume, run
@@ -18,7 +19,7 @@ from coterie.runs.assemble import assemble
 from coterie.runs.config import RunConfig, make_config
 from coterie.runs.loop import Run
 from coterie.runs.result import Result
-from coterie.tasks import Gradient, Reply
+from coterie.tasks import Gradient
 
 
 class Separation(NamedTuple):

@@ -14,10 +14,11 @@ from coterie.data.builders import client_name
 from coterie.data.sources import load_source
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
+from coterie.messages import Order
 from coterie.randomness import numpy_generator
 from coterie.runs.assemble import make_architecture, make_engine
 from coterie.runs.config import RunConfig
-from coterie.tasks import Evaluate, Order
+from coterie.tasks import Evaluate
 
 MODELS_AT_ONCE = 32
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from coterie.clustering import adjusted_rand_index
 from coterie.engines.base import Engine
+from coterie.messages import Order
 from coterie.methods import Assignment
-from coterie.tasks import Evaluate, Order
+from coterie.tasks import Evaluate
 
 
 @dataclass(frozen=True)

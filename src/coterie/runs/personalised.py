@@ -9,11 +9,12 @@ import numpy as np
 from torch import Tensor
 
 from coterie.engines.base import Engine
+from coterie.messages import Order
 from coterie.methods import Assignment
 from coterie.personalisation import Personalise
 from coterie.randomness import derive
 from coterie.runs.metrics import mean
-from coterie.tasks import Evaluate, Order
+from coterie.tasks import Evaluate
 from coterie.workbench import Training
 
 EPOCHS = 5
