@@ -21,7 +21,6 @@ from coterie.messages import NUMBER, Order, Reply
 from coterie.methods import FLT, FedSEM, PcaKMeansHC, Server, make_method
 from coterie.methods.graph_averaging import Relatives, State, averaging_round, graph_assignment
 from coterie.models import build
-from coterie.randomness import numpy_generator
 from coterie.schedules import make_schedule
 from coterie.snapshot import load_snapshot, save_snapshot
 from coterie.workbench import Training
@@ -254,14 +253,17 @@ def test_fedsem_moves_a_centre_to_the_mean_of_the_models_nearest_to_it(digits: F
     assert sum(cluster.members for cluster in info.clusters) == 20
 
 
-def test_fedsem_from_clients_puts_each_model_with_the_nearest_drawn_one() -> None:
-    models = torch.tensor([[0.0, 0.0], [0.1, 0.0], [9.0, 9.0], [9.0, 9.1], [5.0, 5.0]])
-    for seed in range(6):
-        labels = FedSEM(clusters=2, init="clients")._first_clusters(models, seed)
-        drawn = np.sort(numpy_generator(seed, "fedsem").choice(5, 2, replace=False))
-        nearest = [int(np.argmin([float((model - models[i]).norm()) for i in drawn])) for model in models]
-        assert labels == nearest
-    assert len({tuple(FedSEM(clusters=2, init="clients")._first_clusters(models, s)) for s in range(6)}) > 1
+def test_fedsem_deals_the_first_clients_evenly_and_blindly() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for count, clusters in ((5, 5), (7, 2), (480, 10)):
+        some, others = torch.randn(2, count, 3, generator=generator)
+        for seed in range(3):
+            labels = FedSEM(clusters=clusters)._first_clusters(some, seed)
+            sizes = np.bincount(labels, minlength=clusters)
+            assert sizes.sum() == count
+            assert sizes.min() >= max(1, sizes.max() - 1)
+            assert FedSEM(clusters=clusters)._first_clusters(others, seed) == labels
+    assert FedSEM(clusters=10)._first_clusters(some, 0) != FedSEM(clusters=10)._first_clusters(some, 1)
 
 
 def test_fedsem_judges_clients_never_drawn_by_the_mean_of_the_centres(digits: Federation) -> None:

@@ -1,9 +1,10 @@
 """FedSEM (Xie et al. 2020, "Multi-center federated learning"): clusters of models by stochastic EM.
 
 E-step: a client that trained belongs to the centre nearest to its model (l2). M-step: a centre becomes the mean of
-its clients' models. Clients train from their own centre. How centres begin is left open by the paper, and matters: here
-all clients of the first round start from one model, and what they make of it gives the centres, by k-means or by taking
-a few of them as they are. Clients that were never drawn train from, and are judged by, the mean of the centres.
+its clients' models. Clients train from their own centre. How centres begin is left open by the paper, and matters:
+all clients of the first round start from one model, and are then dealt to the centres at random, as in the authors'
+published code, or parted by k-means of their models. Clients that were never drawn train from, and are judged by, the
+mean of the centres.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-import numpy as np
 import torch
 from pydantic import ConfigDict, PositiveInt
 from pydantic.dataclasses import dataclass
@@ -44,10 +44,10 @@ class FedSEM:
 
     clusters: PositiveInt = 5
     """Number of clusters C."""
-    init: Literal["k-means", "clients"] = "k-means"
-    """First centres: k-means of the first round's models, or the models of randomly drawn clients, as EM often begins.
+    init: Literal["random", "k-means"] = "random"
+    """The first round's clusters: dealt at random, as in the authors' published code, or by k-means of the models.
 
-    The second loses groups when two centres fall into one of them; the first is the stronger baseline.
+    From a random start groups can share a centre to the end; k-means makes the stronger baseline.
     """
     weighting: Literal["samples", "uniform"] = "samples"
     """Weight of a client in its centre's mean."""
@@ -99,9 +99,9 @@ class FedSEM:
 
     def _first_clusters(self, models: Tensor, seed: int) -> list[int]:
         """The cluster of each of the first round's models `(n, d)`."""
-        if self.init == "clients":
-            drawn = numpy_generator(seed, "fedsem").choice(len(models), self.clusters, replace=False)
-            return torch.cdist(models, models[np.sort(drawn)]).argmin(1).tolist()
+        if self.init == "random":
+            seats: list[int] = numpy_generator(seed, "fedsem").permutation(len(models)).tolist()
+            return [seat % self.clusters for seat in seats]
         with one_thread():
             found = KMeans(self.clusters, n_init=4, random_state=derive(seed, "fedsem") % 2**32).fit(models.numpy())
         return found.labels_.tolist()  # type: ignore[no-any-return]

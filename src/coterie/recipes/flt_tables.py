@@ -19,15 +19,15 @@ from coterie.recipes.flt_numbers import (
 )
 
 FEDSEM_NOTE = (
-    "FedSEM's paper leaves open how its centres begin: here from randomly drawn clients, which like the paper's gets "
-    "stuck with some groups sharing a centre, and from k-means of the first models, which is stronger."
+    "FedSEM's paper leaves open how its clusters begin: 'FedSEM' deals the first clients to them at random, as its "
+    "authors' published code does; with k-means of the first models it is stronger."
 )
 
 
 def both_fedsems(clusters: int) -> dict[str, str]:
     """FedSEM with both ways to begin; the paper's number stands beside the plain one."""
     fedsem = f"fedsem:clusters={clusters}"
-    return {"FedSEM": f"{fedsem},init=clients", "FedSEM with k-means start": fedsem}
+    return {"FedSEM": fedsem, "FedSEM with k-means start": f"{fedsem},init=k-means"}
 
 
 def _scenario_table(study: Study, scenario: str, flt: str, papers: tuple[Paper, Paper]) -> Findings:
