@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from coterie.clustering import bipartition
+from coterie.errors import DataError
+from coterie.models import build
 from coterie.parameters import Layout
 from coterie.randomness import numpy_generator
 from coterie.recipes import Study, cfl_congruence, cfl_gap, cfl_map, cfl_runs, cfl_toy, find_recipe, reproduce
@@ -50,6 +52,7 @@ def test_the_map_is_sure_without_noise_and_lost_in_much() -> None:
     assert cell["correct"][:2] == [1.0, 1.0]
     assert cell["gap"][0] == 1.0
     assert cell["correct"][2] < 0.3
+    assert cell["complete"][:2] == [1.0, 1.0]
     assert all(gap <= correct for gap, correct in zip(cell["gap"], cell["correct"], strict=True))
 
 
@@ -92,6 +95,20 @@ def test_a_balanced_draw_has_as_many_of_every_label() -> None:
     for client in drawn:
         assert torch.bincount(client.train.y, minlength=10).tolist() == [3] * 10
     assert drawn.groups == whole.groups
+    with pytest.raises(DataError, match="lacks 18 samples of some label"):
+        cfl_gap.balanced(whole, 180)
+
+
+def test_the_network_of_the_gaps_tells_nothing_of_an_image_at_the_mean() -> None:
+    network = build(cfl_gap.MNIST.options["model"], (1, 28, 28), 10, 0)
+    with torch.no_grad():
+        for name, parameter in network.named_parameters():
+            if name.endswith("bias"):
+                parameter.zero_()
+        grey, seen = network(torch.full((2, 1, 28, 28), 0.1307)), network(torch.rand(2, 1, 28, 28))
+    assert grey.shape == (2, 10)
+    assert grey.abs().max() == 0
+    assert seen.abs().min() > 0
 
 
 def test_with_labels_alone_equal_counts_make_a_simplex_of_the_groups() -> None:
@@ -106,7 +123,7 @@ def test_with_labels_alone_equal_counts_make_a_simplex_of_the_groups() -> None:
 def test_gap_recipes_from_end_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cfl_gap, "MNIST", TINY)
     monkeypatch.setattr(cfl_gap, "ROUNDS", 10)
-    monkeypatch.setattr(cfl_gap, "SPARE", 2)
+    monkeypatch.setattr(cfl_gap, "SPARE", 5)
     reproduce("cfl-gap-vs-samples", Study(tmp_path / "samples", workers=1))
     rows = read(tmp_path / "samples")
     few, many = (rows[f"digits, random draw, {n} samples a client", "gap by updates"]["ours"]["mean"] for n in (20, 60))

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.clustering import bipartition, cosine_matrix, separation_gap
+from coterie.clustering import Bipartition, bipartition, cosine_matrix, separation_gap
 from coterie.federation import Federation
 from coterie.messages import Reply
 from coterie.methods import Event
@@ -60,9 +61,12 @@ def _separation(vectors: Tensor, prepared: Run, members: Sequence[str]) -> Separ
     group_of = dict(zip(prepared.server.clients, prepared.groups or (), strict=True))
     groups = np.array([group_of[client] for client in members])
     similarity = cosine_matrix(vectors)
-    sides = bipartition(similarity)
-    torn = np.intersect1d(groups[sides.first], groups[sides.second])
-    return Separation(separation_gap(similarity, groups), not len(torn))
+    return Separation(separation_gap(similarity, groups), is_correct(bipartition(similarity), groups))
+
+
+def is_correct(sides: Bipartition, groups: npt.NDArray[np.int64]) -> bool:
+    """Does a split tear no group (Definition 1)?"""
+    return not len(np.intersect1d(groups[sides.first], groups[sides.second]))
 
 
 def compared(replies: Iterator[Reply], prepared: Run) -> Tensor:

@@ -10,11 +10,12 @@ import numpy as np
 from coterie.clustering import alpha_intra_min, bipartition, separation_guaranteed
 from coterie.randomness import numpy_generator
 from coterie.recipes.base import Findings, Row, Study, recipe
+from coterie.recipes.cfl import is_correct
 
 DIMENSION = 100
 MEMBERS = 3
 """Clients a group: M = 3K."""
-MARKS = ((2, 0.5), (2, 1.0), (12, 1.0), (12, 1.25), (20, 1.25), (50, 1.0), (50, 3.0))
+MARKS = ((2, 0.5), (2, 1.0), (2, 3.0), (4, 2.0), (12, 1.0), (12, 1.25), (20, 1.25), (50, 1.0), (50, 3.0))
 """(K, γ) whose probability is a row of the table."""
 PAPER = {(12, 1.0): "≈ 1", (12, 1.25): "≈ 1", (20, 1.25): "≈ 1"}
 """Equation 28: P[g(α) > 0] ≈ 1 even for K > 10 and γ > 1; the figure prints no numbers."""
@@ -38,6 +39,7 @@ def figure3(study: Study) -> Findings:
         at, where = noises.index(noise), f"K={k}, γ={noise:g}"
         rows.append(Row(where, "P[correct]", [m[k]["correct"][at] for m in maps], PAPER.get((k, noise))))
         rows.append(Row(where, "P[gap > 0]", [m[k]["gap"][at] for m in maps], PAPER.get((k, noise))))
+        rows.append(Row(where, "P[correct] with complete linkage", [m[k]["complete"][at] for m in maps]))
     rows.append(Row("Theorem 1's area", "least P[correct]", [least_guaranteed(m, noises) for m in maps], 1.0))
     notes = [
         f"{trials} draws a point; a split is correct when it tears no group; every client's γ is that of the axis",
@@ -47,17 +49,18 @@ def figure3(study: Study) -> Findings:
 
 
 def probabilities(groups: int, noises: Sequence[float], trials: int, seed: int) -> dict[str, Any]:
-    """The shares of draws with a correct split, and with a positive gap, at each noise level."""
+    """The shares of draws with a correct split, with a positive gap, and correct by complete linkage, at each noise."""
     truth = np.repeat(np.arange(groups), MEMBERS)
-    correct, positive = np.zeros(len(noises)), np.zeros(len(noises))
+    correct, positive, complete = np.zeros((3, len(noises)))
     for at, noise in enumerate(noises):
         generator = numpy_generator(seed, "figure3", groups, f"{noise:g}")
         for similarity in similarities(groups, noise, trials, generator):
             sides = bipartition(similarity)
-            torn = np.intersect1d(truth[sides.first], truth[sides.second])
-            correct[at] += not len(torn)
+            correct[at] += is_correct(sides, truth)
             positive[at] += alpha_intra_min(similarity, truth) > sides.alpha_cross_max
-    return {"correct": (correct / trials).tolist(), "gap": (positive / trials).tolist()}
+            complete[at] += is_correct(bipartition(similarity, "complete"), truth)
+    shares = {"correct": correct, "gap": positive, "complete": complete}
+    return {name: (count / trials).tolist() for name, count in shares.items()}
 
 
 def similarities(groups: int, noise: float, trials: int, generator: np.random.Generator) -> np.ndarray:
