@@ -54,9 +54,9 @@ MNIST = Setting(
     {
         "scenario": "mnist-swapped",
         "model": "coterie.recipes.cfl_gap:tanh_cnn",
-        "lr": 0.1,
+        "lr": 0.3,
         "epochs": 3,
-        "batch_size": 5,
+        "batch_size": 100,
         "weight_decay": 0.02,
     },
     (10, 20, 50, 100, 200),
