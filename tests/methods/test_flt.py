@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.messages import NUMBER, Order, Reply
 from coterie.methods import FLT, FedSEM, PcaKMeansHC, Server, make_method
+from coterie.methods.fedsem import Point
 from coterie.methods.graph_averaging import Relatives, State, averaging_round, graph_assignment
 from coterie.models import build
 from coterie.schedules import make_schedule
@@ -227,48 +228,85 @@ def test_shared_axes_find_the_groups_and_own_axes_do_not(digits: Federation) -> 
     assert scores[0] > 0.9 > scores[1]
 
 
-def test_fedsem_moves_a_centre_to_the_mean_of_the_models_nearest_to_it(digits: Federation) -> None:
-    server = desk(digits)
-    method = FedSEM(clusters=5)
+@pytest.mark.parametrize("over", ["everybody", "participants"])
+@pytest.mark.parametrize("weighting", ["samples", "uniform"])
+def test_fedsem_moves_a_centre_to_the_mean_of_the_models_nearest_to_it(
+    digits: Federation, over: Literal["everybody", "participants"], weighting: Literal["samples", "uniform"]
+) -> None:
+    server = desk(digits, 0.4)
+    method = FedSEM(clusters=3, over=over, weighting=weighting)
+    state = method.start(server)
+    models = {client: server.initial_model().double() for client in server.clients}
+    for t in (1, 2, 3):
+        after, info = method.round(state, t, server)
+        assert after.centres.shape[0] == 3
+        mean = state.centres.mean(0)
+        for client in server.participants(t):
+            start = state.centres[state.cluster_of[client]] if client in state.cluster_of else mean
+            reply = next(iter(server.train([client], start, t)))
+            assert reply.vector is not None
+            models[client] = (start + reply.vector).double()
+        counted = server.clients if over == "everybody" else server.participants(t)
+        if t > 1:
+            for client in counted:
+                gaps = [float((models[client] - centre.double()).norm()) for centre in state.centres]
+                assert after.cluster_of[client] == int(np.argmin(gaps))
+        for number, centre in enumerate(after.centres):
+            own = [c for c in counted if after.cluster_of[c] == number]
+            if own:
+                weights = torch.tensor([server.weight(c, weighting) for c in own], dtype=torch.float64)
+                expected = (torch.stack([models[c] for c in own]) * weights[:, None]).sum(0) / weights.sum()
+                torch.testing.assert_close(centre.double(), expected, rtol=1e-5, atol=1e-6)
+            else:
+                assert torch.equal(centre, state.centres[number])
+        assert sum(cluster.members for cluster in info.clusters) == 20
+        state = after
+    assert len(set(server.participants(1)) | set(server.participants(2)) | set(server.participants(3))) < 20
+
+
+def test_fedsem_counts_clients_never_drawn_in_its_first_k_means(digits: Federation) -> None:
+    server = desk(digits, 0.3)
+    method = FedSEM(clusters=3)
     state, _ = method.round(method.start(server), 1, server)
-    assert state.centres.shape[0] == 5
-    after, info = method.round(state, 2, server)
-    models = {}
-    for client in server.clients:
-        start = state.centres[state.cluster_of[client]]
-        reply = next(iter(server.train([client], start, 2)))
-        assert reply.vector is not None
-        models[client] = (start + reply.vector).double()
-    for client, model in models.items():
-        gaps = [float((model - centre.double()).norm()) for centre in state.centres]
-        assert after.cluster_of[client] == int(np.argmin(gaps))
-    for number, centre in enumerate(after.centres):
-        own = [c for c in server.clients if after.cluster_of[c] == number]
-        if own:
-            weights = torch.tensor([server.samples[c] for c in own], dtype=torch.float64)
-            mean = (torch.stack([models[c] for c in own]) * weights[:, None]).sum(0) / weights.sum()
-            torch.testing.assert_close(centre.double(), mean, rtol=1e-5, atol=1e-6)
-        else:
-            assert torch.equal(centre, state.centres[number])
-    assert sum(cluster.members for cluster in info.clusters) == 20
+    strangers = set(server.clients) - set(server.participants(1))
+    assert len({state.cluster_of[client] for client in strangers}) == 1
+    for weight, alone in (
+        (1.0, False),
+        (50.0, True),
+    ):  # of 0, 2.1, 3 and 5, the first two are a pair, unless 0 is heavy
+        points = [Point([str(x)], torch.tensor([x]), weight if x == 0 else 1.0) for x in (0.0, 2.1, 3.0, 5.0)]
+        labels = FedSEM(clusters=2)._first_clusters(points, 0)
+        assert (labels.count(labels[0]) == 1) is alone
+
+
+def test_fedsem_keeps_no_models_of_a_round_when_participants_alone_count(digits: Federation) -> None:
+    server = desk(digits, 0.3)
+    method = FedSEM(clusters=3, over="participants")
+    state, _ = method.round(method.start(server), 1, server)
+    assert not state.models
 
 
 def test_fedsem_deals_the_first_clients_evenly_and_blindly() -> None:
     generator = torch.Generator().manual_seed(0)
+
+    def dealt(models: torch.Tensor, clusters: int, seed: int) -> list[int]:
+        points = [Point([str(i)], model, 1.0) for i, model in enumerate(models)]
+        return FedSEM(clusters=clusters, init="random")._first_clusters(points, seed)
+
     for count, clusters in ((5, 5), (7, 2), (480, 10)):
         some, others = torch.randn(2, count, 3, generator=generator)
         for seed in range(3):
-            labels = FedSEM(clusters=clusters)._first_clusters(some, seed)
+            labels = dealt(some, clusters, seed)
             sizes = np.bincount(labels, minlength=clusters)
             assert sizes.sum() == count
             assert sizes.min() >= max(1, sizes.max() - 1)
-            assert FedSEM(clusters=clusters)._first_clusters(others, seed) == labels
-    assert FedSEM(clusters=10)._first_clusters(some, 0) != FedSEM(clusters=10)._first_clusters(some, 1)
+            assert dealt(others, clusters, seed) == labels
+    assert dealt(some, 10, 0) != dealt(some, 10, 1)
 
 
 def test_fedsem_judges_clients_never_drawn_by_the_mean_of_the_centres(digits: Federation) -> None:
     server = desk(digits, 0.3)
-    method = FedSEM(clusters=3)
+    method = FedSEM(clusters=3, over="participants")
     state, _ = method.round(method.start(server), 1, server)
     given = method.assignment(state, server)
     strangers = set(server.clients) - set(server.participants(1))

@@ -47,12 +47,13 @@ def test_tables_1_and_2_have_every_method_beside_its_number(
         "PCA+kM+HC",
         "PCA+kM+HC with shared axes",
         "FedSEM",
-        "FedSEM with k-means start",
+        "FedSEM of the round's models, random start",
+        "FedSEM of the round's models, k-means start",
         "FLT (Enc1)",
         "FLT (Enc2)",
     }
     assert accuracy["FedSEM"]["paper"] == fedsem
-    assert accuracy["FedSEM with k-means start"]["paper"] is None
+    assert accuracy["FedSEM of the round's models, k-means start"]["paper"] is None
     assert accuracy["FLT (Enc2)"]["paper"] == flt_enc2
     assert all(0 < row["ours"]["mean"] <= 100 for row in accuracy.values())
     assert rows["MNIST, FLT (Enc1)", "ARI with the hidden groups"]["ours"]["mean"] <= 1
@@ -64,10 +65,10 @@ def test_table_3_compares_the_graph_with_clusters_of_three_sizes(study: Study) -
         assert rows[f"MNIST writers mlp, {label}", "test accuracy %"]["paper"] is None
 
 
-def test_table_4_shows_fedsem_with_both_beginnings(study: Study) -> None:
+def test_table_4_shows_fedsem_in_all_three_ways(study: Study) -> None:
     rows = by_name(reproduce("flt-table4", study))
     where = "MNIST + Fashion-MNIST mlp, M=240"
-    for label in ("FedSEM", "FedSEM with k-means start", "FLT"):
+    for label in ("FedSEM", *(f"FedSEM of the round's models, {way} start" for way in ("random", "k-means")), "FLT"):
         assert 1 <= rows[f"{where}, {label}", "clusters"]["ours"]["mean"] <= 20
 
 

@@ -1,17 +1,19 @@
 """FedSEM (Xie et al. 2020, "Multi-center federated learning"): clusters of models by stochastic EM.
 
-E-step: a client that trained belongs to the centre nearest to its model (l2). M-step: a centre becomes the mean of
-its clients' models. Clients train from their own centre. How centres begin is left open by the paper, and matters:
-all clients of the first round start from one model, and are then dealt to the centres at random, as in the authors'
-published code, or parted by k-means of their models. Clients that were never drawn train from, and are judged by, the
-mean of the centres.
+E-step: a client belongs to the centre nearest to its model (l2). M-step: a centre becomes the mean of its clients'
+models. Clients train from their own centre, all from one model in the first round.
+
+The paper lets every client train in every round. When only some do, the others' last models can count as they are (a
+client never drawn still has the first model), as where FLT is compared with FedSEM, or not at all.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
 from pydantic import ConfigDict, PositiveInt
 from pydantic.dataclasses import dataclass
@@ -31,10 +33,20 @@ from coterie.tasks import Train
 @saved
 @dataclasses.dataclass(frozen=True)
 class State:
-    """The centres `(C, d)` (one, before the first round) and the centre of every client that was drawn so far."""
+    """The centres `(C, d)` (one, before the first round), who is in which, and the models that outlast their round."""
 
     centres: Tensor
     cluster_of: dict[str, int]
+    models: dict[str, Tensor]
+    """The last model of every client that was drawn so far, where everybody's models count."""
+
+
+class Point(NamedTuple):
+    """A model that is put in a cluster, the clients that have it, and what they weigh together."""
+
+    clients: Sequence[str]
+    model: Tensor
+    weight: float
 
 
 @method("fedsem")
@@ -44,13 +56,16 @@ class FedSEM:
 
     clusters: PositiveInt = 5
     """Number of clusters C."""
-    init: Literal["random", "k-means"] = "random"
-    """The first round's clusters: dealt at random, as in the authors' published code, or by k-means of the models.
+    over: Literal["everybody", "participants"] = "everybody"
+    """Whose models make the clusters: everybody's last ones, which the server keeps, or the round's participants'.
 
-    From a random start groups can share a centre to the end; k-means makes the stronger baseline.
+    With little participation, many late-comers' models stay nearest to the cluster of the models that never trained.
+    Participants alone make the stronger baseline; clients never drawn then have the mean of the centres.
     """
+    init: Literal["k-means", "random"] = "k-means"
+    """The first round's clusters: k-means of the models, or dealt at random, from where groups can share a centre."""
     weighting: Literal["samples", "uniform"] = "samples"
-    """Weight of a client in its centre's mean."""
+    """Weight of a client in its centre's mean: as in the methods it is compared with, or the paper's, uniform."""
 
     def start(self, server: Server) -> State:
         drawn = len(server.participants(1))
@@ -59,51 +74,56 @@ class FedSEM:
                 f"clusters={self.clusters}, but {drawn} clients take part in the first round: ask for fewer clusters "
                 "or more participation"
             )
-        return State(server.initial_model()[None], {})
+        return State(server.initial_model()[None], {}, {})
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        if len(state.centres) < self.clusters:
-            return self._first_round(state, t, server)
         how = server.schedule.at(t)
         everybody = mean_of(state.centres)
         start_of = {
-            c: state.centres[state.cluster_of[c]] if c in state.cluster_of else everybody
-            for c in server.participants(t)
+            client: state.centres[state.cluster_of[client]] if client in state.cluster_of else everybody
+            for client in server.participants(t)
         }
-        tallies = [Tally(state.centres.shape[1]) for _ in state.centres]
-        cluster_of = dict(state.cluster_of)
+        replies: list[Reply] = []
+        trained: dict[str, Tensor] = {}
         for reply in server.ask([Order(c, Train(m, how, server.seed_of(t, c))) for c, m in start_of.items()]):
-            model = trained(start_of[reply.client], reply)
-            nearest = int(torch.stack([torch.linalg.vector_norm(model - centre) for centre in state.centres]).argmin())
-            cluster_of[reply.client] = nearest
-            tallies[nearest].add(dataclasses.replace(reply, vector=model), server.weight(reply.client, self.weighting))
-        after = State(moved_centres(state.centres, tallies), cluster_of)
-        return after, Info(self._infos(after, tallies, state.centres, server))
-
-    def _first_round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        replies = list(server.train(server.participants(t), state.centres[0], t))
-        if len(replies) < self.clusters:
-            raise RunError(f"{len(replies)} clients answered the first round, too few for {self.clusters} clusters")
-        models = torch.stack([trained(state.centres[0], reply) for reply in replies])
-        labels = self._first_clusters(models, server.seed)
-        tallies = [Tally(models.shape[1]) for _ in range(self.clusters)]
-        for label, model, reply in zip(labels, models, replies, strict=True):
-            weight = server.weight(reply.client, self.weighting)
-            tallies[label].add(dataclasses.replace(reply, vector=model), weight)
-        begun = state.centres.expand(self.clusters, -1)
-        after = State(
-            moved_centres(begun, tallies),
-            {reply.client: int(label) for label, reply in zip(labels, replies, strict=True)},
+            assert reply.vector is not None
+            trained[reply.client] = start_of[reply.client] + reply.vector
+            replies.append(dataclasses.replace(reply, vector=None))
+        models = state.models | trained if self.over == "everybody" else trained
+        points = self._points(models, server)
+        first = len(state.centres) < self.clusters
+        labels = (
+            self._first_clusters(points, server.seed) if first else [nearest(p.model, state.centres) for p in points]
         )
-        return after, Info(self._infos(after, tallies, begun, server))
+        before = state.centres.expand(self.clusters, -1)
+        after = State(
+            means(points, labels, before),
+            ({} if self.over == "everybody" else state.cluster_of)
+            | {client: label for point, label in zip(points, labels, strict=True) for client in point.clients},
+            models if self.over == "everybody" else {},
+        )
+        return after, Info(self._infos(after, before, replies, server))
 
-    def _first_clusters(self, models: Tensor, seed: int) -> list[int]:
-        """The cluster of each of the first round's models `(n, d)`."""
+    def _points(self, models: Mapping[str, Tensor], server: Server) -> list[Point]:
+        """What is clustered: the given models, and that of the clients without one where everybody's count."""
+        weight = {client: server.weight(client, self.weighting) for client in server.clients}
+        points = [Point([client], models[client], weight[client]) for client in server.clients if client in models]
+        others = [client for client in server.clients if client not in models]
+        if others and self.over == "everybody":
+            points.append(Point(others, server.initial_model(), sum(weight[client] for client in others)))
+        return points
+
+    def _first_clusters(self, points: Sequence[Point], seed: int) -> list[int]:
+        """The cluster of each point in the first round."""
+        if len(points) < self.clusters:
+            raise RunError(f"{len(points)} models after the first round, too few for {self.clusters} clusters")
         if self.init == "random":
-            seats: list[int] = numpy_generator(seed, "fedsem").permutation(len(models)).tolist()
+            seats: list[int] = numpy_generator(seed, "fedsem").permutation(len(points)).tolist()
             return [seat % self.clusters for seat in seats]
+        models = torch.stack([point.model for point in points]).numpy()
+        k_means = KMeans(self.clusters, n_init=4, random_state=derive(seed, "fedsem") % 2**32)
         with one_thread():
-            found = KMeans(self.clusters, n_init=4, random_state=derive(seed, "fedsem") % 2**32).fit(models.numpy())
+            found = k_means.fit(models, sample_weight=np.array([point.weight for point in points]))
         return found.labels_.tolist()  # type: ignore[no-any-return]
 
     def assignment(self, state: State, server: Server) -> Assignment:
@@ -112,7 +132,10 @@ class FedSEM:
         pairs = [(model, clients) for model, clients in zip(models, members, strict=True) if clients]
         return Assignment([model for model, _ in pairs], [clients for _, clients in pairs])
 
-    def _infos(self, after: State, tallies: list[Tally], before: Tensor, server: Server) -> list[ClusterInfo]:
+    def _infos(self, after: State, before: Tensor, replies: Iterable[Reply], server: Server) -> list[ClusterInfo]:
+        tallies = [Tally(0) for _ in after.centres]
+        for reply in replies:
+            tallies[after.cluster_of[reply.client]].note(reply, server.weight(reply.client, self.weighting))
         steps = torch.linalg.vector_norm((after.centres - before)[:, : server.engine.layout.trainable], dim=1).tolist()
         members = members_of(after, server)
         infos = [
@@ -128,23 +151,23 @@ def mean_of(centres: Tensor) -> Tensor:
     return centres.double().mean(0).to(centres.dtype)
 
 
-def trained(start: Tensor, reply: Reply) -> Tensor:
-    """A client's own model `(d,)` after training."""
-    assert reply.vector is not None
-    return start + reply.vector
+def nearest(model: Tensor, centres: Tensor) -> int:
+    """E-step: the centre `(C, d)` that is nearest to a model `(d,)`."""
+    return int(torch.linalg.vector_norm(centres - model, dim=1).argmin())
 
 
-def moved_centres(centres: Tensor, tallies: list[Tally]) -> Tensor:
-    """M-step: each centre the mean of its clients' models; a centre that nobody was near stays."""
-    rows = [
-        tally.mean().to(centres.dtype) if tally.count else centre
-        for centre, tally in zip(centres, tallies, strict=True)
-    ]
-    return torch.stack(rows)
+def means(points: Iterable[Point], labels: Iterable[int], centres: Tensor) -> Tensor:
+    """M-step: each centre the weighted mean of its points; a centre without any stays."""
+    totals = torch.zeros(centres.shape, dtype=torch.float64)
+    weights = torch.zeros(len(centres), 1, dtype=torch.float64)
+    for point, label in zip(points, labels, strict=True):
+        totals[label].add_(point.model, alpha=point.weight)
+        weights[label] += point.weight
+    return torch.where(weights > 0, (totals / weights).to(centres.dtype), centres)
 
 
 def members_of(state: State, server: Server) -> list[list[str]]:
-    """The clients of each centre, and last those that were never drawn."""
+    """The clients of each centre, and last those that have none yet."""
     members: list[list[str]] = [[] for _ in range(len(state.centres) + 1)]
     for client in server.clients:
         members[state.cluster_of.get(client, len(state.centres))].append(client)
