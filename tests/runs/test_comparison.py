@@ -47,7 +47,7 @@ def compared(tmp_path_factory):
         compare(["fedavg:nothing=1"], out=place, seeds=1, workers=1, **OPTIONS)
     half = run_folder(place, "local", 1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+        patch.setattr(loop, "checkpoint_pause", lambda cost: 0.0)
         config = make_config(OPTIONS | {"method": "local", "seed": 1})
         with pytest.raises(KeyboardInterrupt):
             api.start(config, out=half, callbacks=[StopAfter(3)])

@@ -40,20 +40,41 @@ def unfinished(tmp_path, monkeypatch):
 
     class Stopper:
         def on_start(self, run, done):
-            monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 0.0)
+            monkeypatch.setattr(loop, "checkpoint_pause", lambda cost: 0.0)
 
         def on_event(self, t, event): ...
 
         def on_end(self, result): ...
 
         def on_round(self, record):
-            monkeypatch.setattr(loop, "CHECKPOINT_SECONDS", 1e9)
+            monkeypatch.setattr(loop, "checkpoint_pause", lambda cost: 1e9)
             if record["round"] == 2:
                 raise Stop
 
     with pytest.raises(Stop):
         coterie.run("fedavg", out=tmp_path / "run", callbacks=[Stopper()], **SMALL)
     return tmp_path / "run"
+
+
+def test_checkpoints_cost_no_more_than_a_twentieth_of_a_run(tmp_path, monkeypatch):
+    clock, saved = [0.0], []
+
+    def slow(folder, checkpoint):
+        clock[0] += 1.0
+        saved.append(checkpoint.round)
+
+    monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(loop.RunFolder, "save_checkpoint", slow)
+
+    class Clock:
+        def on_start(self, run, done): ...
+        def on_event(self, t, event): ...
+        def on_end(self, result): ...
+        def on_round(self, record):
+            clock[0] += 3.0
+
+    coterie.run("fedavg", out=tmp_path / "run", callbacks=[Clock()], **SMALL | {"rounds": 20})
+    assert saved == [2, 9, 16, 20]
 
 
 def test_what_a_run_leaves(finished):

@@ -107,7 +107,7 @@ def test_a_lone_sample_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.M
             if record["round"] == 3:
                 raise Stop
 
-    monkeypatch.setattr("coterie.runs.loop.CHECKPOINT_SECONDS", 0.0)
+    monkeypatch.setattr("coterie.runs.loop.checkpoint_pause", lambda cost: 0.0)
     with pytest.raises(Stop):
         coterie.run("local", lone, out=tmp_path / "run", callbacks=[Stopper()], **options)
     resumed = coterie.resume(tmp_path / "run", federation=lone)

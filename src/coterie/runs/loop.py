@@ -18,9 +18,6 @@ from coterie.runs.personalised import global_accuracy, personalised
 from coterie.runs.result import History, Result
 from coterie.tasks import with_private
 
-CHECKPOINT_SECONDS = 2.0
-"""The least time between two checkpoints; rounds since the last one are simply done again after a kill."""
-
 
 class Callback(Protocol):
     """Someone who follows a run: a progress bar, a tracker."""
@@ -88,7 +85,7 @@ def execute(run: Run, folder: RunFolder | None = None, callbacks: Sequence[Callb
 
     state, done, seconds = checkpoint.state, checkpoint.round, checkpoint.seconds
     down, up = checkpoint.bytes_down, checkpoint.bytes_up
-    last_save = time.monotonic()
+    last_save, cost = time.monotonic(), 0.0
     for t in range(done + 1, server.rounds + 1):
         began = time.monotonic()
         if refresh := getattr(run.engine, "refresh", None):
@@ -113,10 +110,11 @@ def execute(run: Run, folder: RunFolder | None = None, callbacks: Sequence[Callb
         history.append(record)
         if folder:
             folder.append_history(record)
-            due = run.save_every_round or time.monotonic() - last_save >= CHECKPOINT_SECONDS
-            if due or t == server.rounds:
+            saving = time.monotonic()
+            if run.save_every_round or saving - last_save >= checkpoint_pause(cost) or t == server.rounds:
                 folder.save_checkpoint(Checkpoint(t, state, run.engine.client_states(), down, up, seconds))
                 last_save = time.monotonic()
+                cost = last_save - saving
         for callback in callbacks:
             for event in info.events:
                 callback.on_event(t, event)
@@ -133,6 +131,14 @@ def execute(run: Run, folder: RunFolder | None = None, callbacks: Sequence[Callb
     for callback in callbacks:
         callback.on_end(result)
     return result
+
+
+def checkpoint_pause(cost: float) -> float:
+    """The least seconds between two checkpoints, if one takes `cost`: they may slow a run down by a twentieth.
+
+    Rounds since the last one are simply done again after a kill.
+    """
+    return max(2.0, 20 * cost)
 
 
 def _evaluated(assignment: Assignment, info: Info, run: Run) -> dict[str, Any]:
