@@ -54,10 +54,10 @@ MNIST = Setting(
     {
         "scenario": "mnist-swapped",
         "model": "coterie.recipes.cfl_gap:tanh_cnn",
-        "lr": 0.3,
+        "lr": 0.25,
         "epochs": 3,
-        "batch_size": 100,
-        "weight_decay": 0.02,
+        "batch_size": 200,
+        "weight_decay": 0.05,
     },
     (10, 20, 50, 100, 200),
     100,
@@ -87,14 +87,14 @@ def tanh_cnn(input_shape: tuple[int, ...], classes: int) -> nn.Module:
     """
     return nn.Sequential(
         Standardise(),
-        nn.Conv2d(input_shape[0], 8, 5),
+        nn.Conv2d(input_shape[0], 16, 5),
         nn.Tanh(),
         nn.MaxPool2d(2),
-        nn.Conv2d(8, 16, 5),
+        nn.Conv2d(16, 32, 5),
         nn.Tanh(),
         nn.MaxPool2d(2),
         nn.Flatten(),
-        nn.Linear(16 * 4 * 4, 100),
+        nn.Linear(32 * 4 * 4, 100),
         nn.Tanh(),
         nn.Linear(100, classes),
     )
