@@ -3,8 +3,8 @@
 E-step: a client belongs to the centre nearest to its model (l2). M-step: a centre becomes the mean of its clients'
 models. Clients train from their own centre, all from one model in the first round.
 
-The paper lets every client train in every round. When only some do, the others' last models can count as they are (a
-client never drawn still has the first model), as where FLT is compared with FedSEM, or not at all.
+When only some clients train in a round, the others' last models can count as they are (a client never drawn still has
+the first model), as in the code with which FLT's authors compare it, or not at all.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class FedSEM:
     init: Literal["k-means", "random"] = "k-means"
     """The first round's clusters: k-means of the models, or dealt at random, from where groups can share a centre."""
     weighting: Literal["samples", "uniform"] = "samples"
-    """Weight of a client in its centre's mean: as in the methods it is compared with, or the paper's, uniform."""
+    """Weight of a client in its centre's mean: as in the methods it is compared with, or uniform."""
 
     def start(self, server: Server) -> State:
         drawn = len(server.participants(1))

@@ -19,8 +19,8 @@ from coterie.recipes.flt_numbers import (
 )
 
 FEDSEM_NOTE = (
-    "FedSEM's paper lets every client train in every round. 'FedSEM' clusters everybody's last models, most of them "
-    "untrained at first, as the FLT authors' published code does; clustering the round's models alone is stronger."
+    "'FedSEM' clusters everybody's last models, most of them untrained at first, as the FLT authors' published code "
+    "does; clustering the round's models alone is stronger."
 )
 
 
