@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from browsing import CHROMIUM, FLAGS
+from coterie.engines.bfloat16 import bfloat16_support
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -17,6 +18,16 @@ if TYPE_CHECKING:
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("coterie", deadline=None, max_examples=50, derandomize=True, database=None)
 hypothesis.settings.load_profile("coterie")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "bfloat16: computes in bfloat16, which some processors only announce")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave out what computes in bfloat16 where it does not work: it would end or poison this whole process."""
+    if item.get_closest_marker("bfloat16") and bfloat16_support() == "broken":
+        pytest.skip("bfloat16 does not work on this processor")
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from coterie.bench.others import FLUKE, MAKERS, summon
 from coterie.bench.plain import PlainServer, average
 from coterie.bench.rounds import operations, time_rounds
 from coterie.bench.workloads import W3, W5, Workload
-from coterie.engines.local import has_bfloat16
+from coterie.engines.bfloat16 import bfloat16_support
 from coterie.federation import Split
 from coterie.losses import softmax_loss
 from coterie.parameters import Layout
@@ -160,7 +160,7 @@ def test_a_row_holds_every_contender_and_its_verdict():
 
 
 def test_bf16_is_not_timed_where_the_processor_lacks_it():
-    if has_bfloat16():
+    if bfloat16_support() == "native":
         pytest.skip("this processor multiplies bfloat16")
     finding = time_rounds(Setting(), W5, "ResNet", Limit("× plain loop", 1.8), precision="bf16")
     assert finding.lines[0]["met"] is None

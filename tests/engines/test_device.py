@@ -180,8 +180,8 @@ def everything(bench: Workbench, data: Sequence[Split], starts: Tensor) -> list[
         (fast, perceptron, {"loss": squared_loss}),
         (loop, perceptron, {"loss": squared_loss}),
         (loop, convolutions, {}),
-        (loop, convolutions, {"bf16": True}),
-        (loop, wide, {"bf16": True}),
+        pytest.param(loop, convolutions, {"bf16": True}, marks=pytest.mark.bfloat16),
+        pytest.param(loop, wide, {"bf16": True}, marks=pytest.mark.bfloat16),
     ],
 )
 def test_benches_compute_on_their_device_alone_and_answer_in_memory(

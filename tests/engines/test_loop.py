@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 
 import pytest
 import torch
@@ -83,10 +84,16 @@ def test_precision_chooses_the_numbers_and_the_bench() -> None:
 
     assert isinstance(LocalEngine(federation, perceptron).bench, FeedforwardBench)
     assert LocalEngine(federation, perceptron, precision="float64").initial_model(0).dtype == torch.float64
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("coterie.engines.local.has_bfloat16", lambda: False)
-        with pytest.warns(UserWarning, match="bfloat16"):
-            half = LocalEngine(federation, lambda _: networks()[0].float(), precision="bf16")
+
+
+@pytest.mark.bfloat16
+def test_bf16_trains_roughly_as_float32_does() -> None:
+    data = images(12)
+    train = Split(data.x.float(), data.y)
+    federation = Federation([Client("a", train, train, train)], 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # on a processor without such instructions
+        half = LocalEngine(federation, lambda _: networks()[0].float(), precision="bf16")
     assert isinstance(half.bench, LoopBench)
     exact = LocalEngine(federation, lambda _: networks()[0].float())
     job = Job(train, exact.initial_model(0), 1)

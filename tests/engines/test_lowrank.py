@@ -186,6 +186,7 @@ def test_layers_whose_weights_may_be_used_in_other_ways_are_left_alone(monkeypat
     assert [name for name, _ in nested.named_parameters()] == names
 
 
+@pytest.mark.bfloat16
 def test_in_half_precision_such_a_layer_still_computes_in_full() -> None:
     torch.manual_seed(0)
     layer = FactoredLinear(nn.Linear(6, 3))

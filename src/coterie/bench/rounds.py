@@ -12,7 +12,7 @@ from coterie.bench.findings import Finding, Limit, Setting
 from coterie.bench.measure import Spread, Timing, cost_of_a_sample, interleaved, seconds_of
 from coterie.bench.others import summon
 from coterie.bench.workloads import Workload
-from coterie.engines.local import has_bfloat16
+from coterie.engines.bfloat16 import bfloat16_support
 from coterie.federation import Federation, Split
 from coterie.losses import default_loss
 
@@ -35,7 +35,8 @@ def time_rounds(
     """Rounds of one workload. `limit` speaks of the plain loop, `share` of the GEMM peak, `others` of frameworks."""
     workload = workload if setting.full else workload.quick()
     finding = Finding(_told(title, workload))
-    if precision == "bf16" and not has_bfloat16() and not setting.bf16:
+    support = bfloat16_support() if precision == "bf16" else "native"
+    if support == "broken" or (support == "emulated" and not setting.bf16):
         finding.leave_out(limit, "not timed: this processor has no bfloat16 instructions")
         return finding
     federation = workload.federation(setting.seed)

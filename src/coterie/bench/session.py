@@ -16,7 +16,8 @@ from coterie import __version__
 from coterie.bench.findings import Entry, Setting
 from coterie.bench.scaling import draw_growth
 from coterie.bench.table import is_busy, markdown
-from coterie.engines.local import available_cores, has_bfloat16
+from coterie.engines.bfloat16 import bfloat16_support
+from coterie.engines.local import available_cores
 from coterie.errors import RunError
 from coterie.snapshot import write_atomically
 
@@ -72,7 +73,7 @@ def describe_machine(setting: Setting) -> dict[str, Any]:
         "workers": setting.workers,
         "threads": torch.get_num_threads(),
         "processor": str(capabilities.get("cpu_name") or platform.processor() or platform.machine()),
-        "bfloat16": has_bfloat16(),
+        "bfloat16": bfloat16_support() == "native",
         "torch": torch.__version__,
         "coterie": __version__,
         "python": platform.python_version(),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.engines.base import Fault
+from coterie.engines.bfloat16 import require_bfloat16
 from coterie.engines.devices import CPU, choose_device
 from coterie.engines.feedforward import GRAM_BYTES, FeedforwardBench
 from coterie.engines.loop import LoopBench
@@ -60,6 +61,8 @@ def make_bench(
     plan = recognise(module, loss)
     if plan is not None and suits(plan, federation.clients[0].train):
         return FeedforwardBench(module, plan, dtype, gram_bytes=gram_bytes, device=device)
+    if precision == "bf16" and device == CPU:
+        require_bfloat16()
     return LoopBench(module, loss, dtype, bf16=precision == "bf16", device=device)
 
 
@@ -118,11 +121,11 @@ class LocalEngine:
         )
         self._grams = grams
         self.bench = plain(grams)
-        if precision == "bf16" and isinstance(self.bench, LoopBench) and self.device == CPU and not has_bfloat16():
+        self.batched = isinstance(self.bench, FeedforwardBench)
+        if precision == "bf16" and not self.batched and self.device == CPU and require_bfloat16() == "emulated":
             warnings.warn(
                 "precision='bf16' on a processor without bfloat16 instructions is slower than 'float32'", stacklevel=2
             )
-        self.batched = isinstance(self.bench, FeedforwardBench)
         self.plain_layout: Layout = self.bench.layout
         self._mask: Mask | None = None
         self._make_bench = plain
@@ -259,12 +262,6 @@ def summed_width(orders: int, size: int, batched: bool) -> int:
     """How many clients one block of sums holds: more than of replies, since only the sums travel."""
     fewest = block_width(orders, size, batched)
     return max(fewest, min(SUMMED, -(-orders // (2 * PARTS))))
-
-
-def has_bfloat16() -> bool:
-    """Whether the processor multiplies bfloat16 numbers itself."""
-    capabilities = torch.cpu.get_capabilities()
-    return any(bool(capabilities.get(name)) for name in ("avx512_bf16", "amx_bf16", "bf16"))
 
 
 def available_cores() -> int:
