@@ -6,6 +6,9 @@ STAMP = $(VENV)/.installed
 DEV_STAMP = $(VENV)/.installed-dev
 # Silence progress and version notices; the pinned torch is a CPU build where the index has one.
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Packages of their own beside the core: each adds a command.
+PACKAGES = packages/recipes packages/bench
+WITH_PACKAGES = $(foreach package,$(PACKAGES),--editable $(package))
 
 .PHONY: demo test test-flower lint format clean
 
@@ -22,6 +25,7 @@ test-flower: $(DEV_STAMP)
 lint: $(DEV_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/lint-imports
 	$(BIN)/mypy
 
 format: $(DEV_STAMP)
@@ -32,13 +36,13 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 # torch goes first and alone: with it in place nothing later can pull another build.
-$(STAMP): $(VENV)/bin/python pyproject.toml constraints.txt
+$(STAMP): $(VENV)/bin/python pyproject.toml constraints.txt $(PACKAGES:%=%/pyproject.toml)
 	$(PIP) "$$(grep '^torch==' constraints.txt)"
-	$(PIP) --constraint constraints.txt --editable .
+	$(PIP) --constraint constraints.txt --editable . $(WITH_PACKAGES)
 	touch $@
 
 $(DEV_STAMP): $(STAMP)
-	$(PIP) --constraint constraints.txt --editable '.[dev]'
+	$(PIP) --constraint constraints.txt --editable '.[dev]' $(WITH_PACKAGES)
 	touch $@
 
 clean:

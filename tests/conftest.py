@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from browsing import CHROMIUM, FLAGS
-from coterie.engines.bfloat16 import bfloat16_support
+from coterie.trainers.devices import bfloat16_support
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser

@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from coterie.errors import RunError
-from coterie.snapshot import load_snapshot, save_snapshot, saved, write_atomically
+from coterie.snapshot import load_snapshot, save_snapshot, save_tensors, saved, write_atomically
 
 
 @saved
@@ -114,7 +114,7 @@ def test_unregistered_class_in_a_file_is_refused(tmp_path):
     for tree in ('{"class": "os.system", "fields": {}}', '{"class": "test_snapshot.Stranger", "fields": {"value": 1}}',
                  f'{{"class": "{Leaf.__module__}.Leaf", "fields": {{"other": 1}}}}', '{"odd": 1}', "{", '{"list": 3}',
                  '{"dict": [[{"list": []}, 1]]}'):  # fmt: skip
-        save_file({"_": torch.zeros(1)}, tmp_path / "s", metadata={"coterie": tree})
+        save_tensors({"_": torch.zeros(1)}, tmp_path / "s", {"state": tree})
         with pytest.raises(RunError, match="not a snapshot of this program, or damaged"):
             load_snapshot(tmp_path / "s")
 
@@ -124,7 +124,7 @@ def test_foreign_corrupt_truncated_missing(tmp_path):
     with pytest.raises(RunError, match="no such file"):
         load_snapshot(path)
     save_file({"a": torch.zeros(1)}, path)
-    with pytest.raises(RunError, match=f"{path}: not a snapshot"):
+    with pytest.raises(RunError, match=f"{path}: not a file of this program"):
         load_snapshot(path)
     save_snapshot({"a": torch.ones(100), "b": 1}, path)
     whole = path.read_bytes()

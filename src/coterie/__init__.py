@@ -1,17 +1,27 @@
-"""Coterie: clustered federated learning. It finds the kinds of clients while training, and each gets its model."""
+"""Coterie: clustered federated learning. It finds clusters of clients while training, and each gets its model."""
 
-from coterie.errors import CoterieError
-from coterie.federation import Client, Federation, Split
-from coterie.methods import FedAvg, Local, Method
-from coterie.runs import Callback, Result, resume, run
-from coterie.workbench import Training
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from coterie.errors import CoterieError
+    from coterie.federation import Client, Federation, Split
+    from coterie.methods import CFL, FLT, IFCA, FedAvg, FedCUAU, Local, Method
+    from coterie.runs import Callback, Result, resume, run
+    from coterie.trainers.base import Training
 
 __version__ = "0.1.0"
 __all__ = [
+    "CFL",
+    "FLT",
+    "IFCA",
     "Callback",
     "Client",
     "CoterieError",
     "FedAvg",
+    "FedCUAU",
     "Federation",
     "Local",
     "Method",
@@ -21,3 +31,35 @@ __all__ = [
     "resume",
     "run",
 ]
+
+_MODULES = {
+    "CFL": "coterie.methods",
+    "FLT": "coterie.methods",
+    "IFCA": "coterie.methods",
+    "Callback": "coterie.runs",
+    "Client": "coterie.federation",
+    "CoterieError": "coterie.errors",
+    "FedAvg": "coterie.methods",
+    "FedCUAU": "coterie.methods",
+    "Federation": "coterie.federation",
+    "Local": "coterie.methods",
+    "Method": "coterie.methods",
+    "Result": "coterie.runs",
+    "Split": "coterie.federation",
+    "Training": "coterie.trainers.base",
+    "resume": "coterie.runs",
+    "run": "coterie.runs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a part when it is first asked for: `coterie --help` and a look at the version need no torch."""
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_MODULES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -60,6 +60,11 @@ class Layout:
         owners = [entry.name.rpartition(".")[0] or entry.name for entry in self.entries if not entry.buffer]
         return tuple(dict.fromkeys(owners))
 
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of all tensors, buffers included: every number of the vector belongs to one of them."""
+        return tuple(entry.name for entry in self.entries)
+
     def read(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> Tensor:
         """A new flat vector with a copy of the module's parameters and buffers."""
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())

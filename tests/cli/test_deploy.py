@@ -1,4 +1,4 @@
-"""`coterie deploy` writes an app that Flower accepts; bad input costs one line; nothing private is in what is sent."""
+"""`coterie deploy` writes an app that Flower accepts; bad input is a one-line error; nothing private is sent."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs coterie[flower]")
 
 from coterie.cli import main
-from coterie.data.folders import federation_from_npz
+from coterie.federation import Federation
 from coterie.flower import deploy, local, warm
 from coterie.flower.certificates import make_certificates, make_node_key
 from coterie.runs.assemble import fingerprint, make_federation
@@ -102,7 +102,7 @@ def test_the_server_reads_what_was_written(coterie, tmp_path):
 
 def test_the_clients_files_hold_the_scenario(coterie, tmp_path):
     coterie("deploy", *SMALL, "--out", "here", "--seed", 5)
-    written = federation_from_npz(tmp_path / "here" / "clients")
+    written = Federation.from_folder(tmp_path / "here" / "clients")
     values = {"scenario": "digits-halves", "clients": 3, "groups": 2, "samples": 20, "seed": 5}
     federation, _ = make_federation(make_config(values))
     assert fingerprint(written) == fingerprint(federation)
@@ -156,10 +156,10 @@ def test_a_folder_of_data_stays_where_it_is(coterie, tmp_path):
         (["--out", "x", "--model", "mpl"], "mlp"),
         ([*SMALL, "--out", "full"], "not empty"),
         ([*SMALL, "--out", "file"], "a file of that name"),
-        ([*SMALL, "--out", "x", "--local", "4"], "one node a client"),
+        ([*SMALL, "--out", "x", "--local", "4"], "one node per client"),
         ([*SMALL, "--out", "x", "--local", "3", "--nodes", "2"], "does not go with --local"),
         (["--out", "x", "--local", "0"], "local"),
-        (["--out", "x", "--local", "3", "--data", "two"], "one node a client"),
+        (["--out", "x", "--local", "3", "--data", "two"], "one node per client"),
         (["--out", "x", "--data", "nowhere"], "no such folder"),
         (["none.toml", "--out", "x"], "no such config file"),
     ],

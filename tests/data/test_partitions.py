@@ -52,7 +52,7 @@ def test_iid_deals_everything_in_even_sizes(n: int, clients: int, seed: int) -> 
 
 def test_iid_with_a_size_and_too_few_samples() -> None:
     assert [len(part) for part in iid(100, 7, 13, seed=1)] == [13] * 7
-    with pytest.raises(DataError, match="at most 14 samples a client"):
+    with pytest.raises(DataError, match="at most 14 samples per client"):
         iid(100, 7, 15)
     with pytest.raises(DataError, match="at least one"):
         iid(100, 0)
@@ -118,7 +118,7 @@ def test_dirichlet_with_a_size(
     labels: npt.NDArray[np.int64], clients: int, alpha: float, seed: int, samples: int
 ) -> None:
     if clients * samples > len(labels):
-        with pytest.raises(DataError, match="samples a client"):
+        with pytest.raises(DataError, match="samples per client"):
             dirichlet(labels, clients, alpha, seed, samples_per_client=samples)
         return
     parts = dirichlet(labels, clients, alpha, seed, samples_per_client=samples)

@@ -15,6 +15,7 @@ from coterie.encoders import SHIPPED, Encoder, finetuned, load_encoder, pca_enco
 from coterie.encoders import files as encoder_files
 from coterie.encoders.encoder import conv_network, fitted
 from coterie.errors import ConfigError
+from coterie.tasks import Embed
 
 
 @pytest.fixture(scope="module")
@@ -134,5 +135,10 @@ def test_inputs_that_no_encoder_takes_are_refused() -> None:
 def test_the_decoder_is_sent_only_to_be_finetuned() -> None:
     encoder = load_encoder("default")
     network = conv_network(encoder)
-    assert encoder.sent(finetune=False) == sum(p.numel() for p in network.encoder.parameters())
-    assert encoder.sent(finetune=True) == sum(p.numel() for p in network.parameters())
+    weights = encoder.encoding_weights()
+    assert len(weights) == sum(p.numel() for p in network.encoder.parameters())
+    assert len(Embed.with_encoder(encoder, 5, 1, 0).weights) == sum(p.numel() for p in network.parameters())
+    assert torch.equal(Embed.with_encoder(encoder, 5, 0, 0).weights, weights)
+    received = Encoder.with_weights(encoder.kind, encoder.shape, encoder.code, weights)
+    images = load_source("digits").images(slice(0, 20))
+    assert torch.equal(received.encode(images), encoder.encode(images))  # the decoder is missed by nobody

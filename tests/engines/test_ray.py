@@ -17,22 +17,21 @@ import pytest
 from torch import nn
 
 from coterie.engines import LocalEngine
-from coterie.engines.crates import Crate, boxed, unboxed
-from coterie.engines.hands import Errand, Hand
+from coterie.engines.buffers import GrowingBuffer, deserialise, serialise
 from coterie.engines.ray import RayEngine
-from coterie.engines.shards import boxed_shard
+from coterie.engines.ray_worker import BlockRequest, RayWorker, serialise_shard
 from coterie.errors import ConfigError, RunError
-from coterie.messages import Order, Reply
-from coterie.methods.server import Ledger
 from coterie.models import build
 from coterie.runs.assemble import assemble, make_federation
 from coterie.runs.config import make_config
 from coterie.runs.loop import execute
 from coterie.tasks import Evaluate, Train
-from coterie.workbench import Training
+from coterie.tasks.base import Reply, ReplyBlock, Request
+from coterie.trainers.base import Training
 
 ray = pytest.importorskip("ray")
 
+pytestmark = pytest.mark.usefixtures("many_blocks")
 DIGITS, _ = make_federation(make_config({"scenario": "digits-permuted", "clients": 30, "samples": 40}))
 SHARD_BYTES = 3 * 40 * 65 * 4
 """Room for two or three clients, so that blocks and shards do not end at the same clients."""
@@ -71,18 +70,18 @@ def engine() -> Iterator[RayEngine]:
         cluster.shutdown()  # type: ignore[no-untyped-call]
 
 
-def training_orders(engine: LocalEngine, steps: int) -> list[Order]:
+def training_requests(engine: LocalEngine, steps: int) -> list[Request]:
     model, training = engine.initial_model(0), Training(steps=steps, batch_size=8)
-    return [Order(c, Train(model, training, i)) for i, c in enumerate(engine.clients)]
+    return [Request(c, Train(model, training, i)) for i, c in enumerate(engine.clients)]
 
 
-def replies_of(engine: LocalEngine, orders: Sequence[Order]) -> list[Reply]:
-    return [reply for block in engine.run(orders) for reply in block]
+def replies_of(engine: LocalEngine, requests: Sequence[Request]) -> list[Reply]:
+    return [reply for block in engine.run(requests) for reply in block.replies]
 
 
 def bits(replies: Sequence[Reply]) -> list[Any]:
     return [
-        (r.client, r.samples, repr(r.values), r.group, r.up, b"" if r.vector is None else r.vector.numpy().tobytes())
+        (r.client, r.samples, repr(r.values), r.group, b"" if r.vector is None else r.vector.numpy().tobytes())
         for r in replies
     ]
 
@@ -92,10 +91,10 @@ def outcome(engine: LocalEngine, method: str, **options: Any) -> tuple[Any, ...]
     engine.restore_client_states({})
     given = {"method": method, "model": "mlp:hidden=16", "rounds": 3, "seed": 5, "workers": 1} | options
     run, _ = assemble(make_config(given), federation=DIGITS)
-    server = replace(run.server, engine=engine, ledger=Ledger())
-    result = execute(replace(run, server=server))
+    engine.traffic.drain()
+    result = execute(replace(run, server=replace(run.server, engine=engine)))
     states = {c: state["private"].numpy().tobytes() for c, state in engine.client_states().items()}
-    history = [{key: value for key, value in line.items() if key != "seconds"} for line in result.history]
+    history = [replace(line, seconds=0.0) for line in result.history]
     return [m.numpy().tobytes() for m in result.models], result.clusters, repr(history), states
 
 
@@ -108,7 +107,7 @@ def test_methods_give_the_bits_of_the_local_engine(engine: RayEngine, method: st
     assert bool(expected[3]) == (method == "fedper")
     assert engine._actors is not None
 
-    def where(_: Hand) -> str:
+    def where(_: RayWorker) -> str:
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
@@ -118,28 +117,28 @@ def test_methods_give_the_bits_of_the_local_engine(engine: RayEngine, method: st
 
 
 def test_a_killed_actor_changes_nothing(engine: RayEngine) -> None:
-    orders = training_orders(engine, steps=1000) * 2
-    expected = bits(replies_of(LocalEngine(DIGITS, perceptron), orders))
-    replies_of(engine, training_orders(engine, 1))
+    requests = training_requests(engine, steps=4000) * 2  # enough work for many blocks
+    expected = bits(replies_of(LocalEngine(DIGITS, perceptron), requests))
+    replies_of(engine, training_requests(engine, 1))
     assert engine._actors is not None
     pool = engine._actors
     pids = {actor.handle: ray.get(actor.handle.pid.remote()) for actor in pool._actors}
     replies = []
-    for number, block in enumerate(engine.run(orders)):
-        replies += block
+    for number, block in enumerate(engine.run(requests)):
+        replies += block.replies
         if number == 0:
             victim = max(pool._actors, key=lambda actor: len(actor.blocks))
             assert victim.blocks
             os.kill(pids[victim.handle], signal.SIGKILL)
     assert bits(replies) == expected
     assert victim not in pool._actors
-    assert bits(replies_of(engine, orders)) == expected
+    assert bits(replies_of(engine, requests)) == expected
 
 
 def test_a_block_that_every_actor_dies_of_ends_the_run(engine: RayEngine) -> None:
     """The first block takes for ever; whoever has it is killed."""
     model = engine.initial_model(0)
-    orders = [Order(engine.clients[0], Train(model, Training(steps=10**9, batch_size=None), 0))]
+    requests = [Request(engine.clients[0], Train(model, Training(steps=10**9, batch_size=None), 0))]
     over = threading.Event()
 
     def murder() -> None:
@@ -150,64 +149,64 @@ def test_a_block_that_every_actor_dies_of_ends_the_run(engine: RayEngine) -> Non
             time.sleep(0.05)
 
     murderer = threading.Thread(target=murder)
-    replies_of(engine, training_orders(engine, 1))
+    replies_of(engine, training_requests(engine, 1))
     murderer.start()
     try:
         with pytest.raises(RunError, match="3 Ray actors died on the block of client"):
-            replies_of(engine, orders)
+            replies_of(engine, requests)
     finally:
         over.set()
         murderer.join()
-    assert len(replies_of(engine, training_orders(engine, 1))) == len(DIGITS)
+    assert len(replies_of(engine, training_requests(engine, 1))) == len(DIGITS)
 
 
 @dataclass(frozen=True)
 class Unheard(Evaluate):
     """A task of a module that no actor can import."""
 
-    def perform(self, tasks: Any, sites: Any, bench: Any) -> list[Reply]:
+    def perform(self, tasks: Any, contexts: Any, trainer: Any, reduce: Any = None) -> ReplyBlock:
         if self.part == "validation":
             raise ZeroDivisionError("a task of the user's own")
-        return super().perform(tasks, sites, bench)
+        return super().perform(tasks, contexts, trainer, reduce)
 
 
 def test_what_an_actor_cannot_do_is_done_here_where_its_error_shows(engine: RayEngine) -> None:
     models = engine.initial_model(0)[None]
     client = engine.clients[0]
     with pytest.warns(UserWarning, match="done here"):
-        here = replies_of(engine, [Order(client, Unheard(models))])
-    assert bits(here) == bits(replies_of(engine, [Order(client, Evaluate(models))]))
+        here = replies_of(engine, [Request(client, Unheard(models))])
+    assert bits(here) == bits(replies_of(engine, [Request(client, Evaluate(models))]))
     with pytest.raises(ZeroDivisionError, match="of the user's own"):
-        replies_of(engine, [Order(client, Unheard(models, "validation"))])
+        replies_of(engine, [Request(client, Unheard(models, "validation"))])
 
 
 def test_a_run_given_up_and_a_run_inside_a_run(engine: RayEngine) -> None:
-    orders = training_orders(engine, steps=5)
-    expected = bits(replies_of(LocalEngine(DIGITS, perceptron), orders))
-    run = engine.run(orders)
+    requests = training_requests(engine, steps=5)
+    expected = bits(replies_of(LocalEngine(DIGITS, perceptron), requests))
+    run = engine.run(requests)
     next(run)
-    assert bits(replies_of(engine, orders)) == expected
+    assert bits(replies_of(engine, requests)) == expected
     del run
-    assert bits(replies_of(engine, orders)) == expected
+    assert bits(replies_of(engine, requests)) == expected
 
 
-def test_a_hand_keeps_what_came_first_within_its_budget(engine: RayEngine) -> None:
+def test_an_actor_keeps_what_came_first_within_its_budget(engine: RayEngine) -> None:
     """The class of the actors, here in this process, with shards from the real object store."""
     local = LocalEngine(DIGITS, perceptron)
     clients = DIGITS.clients[:3]
-    shards = {i: ray.put(boxed_shard([c])) for i, c in enumerate(clients)}
+    shards = {i: ray.put(serialise_shard([c])) for i, c in enumerate(clients)}
     size = sum(t.numel() * t.element_size() for s in (clients[0].train, clients[0].validation, clients[0].test)
                for t in (s.x, s.y))  # fmt: skip
-    hand = Hand(lambda: local.bench, 2 * size)
+    worker = RayWorker(lambda: local.trainer, 2 * size)
     for i in (0, 1, 2, 1):
-        order = Order(clients[i].id, Train(local.initial_model(0), Training(steps=3), i))
-        data, memory = boxed(([order], {}, None))
-        packed, tensors, held = hand.do(Errand(1, data, memory, {i: shards[i]}), Crate().seal())
+        request = Request(clients[i].id, Train(local.initial_model(0), Training(steps=3), i))
+        data, memory = serialise(([request], {}, None))
+        packed, tensors, held = worker.do(BlockRequest(1, data, memory, {i: shards[i]}), GrowingBuffer().seal())
         assert held == ([0] if i == 0 else [0, 1])
-        assert bits(unboxed(packed, tensors)[0].replies) == bits(replies_of(local, [order]))
+        assert bits(deserialise(packed, tensors)[0].replies) == bits(replies_of(local, [request]))
 
 
-def test_a_cluster_that_is_not_there_costs_one_line(engine: RayEngine) -> None:
+def test_a_cluster_that_is_not_there_fails_with_one_line(engine: RayEngine) -> None:
     for address, hint in (("127.0.0.1:1", "nobody answers"), ("nowhere", "expected host:port")):
         with pytest.raises(ConfigError, match=hint) as caught:
             RayEngine(DIGITS, perceptron, address=address)

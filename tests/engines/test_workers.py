@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError, RunError
 from coterie.federation import Client, Federation, Split
-from coterie.losses import softmax_loss
-from coterie.messages import Order, Reply
 from coterie.tasks import Choose, Evaluate, Gradient, Train
-from coterie.workbench import Training
+from coterie.tasks.base import Reply, Request
+from coterie.trainers.base import Training
+from coterie.trainers.losses import softmax_loss
 
+pytestmark = pytest.mark.usefixtures("many_blocks")
 CLIENTS = 40
 
 
@@ -42,25 +43,25 @@ def any_module(seed: int) -> nn.Module:
     return nn.Sequential(nn.Linear(8, 6), nn.BatchNorm1d(6), nn.Sigmoid(), nn.Linear(6, 3))
 
 
-def orders_of(engine: LocalEngine, private: tuple[str, ...] = ()) -> list[Order]:
+def requests_of(engine: LocalEngine, private: tuple[str, ...] = ()) -> list[Request]:
     models = torch.stack([engine.initial_model(seed) for seed in range(3)])
     batches, full = Training(batch_size=4, epochs=2), Training(batch_size=None, steps=6)
-    orders = [Order(c, Train(models[0], batches, i, private)) for i, c in enumerate(engine.clients)]
-    orders += [Order(c, Choose(models, full, i, 3)) for i, c in enumerate(engine.clients)]
-    orders += [Order(c, Evaluate(models)) for c in engine.clients]
-    return orders + [Order(c, Gradient(models[1])) for c in engine.clients]
+    requests = [Request(c, Train(models[0], batches, i, private)) for i, c in enumerate(engine.clients)]
+    requests += [Request(c, Choose(models, full, i)) for i, c in enumerate(engine.clients)]
+    requests += [Request(c, Evaluate(models)) for c in engine.clients]
+    return requests + [Request(c, Gradient(models[1])) for c in engine.clients]
 
 
-def replies_of(engine: LocalEngine, orders: Sequence[Order]) -> list[Reply]:
-    return [reply for block in engine.run(orders) for reply in block]
+def replies_of(engine: LocalEngine, requests: Sequence[Request]) -> list[Reply]:
+    return [reply for block in engine.run(requests) for reply in block.replies]
 
 
 def same(a: Sequence[Reply], b: Sequence[Reply]) -> bool:
     def bits(vector: Tensor | None) -> bytes:
         return b"" if vector is None else vector.contiguous().numpy().tobytes()
 
-    return [(r.client, r.samples, r.values, r.group, r.up, bits(r.vector)) for r in a] == [
-        (r.client, r.samples, r.values, r.group, r.up, bits(r.vector)) for r in b
+    return [(r.client, r.samples, r.values, r.group, bits(r.vector)) for r in a] == [
+        (r.client, r.samples, r.values, r.group, bits(r.vector)) for r in b
     ]
 
 
@@ -79,9 +80,11 @@ def test_any_number_of_workers_gives_the_same_bits(architecture, engines: list[L
     for workers in (1, 2, 3):
         engine = LocalEngine(data, architecture, workers=workers)
         engines.append(engine)
-        results.append([replies_of(engine, orders_of(engine)) for _ in range(2)])
+        results.append([replies_of(engine, requests_of(engine)) for _ in range(2)])
     assert len(results[0][0]) == 4 * CLIENTS
     assert all(same(results[0][0], run) for result in results for run in result)
+    assert len({engine.traffic.drain() for engine in engines}) == 1
+    assert len(list(engines[0].run(requests_of(engines[0])))) >= 8  # blocks, so that there was work for all
 
 
 def test_private_layers_travel_with_the_client(engines: list[LocalEngine]) -> None:
@@ -91,25 +94,25 @@ def test_private_layers_travel_with_the_client(engines: list[LocalEngine]) -> No
     for _ in range(3):
         results = []
         for engine in (one, two):
-            orders = orders_of(engine, private=("2",))[:CLIENTS]
-            orders = [order for order in orders if int(order.client[1:]) % 3]
-            results.append(replies_of(engine, orders))
+            requests = requests_of(engine, private=("2",))[:CLIENTS]
+            requests = [request for request in requests if int(request.client[1:]) % 3]
+            results.append(replies_of(engine, requests))
         assert same(*results)
     states = one.client_states()
     assert states.keys() == two.client_states().keys() == {f"c{i}" for i in range(CLIENTS) if i % 3}
     for client, state in two.client_states().items():
         assert torch.equal(state["private"], states[client]["private"])
     model = one.initial_model(0)
-    orders = [Order(c, Evaluate(model.unsqueeze(0), private=("2",))) for c in one.clients]
-    assert same(replies_of(one, orders), replies_of(two, orders))
+    requests = [Request(c, Evaluate(model.unsqueeze(0), private=("2",))) for c in one.clients]
+    assert same(replies_of(one, requests), replies_of(two, requests))
 
 
 def test_a_client_asked_twice_keeps_the_order_of_its_states(engines: list[LocalEngine]) -> None:
     data = federation()
     one, two = LocalEngine(data, perceptron), LocalEngine(data, perceptron, workers=2)
     engines += [one, two]
-    orders = orders_of(one, private=("2",))[:CLIENTS] * 3
-    assert same(replies_of(one, orders), replies_of(two, orders))
+    requests = requests_of(one, private=("2",))[:CLIENTS] * 3
+    assert same(replies_of(one, requests), replies_of(two, requests))
 
 
 def test_a_killed_worker_changes_nothing(engines: list[LocalEngine]) -> None:
@@ -124,20 +127,21 @@ def test_a_killed_worker_changes_nothing(engines: list[LocalEngine]) -> None:
     two = LocalEngine(data, perceptron, loss=slow_in_workers, workers=2)
     engines += [one, two]
     model = one.initial_model(0)
-    orders = [Order(c, Train(model, Training(steps=1), i)) for i, c in enumerate(one.clients)]
-    expected = replies_of(one, orders)
+    requests = [Request(c, Train(model, Training(steps=1), i)) for i, c in enumerate(one.clients)]
+    expected = replies_of(one, requests)
     replies: list[Reply] = []
     killed = []
-    for number, block in enumerate(two.run(orders)):
-        replies += block
+    for number, block in enumerate(two.run(requests)):
+        replies += block.replies
         if number in (1, 5):
             assert two._pool is not None
             at_work = max(two._pool._workers, key=lambda worker: len(worker.blocks))
             assert at_work.blocks
             killed.append(at_work.process.pid)
             os.kill(killed[-1], signal.SIGKILL)
+    assert len(killed) == 2
     assert same(expected, replies)
-    assert same(expected, replies_of(two, orders))
+    assert same(expected, replies_of(two, requests))
     assert two._pool is not None
     assert len(two._pool.pids) == 2
     assert not set(killed) & set(two._pool.pids)
@@ -146,13 +150,13 @@ def test_a_killed_worker_changes_nothing(engines: list[LocalEngine]) -> None:
 def test_a_worker_killed_between_runs_is_replaced(engines: list[LocalEngine]) -> None:
     engine = LocalEngine(federation(), perceptron, workers=2)
     engines.append(engine)
-    orders = orders_of(engine)
-    expected = replies_of(engine, orders)
+    requests = requests_of(engine)
+    expected = replies_of(engine, requests)
     assert engine._pool is not None
     for pid in engine._pool.pids:
         os.kill(pid, signal.SIGKILL)
     time.sleep(0.05)
-    assert same(expected, replies_of(engine, orders))
+    assert same(expected, replies_of(engine, requests))
 
 
 def test_a_block_that_kills_every_worker_ends_the_run(engines: list[LocalEngine]) -> None:
@@ -165,7 +169,7 @@ def test_a_block_that_kills_every_worker_ends_the_run(engines: list[LocalEngine]
     engine = LocalEngine(federation(), perceptron, loss=deadly, workers=2)
     engines.append(engine)
     with pytest.raises(RunError, match="3 workers died"):
-        replies_of(engine, orders_of(engine))
+        replies_of(engine, requests_of(engine))
 
 
 def test_an_error_in_a_worker_is_raised_here(engines: list[LocalEngine], capfd: pytest.CaptureFixture[str]) -> None:
@@ -175,7 +179,7 @@ def test_an_error_in_a_worker_is_raised_here(engines: list[LocalEngine], capfd: 
     engine = LocalEngine(federation(), perceptron, loss=broken, workers=2)
     engines.append(engine)
     with pytest.raises(ZeroDivisionError, match="of the user's own"):
-        replies_of(engine, orders_of(engine))
+        replies_of(engine, requests_of(engine))
     assert capfd.readouterr().err == ""
 
 
@@ -183,13 +187,13 @@ def test_a_run_given_up_and_a_run_inside_a_run(engines: list[LocalEngine]) -> No
     data = federation()
     one, two = LocalEngine(data, perceptron), LocalEngine(data, perceptron, workers=2)
     engines += [one, two]
-    orders = orders_of(one)
-    expected = replies_of(one, orders)
-    run = two.run(orders)
+    requests = requests_of(one)
+    expected = replies_of(one, requests)
+    run = two.run(requests)
     next(run)
-    assert same(expected, replies_of(two, orders))
+    assert same(expected, replies_of(two, requests))
     del run
-    assert same(expected, replies_of(two, orders))
+    assert same(expected, replies_of(two, requests))
 
 
 def test_no_process_outlives_its_engine() -> None:
@@ -198,14 +202,14 @@ def test_no_process_outlives_its_engine() -> None:
 
     data = federation()
     engine = LocalEngine(data, perceptron, workers=3)
-    replies_of(engine, orders_of(engine))
+    replies_of(engine, requests_of(engine))
     assert engine._pool is not None
     pids = engine._pool.pids
     assert all(map(alive, pids))
     engine.close()
     assert not any(map(alive, pids))
     forgotten = LocalEngine(data, perceptron, workers=2)
-    replies_of(forgotten, orders_of(forgotten))
+    replies_of(forgotten, requests_of(forgotten))
     assert forgotten._pool is not None
     pids = forgotten._pool.pids
     del forgotten
@@ -217,7 +221,7 @@ def test_workers_end_when_the_parent_is_killed() -> None:
     child = os.fork()
     if child == 0:
         engine = LocalEngine(federation(), perceptron, workers=2)
-        replies_of(engine, orders_of(engine))
+        replies_of(engine, requests_of(engine))
         assert engine._pool is not None
         os.write(write, ",".join(map(str, engine._pool.pids)).encode())
         os.kill(os.getpid(), signal.SIGKILL)
@@ -241,18 +245,18 @@ def test_workers_end_when_the_parent_is_killed() -> None:
 def test_little_work_stays_here_and_much_goes_to_workers(engines: list[LocalEngine]) -> None:
     engine = LocalEngine(federation(), perceptron, workers="auto")
     engines.append(engine)
-    replies_of(engine, orders_of(engine))
+    replies_of(engine, requests_of(engine))
     assert engine._pool is None
     model = engine.initial_model(0)
-    long = [Order(c, Train(model, Training(steps=10**6), 0)) for c in engine.clients]
-    assert engine._work(long) > 10 * engine._work(orders_of(engine))
+    long = [Request(c, Train(model, Training(steps=10**6), 0)) for c in engine.clients]
+    assert engine._work(long) > 10 * engine._work(requests_of(engine))
 
 
 def test_threads_are_restored() -> None:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     engine = LocalEngine(federation(), perceptron)
-    for _ in engine.run(orders_of(engine)):
+    for _ in engine.run(requests_of(engine)):
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == 2
     torch.set_num_threads(before)

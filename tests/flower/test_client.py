@@ -22,13 +22,13 @@ from coterie.federation import Client, Federation
 from coterie.flower import InProcessGrid, client_app
 from coterie.flower.client import STATE, named_model
 from coterie.flower.directory import Description, read_description
-from coterie.flower.engine import _turned_layout
-from coterie.flower.wire import BadReply, Expected, Packer, expected_of, layout_mark, open_array, open_reply
-from coterie.messages import Task
-from coterie.parameters import Layout
+from coterie.flower.wire import Packer, layout_mark, open_array, open_reply
+from coterie.parameters import Layout, span_size
+from coterie.privacy import masked_layout
 from coterie.runs.assemble import make_architecture
-from coterie.tasks import Train
-from coterie.workbench import Training
+from coterie.tasks import ReplySchema, Task, Train
+from coterie.tasks.wire import BadReply
+from coterie.trainers.base import Training
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +59,7 @@ def refusal(app: ClientApp, context: Context, records: RecordDict | None = None,
 
 
 def packed(task: Task, layout: Layout, classes: int = 10, run: str = "r") -> RecordDict:
-    return Packer({"classes": classes, "layout": layout_mark(layout), "run": run}).pack(task)
+    return Packer({"classes": classes, "layout": layout_mark(layout), "run": run}, layout).pack(task)
 
 
 def test_a_client_goes_by_its_configured_name_then_by_the_given_one_then_by_its_own(federation: Federation) -> None:
@@ -119,7 +119,7 @@ def test_a_client_told_of_more_classes_than_it_has_builds_the_servers_model(fede
     context = node(app)
     assert described(app, context).classes == 3
     task, layout = training(federation)
-    vector, _ = open_reply(ask(app, context, packed(task, layout)), expected_of(task, layout))
+    vector = open_reply(ask(app, context, packed(task, layout)), task.schema(layout)).vector
     assert vector is not None
     assert vector.norm() > 0
     assert "out of range" in refusal(app, context, packed(task, layout, classes=2), "coterie")
@@ -141,8 +141,11 @@ def test_private_layers_stay_with_the_client_between_messages_and_are_not_sent(f
     spans = layout.select((layout.layers[-1],))
     heads = []
     for _ in range(2):
-        vector, _ = open_reply(ask(app, context, packed(task, layout)), expected_of(task, layout))
+        answer = ask(app, context, packed(task, layout))
+        assert answer["arrays"]["vector"].shape == (layout.size - span_size(spans),)
+        vector = open_reply(answer, task.schema(layout)).vector
         assert vector is not None
+        assert vector.any()
         assert all(not vector[span].any() for span in spans)
         record = context.state[STATE]
         assert isinstance(record, ArrayRecord)
@@ -186,7 +189,7 @@ def test_the_initial_model_under_privacy_depends_on_the_secret_so_that_the_serve
     (tmp_path / "secret").write_text("pomegranate\n")
     plain = make_architecture(MODEL, federation)
     layout = Layout.of(plain(0))
-    header = {"classes": 10, "layout": layout_mark(_turned_layout(plain(0))), "seed": "7"}
+    header = {"classes": 10, "layout": layout_mark(masked_layout(layout)), "seed": "7"}
     drawn = []
     for app, config in (
         (client_app(MODEL, federation, secret="pomegranate"), {"client": "client-0"}),
@@ -195,7 +198,7 @@ def test_the_initial_model_under_privacy_depends_on_the_secret_so_that_the_serve
     ):
         context = node(app, {"privacy": "permutation"}, **config)
         answer = ask(app, context, RecordDict({"task": ConfigRecord(header)}), "initial")
-        drawn.append(open_reply(answer, Expected(layout.size))[0])
+        drawn.append(open_reply(answer, ReplySchema(layout.size)).vector)
     assert torch.equal(drawn[0], drawn[1])  # type: ignore[arg-type]
     assert not torch.equal(drawn[0].sort()[0], drawn[2].sort()[0])  # type: ignore[union-attr]
     assert not torch.equal(drawn[0].sort()[0], layout.read(plain(7)).sort()[0])  # type: ignore[union-attr]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import pytest
@@ -11,16 +11,18 @@ import torch
 from flower_trials import MODEL, QUICK, TRAINING, SlowGrid, assert_same, both, digits, grid_of, tampering
 from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
 
+import coterie
 from coterie.errors import ConfigError, RunError
 from coterie.federation import Federation
 from coterie.flower import FlowerEngine, InProcessGrid, client_app
+from coterie.flower.client import STATE
 from coterie.flower.directory import natural
 from coterie.flower.server import run_on
-from coterie.flower.wire import pack_array
-from coterie.messages import Order, Reply
+from coterie.flower.wire import open_array, pack_array
 from coterie.runs.assemble import make_architecture
 from coterie.tasks import Evaluate, Train
-from coterie.workbench import Training
+from coterie.tasks.base import Reply, Request
+from coterie.trainers.base import Training
 
 HOW = Training(lr=0.1, epochs=1)
 
@@ -37,8 +39,8 @@ def engine_on(grid: InProcessGrid, federation: Federation, **options: Any) -> Fl
 
 def trained(engine: FlowerEngine, clients: tuple[str, ...] | None = None) -> list[Reply]:
     model = engine.initial_model(1)
-    orders = [Order(client, Train(model, HOW, 7)) for client in clients or engine.clients]
-    return [reply for block in engine.run(orders) for reply in block]
+    requests = [Request(client, Train(model, HOW, 7)) for client in clients or engine.clients]
+    return [reply for block in engine.run(requests) for reply in block.replies]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +51,7 @@ def trained(engine: FlowerEngine, clients: tuple[str, ...] | None = None) -> lis
         ("ifca:k=2", 4),
         ("fedcuau:clusters=2", 3),
         ("fedcuau:clusters=2,base=fedper", 3),
-        ("local", 2),
+        ("fedper", 3),
         ("oneshot:warmup_rounds=1", 3),
         ("fedsem:clusters=2", 3),
     ],
@@ -60,7 +62,19 @@ def test_a_method_does_the_same_on_the_grid_as_here(method: str, rounds: int, fe
     if method.startswith("cfl"):
         assert len(there.clusters) == 2
     if "fedper" in method:  # the private heads count: each client is judged with its own
-        assert [row["accuracy"] for row in there.clients] == pytest.approx([row["accuracy"] for row in here.clients])
+        assert [row.accuracy for row in there.clients] == pytest.approx([row.accuracy for row in here.clients])
+
+
+def test_models_of_clients_that_train_alone_are_the_same_and_stay_with_them(federation: Federation) -> None:
+    given = TRAINING | {"method": "local", "rounds": 2}
+    here, grid = coterie.run(federation=federation, workers=1, **given), grid_of(federation)
+    there = run_on(grid, given | QUICK)
+    assert there.clusters == here.clusters
+    assert [record.bytes for record in there.history] == [record.bytes for record in here.history]
+    assert [row.loss for row in there.clients] == pytest.approx([row.loss for row in here.clients], rel=1e-5)
+    for model, known, context in zip(here.models, there.models, grid.contexts.values(), strict=True):
+        assert torch.allclose(open_array(context.state[STATE]["private"]), model, rtol=1e-4, atol=1e-6)
+        assert not torch.allclose(known, model, atol=1e-3)  # the server knows the initial model only
 
 
 def test_flt_finds_the_same_clusters_on_the_grid_as_here() -> None:
@@ -71,7 +85,9 @@ def test_flt_finds_the_same_clusters_on_the_grid_as_here() -> None:
 def test_some_of_the_clients_in_a_round_and_their_own_fine_tuning_in_the_end_are_the_same_too() -> None:
     here, there = both("fedavg", digits(11), 3, participation=0.4, personalise=1)
     assert_same(here, there)
-    assert there.summary["personalised"] == pytest.approx(here.summary["personalised"])
+    assert there.summary.personalised is not None
+    assert here.summary.personalised is not None
+    assert there.summary.personalised.mean == pytest.approx(here.summary.personalised.mean)
 
 
 def test_numbers_in_ids_are_sorted_as_numbers() -> None:
@@ -80,24 +96,24 @@ def test_numbers_in_ids_are_sorted_as_numbers() -> None:
 
 
 def nan_vector(message: Message) -> Message:
-    size = message.content["vector"]["vector"].shape[0]
-    message.content["vector"] = ArrayRecord({"vector": pack_array(torch.full((size,), math.nan))})
+    size = message.content["arrays"]["vector"].shape[0]
+    message.content["arrays"] = ArrayRecord({"vector": pack_array(torch.full((size,), math.nan))})
     return message
 
 
 def oversized(message: Message) -> Message:
-    message.content["vector"] = ArrayRecord({"vector": pack_array(torch.ones(10**6))})
+    message.content["arrays"] = ArrayRecord({"vector": pack_array(torch.ones(10**6))})
     return message
 
 
 def wrong_names(message: Message) -> Message:
-    message.content["vector"] = ArrayRecord({"0.weight": message.content["vector"]["vector"]})
+    message.content["arrays"] = ArrayRecord({"0.weight": message.content["arrays"]["vector"]})
     return message
 
 
 def garbage(message: Message) -> Message:
-    shape = message.content["vector"]["vector"].shape
-    message.content["vector"] = ArrayRecord({"vector": Array("float32", tuple(shape), "numpy.ndarray", b"\x00junk")})
+    shape = message.content["arrays"]["vector"].shape
+    message.content["arrays"] = ArrayRecord({"vector": Array("float32", tuple(shape), "numpy.ndarray", b"\x00junk")})
     return message
 
 
@@ -121,9 +137,9 @@ def impostor(message: Message) -> Message:
     [
         (nan_vector, "not finite"),
         (oversized, "shape"),
-        (wrong_names, "expected one: vector"),
+        (wrong_names, "expected vector"),
         (garbage, "bytes"),
-        (emptied, "expected values"),
+        (emptied, "expected arrays, values"),
         (boastful, "loss is not finite"),
         (impostor, "another node"),
         (lambda message: None, "did not answer"),
@@ -161,14 +177,18 @@ def test_a_run_goes_on_without_a_malicious_client_and_equals_the_one_where_it_ne
     options = TRAINING | {"method": "fedavg", "rounds": 2} | QUICK
     attacked, silent = (
         run_on(grid_of(federation, tamper=tampering(1001, change)), options)
-        for change in (_spoilt, lambda message: None if "vector" in message.content else message)
+        for change in (_spoilt, lambda message: None if _trained(message) else message)
     )
     assert torch.equal(attacked.models[0], silent.models[0])
-    assert all("client-0" in {f["client"] for f in record["faults"]} for record in attacked.history)
+    assert all("client-0" in {fault.client for fault in record.faults} for record in attacked.history)
 
 
 def _spoilt(message: Message) -> Message:
-    return nan_vector(message) if "vector" in message.content else message
+    return nan_vector(message) if _trained(message) else message
+
+
+def _trained(message: Message) -> bool:
+    return "vector" in message.content.get("arrays", {})
 
 
 def test_too_few_sound_replies_end_the_run_and_say_so(federation: Federation) -> None:
@@ -209,7 +229,7 @@ def test_a_late_reply_of_an_earlier_round_is_never_counted(federation: Federatio
     grid.slow = frozenset()
     engine.refresh()
     model = engine.initial_model(9)
-    (again,) = next(iter(engine.run([Order("client-1", Train(model, HOW, 8))])))
+    (again,) = next(iter(engine.run([Request("client-1", Train(model, HOW, 8))]))).replies
     assert not torch.equal(again.vector, first[1].vector)  # type: ignore[arg-type]
 
 
@@ -303,13 +323,13 @@ def test_a_client_with_more_classes_than_the_model_cannot_join(federation: Feder
 def test_a_model_that_has_become_nan_has_an_infinite_loss_and_no_data_an_unknown_one(federation: Federation) -> None:
     engine = engine_on(grid_of(federation), federation)
     models = torch.stack([engine.initial_model(0), torch.full((engine.layout.size,), math.nan)])
-    (reply,) = next(iter(engine.run([Order("client-0", Evaluate(models, "train"))])))
+    (reply,) = next(iter(engine.run([Request("client-0", Evaluate(models, "train"))]))).replies
     assert math.isfinite(reply.values["loss"][0])
     assert reply.values["loss"][1] == math.inf
     assert reply.samples == len(federation["client-0"].train)
 
 
-def test_with_privacy_the_server_sees_turned_vectors_only_and_the_run_is_the_same_for_any_secret(
+def test_with_privacy_the_server_sees_masked_vectors_only_and_the_run_is_the_same_for_any_secret(
     federation: Federation,
 ) -> None:
     options = TRAINING | {"method": "fedavg", "rounds": 3, "privacy": "permutation"} | QUICK
@@ -319,10 +339,10 @@ def test_with_privacy_the_server_sees_turned_vectors_only_and_the_run_is_the_sam
         app = client_app(MODEL, federation, secret=secret)
         grids.append(InProcessGrid(app, node_configs=ids, run_config={"privacy": "permutation"}))
         results.append(run_on(grids[-1], options))
-    assert results[0].layout.layers == ("(turned)",)
+    assert results[0].layout.layers == ("(masked)",)
     assert not torch.equal(results[0].models[0], results[1].models[0])
     for result in results:  # trained, from a proper initial model
-        losses = [record["loss"]["mean"] for record in result.history]
+        losses = [record.loss.mean for record in result.history]
         assert losses[-1] < losses[0]
     plain = engine_on(grid_of(federation), federation)
     assert not set(plain.initial_model(5).tolist()) & set(results[0].models[0].tolist())
@@ -335,3 +355,24 @@ def test_bad_settings_are_named(federation: Federation) -> None:
         engine_on(grid_of(federation), federation, timeout=0)
     with pytest.raises(RunError, match=r"6 clients came .* 9 are needed"):
         engine_on(grid_of(federation), federation, min_nodes=9)
+
+
+@pytest.mark.parametrize("private", [(), ("head",)])
+def test_a_row_that_goes_to_many_clients_is_packed_once(private: tuple[str, ...], federation: Federation) -> None:
+    sent: list[Array] = []
+
+    class Watched(InProcessGrid):
+        def push_messages(self, messages: Iterable[Message]) -> list[str]:
+            messages = list(messages)
+            sent.extend(message.content["tensors"]["model"] for message in messages if "tensors" in message.content)
+            return super().push_messages(messages)
+
+    grid = Watched(client_app(MODEL, federation), node_configs=[{"client": client} for client in federation.ids])
+    engine = engine_on(grid, federation)
+    models = torch.stack([engine.initial_model(1)] * 2)
+    init = 1 if private else None
+    requests = [Request(c, Train(models[i % 2], HOW, 7, private, init=init)) for i, c in enumerate(engine.clients)]
+    assert len([reply for block in engine.run(requests) for reply in block.replies]) == 6
+    assert len(sent) == 6
+    assert len({id(array) for array in sent}) == 2
+    assert sent[0] is sent[2] is sent[4]

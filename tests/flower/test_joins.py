@@ -12,16 +12,16 @@ from flower_trials import MODEL, digits
 from coterie.clustering.sketch import sketch
 from coterie.engines import LocalEngine
 from coterie.federation import Federation
-from coterie.messages import Due, Order, Reply, Share
 from coterie.methods import Method, Server, make_method
 from coterie.methods.base import _METHODS, Assignment
 from coterie.methods.cfl_state import Track
 from coterie.methods.tree import Branch
 from coterie.runs import metrics
 from coterie.runs.assemble import make_architecture
-from coterie.schedules import make_schedule
 from coterie.snapshot import load_snapshot, save_snapshot
-from coterie.workbench import Training
+from coterie.tasks.base import Reduction, ReplyBlock, Request
+from coterie.trainers.base import Training
+from coterie.trainers.schedules import make_schedule
 
 SPECS = {
     "cfl": "cfl:min_rounds=2,gamma_max=0.05,eps1=10,eps2=0.001",
@@ -44,15 +44,12 @@ class ChangingEngine(LocalEngine):
         self.clients = tuple(client for client in self.federation.ids if client in ids)
         self.samples = {client: len(self.federation[client].train) for client in self.clients}
 
-    def run(self, orders: Sequence[Order]) -> Iterator[list[Reply]]:
-        return super().run([order for order in orders if self._heard(order)])
+    def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
+        kept = [i for i, request in enumerate(requests) if self._heard(request)]
+        return super().run([requests[i] for i in kept], None if reduce is None else reduce.at(kept))
 
-    def total(self, orders: Sequence[Order], bill: Sequence[Due]) -> Iterator[Share]:
-        kept = [(order, due) for order, due in zip(orders, bill, strict=True) if self._heard(order)]
-        return super().total([order for order, _ in kept], [due for _, due in kept])
-
-    def _heard(self, order: Order) -> bool:
-        return order.client not in self.mute and order.client in self.clients
+    def _heard(self, request: Request) -> bool:
+        return request.client not in self.mute and request.client in self.clients
 
 
 def server_of(federation: Federation, rounds: int = 6) -> tuple[Server, ChangingEngine]:

@@ -1,4 +1,4 @@
-"""The ready ServerApp: it does a run, keeps it in a folder, and a new one goes on where a killed one stopped."""
+"""The ready ServerApp: it does a run, keeps it in a folder, and a new one resumes where a killed one stopped."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from coterie.flower import InProcessGrid, client_app, server_app
 from coterie.flower.server import read_options, run_on
 from coterie.runs import Result
 from coterie.runs.folder import RunFolder
+from coterie.runs.records import RoundRecord
 
 CFL = "cfl:min_rounds=3,gamma_max=0.1,eps1=10,eps2=0.001"
 
@@ -44,8 +45,8 @@ class Follower:
     def on_event(self, t: int, event: Any) -> None:
         pass
 
-    def on_round(self, record: dict[str, Any]) -> None:
-        if record["round"] == self.kill_after:
+    def on_round(self, record: RoundRecord) -> None:
+        if record.round == self.kill_after:
             raise Killed
 
     def on_end(self, result: Result) -> None:
@@ -86,7 +87,7 @@ def test_a_new_server_on_new_nodes_goes_on_with_the_same_clusters(
     assert again.result.clusters == whole.clusters
     for ours, theirs in zip(whole.models, again.result.models, strict=True):
         assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)
-    assert [record["round"] for record in again.result.history] == [1, 2, 3, 4, 5, 6]
+    assert [record.round for record in again.result.history] == [1, 2, 3, 4, 5, 6]
 
 
 def test_a_resumed_run_takes_in_who_is_there_now(federation: Federation, tmp_path: Path) -> None:
@@ -97,7 +98,7 @@ def test_a_resumed_run_takes_in_who_is_there_now(federation: Federation, tmp_pat
     start(grid_of(federation, federation.ids[1:]), tmp_path / "run", config, again)
     assert again.result is not None
     assert sorted(c for members in again.result.clusters for c in members) == sorted(federation.ids[1:])
-    kinds = [event["kind"] for event in again.result.history[4]["events"]]
+    kinds = [event.kind for event in again.result.history[4].events]
     assert {"left", "joined"} <= set(kinds)
 
 
@@ -115,7 +116,7 @@ def test_private_layers_are_found_again_by_a_new_run_where_the_nodes_keep_them(
     again = Follower()
     start(grid(), tmp_path / "run", config, again)
     assert again.result is not None
-    assert [row["loss"] for row in again.result.clients] == pytest.approx([row["loss"] for row in whole.clients])
+    assert [row.loss for row in again.result.clients] == pytest.approx([row.loss for row in whole.clients])
 
 
 def test_every_round_is_checkpointed_and_the_state_before_the_first_too(federation: Federation, tmp_path: Path) -> None:
@@ -150,8 +151,8 @@ def test_hidden_groups_are_for_the_metrics_of_a_trial_only(federation: Federatio
     options = TRAINING | QUICK | {"method": CFL, "rounds": 5}
     quiet = run_on(grid_of(federation), options)
     trial = run_on(grid_of(federation, run_config={"trial-groups": True}), options | {"trial_groups": True})
-    assert quiet.summary["ari"] is None
-    assert trial.summary["ari"] is not None
+    assert quiet.summary.ari is None
+    assert trial.summary.ari is not None
     assert trial.clusters == quiet.clusters
 
 
@@ -159,16 +160,21 @@ def test_a_node_that_joins_in_mid_run_is_in_the_result(federation: Federation) -
     grid = grid_of(federation, federation.ids[:4])
 
     class Doorman(Follower):
-        def on_round(self, record: dict[str, Any]) -> None:
-            if record["round"] == 2:
+        def on_round(self, record: RoundRecord) -> None:
+            if record.round == 2:
                 grid.join({"client": federation.ids[4]})
 
     follower = Doorman()
     start(grid, None, {"rounds": 4}, follower)
     assert follower.result is not None
-    assert follower.result.summary["clients"] == 5
-    assert [len(record["clusters"]) for record in follower.result.history] == [1, 1, 1, 1]
-    assert [record["clusters"][0]["members"] for record in follower.result.history] == [4, 4, 5, 5]
+    assert follower.result.summary.clients == 5
+    assert [[cluster.members for cluster in record.clusters] for record in follower.result.history] == [
+        [4],
+        [4],
+        [5],
+        [5],
+    ]
+    assert follower.result.history[2].assignment == {federation.ids[4]: 0}
 
 
 def test_the_scenario_gives_the_defaults_as_it_does_here() -> None:

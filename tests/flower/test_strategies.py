@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -21,12 +22,13 @@ from coterie.federation import Client, Federation, Split
 from coterie.flower import CFL, FedCUAU, FedSEM, OneShot
 from coterie.flower.plain import PlainEngine, peer_noise
 from coterie.flower.strategy_base import Clustered
-from coterie.messages import Order
 from coterie.methods import Server
 from coterie.randomness import derive
-from coterie.schedules import make_schedule
+from coterie.runs.records import assignments
 from coterie.tasks import Choose, Evaluate, Noise, Train
-from coterie.workbench import Training
+from coterie.tasks.base import Request
+from coterie.trainers.base import Training
+from coterie.trainers.schedules import make_schedule
 
 
 def test_cfl_finds_the_groups_of_an_unmodified_app() -> None:
@@ -36,15 +38,22 @@ def test_cfl_finds_the_groups_of_an_unmodified_app() -> None:
         strategy, grid_of(9, 3), 20, evaluate_fn=lambda t, a: seen.update({t: len(a)}) or MetricRecord({"t": t})
     )
     assert sorted(groups_of(strategy, 3)) == [[0], [1], [2]]
-    assert strategy.tree is not None
-    assert len(strategy.tree.nodes) == 5
-    assert [record["round"] for record in strategy.history] == list(range(1, 21))
-    for record in strategy.history:
-        assert sorted(node for cluster in record["clusters"] for node in cluster["members"]) == list(range(1001, 1010))
-        assert record["faults"] == []
-    before, after = (strategy.history[i]["evaluate"]["eval_acc"] for i in (6, -1))
+    tree = strategy.tree
+    assert [node.id for node in tree] == [0, 1, 2, 3, 4]
+    leaves = {node.id: [int(client) for client in node.members] for node in tree if not node.children}
+    assert sorted(map(sorted, leaves.values())) == sorted(map(sorted, strategy.clusters))
+    assert [record.round for record in strategy.history] == list(range(1, 21))
+    for number, record in enumerate(strategy.history, 1):
+        found = assignments(strategy.history[:number])
+        assert sorted(map(int, found)) == list(range(1001, 1010))
+        assert Counter(found.values()) == {cluster.id: cluster.members for cluster in record.clusters}
+        assert record.faults == []
+    before, after = (strategy.history[i].accuracy.mean for i in (6, -1))
+    assert before is not None
+    assert after is not None
     assert before < 0.4 < 0.75 < after
-    assert result.evaluate_metrics_clientapp[20]["eval_acc"] == after
+    # All nodes have equally many samples to evaluate on, so that the weighted mean is the mean.
+    assert result.evaluate_metrics_clientapp[20]["eval_acc"] == pytest.approx(after)
     assert 0 < result.train_metrics_clientapp[20]["train_loss"] < result.train_metrics_clientapp[1]["train_loss"]
     assert result.evaluate_metrics_serverapp[3]["t"] == 3
     assert list(seen) == list(range(21))
@@ -109,7 +118,7 @@ def test_a_strategy_does_what_its_method_does_elsewhere(strategy: Clustered) -> 
     if not isinstance(strategy, FedCUAU):
         assert sorted(groups_of(strategy, 2)) == [[0], [1]]
     assert 0 < result.evaluate_metrics_clientapp[5]["eval_acc"] < 1
-    assert all(record["faults"] == [] for record in strategy.history)
+    assert all(record.faults == [] for record in strategy.history)
 
 
 def test_a_share_of_the_nodes_trains_and_evaluates() -> None:
@@ -151,7 +160,7 @@ def test_cfl_places_nodes_that_join_and_lets_others_go() -> None:
     strategy = CFL(eps1=100, eps2=1e-9, gamma_max=0.6, min_rounds=3, patience=50)
     started(strategy, grid, 8, evaluate_fn=between_rounds)
     assert sorted(sorted(members) for members in strategy.clusters) == [[1002, 1004, 1006, 1007], [1003, 1005, 1008]]
-    events = [event["kind"] for record in strategy.history for event in record["events"]]
+    events = [event.kind for record in strategy.history for event in record.events]
     assert events == ["split", "left", "joined", "joined"]
 
 
@@ -170,7 +179,7 @@ def test_every_strategy_goes_on_when_nodes_come_and_go(strategy: Clustered) -> N
 
 
 def test_a_new_run_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
-    file, grid = tmp_path / "deep" / "standing.safetensors", grid_of(6, 2, batch=ALL_AT_ONCE)
+    file, grid = tmp_path / "deep" / "checkpoint.safetensors", grid_of(6, 2, batch=ALL_AT_ONCE)
     options: dict[str, Any] = {"eps1": 100, "eps2": 1e-9, "gamma_max": 0.6, "min_rounds": 3, "patience": 50}
     whole = CFL(**options)
     started(whole, grid, 6)
@@ -178,11 +187,12 @@ def test_a_new_run_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
     started(first, grid, 4)
     second = CFL(checkpoint=file, **options)
     started(second, grid, 6)
-    assert [record["round"] for record in second.history] == [5, 6]
+    assert [record.round for record in second.history] == [1, 2, 3, 4, 5, 6]
+    assert second.history[:4] == first.history  # as recorded, down to the seconds they took: only two rounds were done
     assert second.clusters == first.clusters == whole.clusters
     for one, other in zip(second.models, whole.models, strict=True):
         np.testing.assert_allclose(flat(one), flat(other), rtol=1e-3, atol=2e-5)
-    with pytest.raises(RunError, match="another method or another model"):
+    with pytest.raises(RunError, match="of another method or model"):
         started(FedSEM(clusters=2, checkpoint=file), grid, 6)
 
 
@@ -263,8 +273,8 @@ def test_the_noise_of_an_update_is_read_from_the_nearest_peer() -> None:
     updates = signal + gamma * torch.randn(8, 20_000, generator=generator)
     engine = PlainEngine(grid_of(1, 1), arrays())
     engine._updates = {str(i): update for i, update in enumerate(updates)}
-    orders = [Order(str(i), Noise(signal, Training(), 0)) for i in range(8)]
-    (replies,) = engine.run(orders)
+    requests = [Request(str(i), Noise(signal, Training(), 0)) for i in range(8)]
+    ((replies, _),) = engine.run(requests)
     assert [reply.values["noise"] for reply in replies] == pytest.approx([gamma] * 8, rel=0.05)
     assert peer_noise(1 / (1 + gamma**2)) == pytest.approx(gamma)
     assert peer_noise(-0.1) == math.inf
@@ -274,7 +284,7 @@ def test_several_models_are_evaluated_a_message_each_and_other_tasks_are_refused
     engine = PlainEngine(grid_of(2, 1), arrays())
     engine.begin(1)
     models = torch.stack([engine.initial_model(seed) for seed in (1, 2)])
-    (replies,) = engine.run([Order(client, Evaluate(models)) for client in engine.clients])
+    ((replies, _),) = engine.run([Request(client, Evaluate(models)) for client in engine.clients])
     for i, reply in enumerate(replies):
         x, y = load_data(i, 2, ALL_AT_ONCE, 1)[1].dataset.tensors
         for model, loss, accuracy in zip(models, reply.values["loss"], reply.values["accuracy"], strict=True):
@@ -283,7 +293,7 @@ def test_several_models_are_evaluated_a_message_each_and_other_tasks_are_refused
             assert loss == pytest.approx(torch.nn.functional.cross_entropy(net(x), y).item(), rel=1e-4)
             assert accuracy == pytest.approx((net(x).argmax(1) == y).float().mean().item())
     with pytest.raises(ConfigError, match="Choose: not possible"):
-        next(engine.run([Order("1001", Choose(models, None, 0, 0))]))
+        next(engine.run([Request("1001", Choose(models, None, 0))]))
 
 
 def test_a_sampled_evaluation_stands_for_the_nodes_of_the_same_model() -> None:
@@ -292,7 +302,7 @@ def test_a_sampled_evaluation_stands_for_the_nodes_of_the_same_model() -> None:
     engine.train_config = ConfigRecord({"lr": LR})
     model, other = engine.initial_model(1), engine.initial_model(2)
     engine._losses = {"1001": (model, 2.0), "1002": (model, 4.0), "1003": (other, 50.0)}
-    (replies,) = engine.run([Order(c, Train(model, Training(), 0, assess=True)) for c in engine.clients])
+    ((replies, _),) = engine.run([Request(c, Train(model, Training(), 0, assess=True)) for c in engine.clients])
     assert [reply.values["start_loss"] for reply in replies] == [2.0, 4.0, 3.0]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import threading
 import time
@@ -12,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_runs import Serve, Write, lines
+from made_runs import Serve, Write, summary_of
+
+from coterie.runs.folder import RunFolder
+from coterie.runs.records import ClientRecord, RoundRecord, to_json
 
 
 @contextlib.contextmanager
@@ -51,24 +53,15 @@ def serve() -> Serve:
 def write_run() -> Write:
     """`write_run(path, records, clients=None, **config)` makes a run folder; with clients it is a finished one."""
 
-    def write(
-        path: Path, records: list[dict[str, Any]], clients: list[dict[str, Any]] | None = None, **config: Any
-    ) -> Path:
-        path.mkdir(parents=True, exist_ok=True)
+    def write(path: Path, records: list[RoundRecord], clients: list[ClientRecord] | None = None, **config: Any) -> Path:
         values = {"method": "cfl", "scenario": "toy", "model": "mlp", "seed": 0, "rounds": len(records)} | config
-        (path / "config.json").write_text(json.dumps(values))
-        (path / "history.jsonl").write_bytes(lines(records))
-        if clients is not None:
-            (path / "clients.json").write_text(json.dumps(clients))
-            summary = {
-                "accuracy": {"mean": 0.9, "worst10": 0.7},
-                "loss": {"mean": 0.1},
-                "ari": 1.0,
-                "bytes": {"up": 5_000_000, "down": 5_000_000},
-                "seconds": 12.0,
-                "clients": len(clients),
-            }
-            (path / "summary.json").write_text(json.dumps(summary))
+        with RunFolder.create(path, values) as folder:
+            folder.rewind_history(0)
+            for one in records:
+                folder.append_history(one)
+            if clients is not None:
+                folder.write_json("clients.json", to_json(clients))
+                folder.write_json("summary.json", to_json(summary_of(clients, len(records))))
         return path
 
     return write

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from made_runs import Serve, Write, record
+from made_runs import Serve, Write, client, record
 
 from browsing import Visit, needs_chromium
 from coterie.runs.folder import RunFolder
+from coterie.runs.records import Bytes, ClusterRecord, EventRecord, RoundRecord, SplitRecord
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -42,7 +43,7 @@ def cells(page: Page, column: int) -> list[str]:
 def test_a_run_is_followed_from_its_first_rounds_to_its_end(
     tmp_path: Path, serve: Serve, browser: Browser, write_run: Write
 ) -> None:
-    rows = [{"client": f"c{i}", "cluster": 0, "accuracy": i / 10, "loss": 1.0, "test_samples": 9} for i in (3, 1, 2)]
+    rows = [client(f"c{i}", accuracy=i / 10) for i in (3, 1, 2)]
     write_run(tmp_path / "earlier", [record(t) for t in range(1, 9)], clients=rows, method="fedavg")
     run = subprocess.Popen(
         [sys.executable, "-c", SLOW_RUN, str(tmp_path / "now")], env=os.environ | {"OMP_NUM_THREADS": "1"}
@@ -98,9 +99,10 @@ def test_a_run_is_followed_from_its_first_rounds_to_its_end(
 @pytest.fixture
 def evil(tmp_path: Path, write_run: Write) -> Path:
     """A run with a split whose names would be code if they were not text."""
-    split = {"kind": "split", "text": "<img src=x onerror=alert(1)>", "details": {"cluster": 0, "separation": 0.9}}
-    history = [record(1), record(2), record(3, 2, [split]), record(4, 2)]
-    rows = [{"client": "<script>alert(1)</script>", "cluster": 0, "accuracy": 0.5}, {"client": "b", "cluster": 1}]
+    event = EventRecord("split", "<img src=x onerror=alert(1)>")
+    split = SplitRecord(0, [1, 2], [["<script>alert(1)</script>"], ["b"]], {"separation": 0.9, "<u>": None})
+    history = [record(1), record(2), record(3, [1, 2], [event], splits=[split]), record(4, [1, 2])]
+    rows = [client("<script>alert(1)</script>", 1), client("b", 2, accuracy=None)]
     write_run(tmp_path / "<b>run", history, clients=rows, scenario="<i>toy</i>", model="'\"><u>")
     return tmp_path
 
@@ -147,9 +149,32 @@ def test_a_resumed_run_and_a_restarted_server(evil: Path, serve: Serve, browser:
     with serve(evil, port=int(address.rpartition(":")[2])):
         page.locator("#connection:not(.lost)").wait_for(timeout=15_000)
         with RunFolder.open(evil / "<b>run") as folder:
+            folder.rewind_history(2)
             folder.append_history(record(3))
             page.locator(".facts dd", has_text="3 / 4").wait_for()
     visit.context.close()
+
+
+def test_a_tree_of_any_ids_and_roots_is_drawn_and_silent_rounds_leave_no_gap(
+    tmp_path: Path, serve: Serve, browser: Browser, write_run: Write
+) -> None:
+    """A method of one's own: ids that are no positions, two clusters from the start, no event, no evaluation."""
+    silent = RoundRecord(2, [ClusterRecord(i, 5) for i in (5, 20)], Bytes(), 0.1)
+    split = SplitRecord(5, [7, 90], [["a"], ["b"]], {"separation": 0.9})
+    write_run(tmp_path, [record(1, [5, 20]), silent, record(3, [7, 90, 20], splits=[split])], rounds=9)
+    with serve(tmp_path) as address:
+        visit = Visit(browser, address)
+        page = visit.page
+        page.locator(".tree rect").first.wait_for()
+        assert page.evaluate("[...document.querySelectorAll('.tree rect')].map(bar => bar.dataset.node)") == [
+            "5", "7", "20", "90",
+        ]  # fmt: skip
+        levels = page.evaluate("[...document.querySelectorAll('.tree rect')].map(bar => bar.getAttribute('y'))")
+        assert len(set(levels)) == 4
+        assert page.locator(".curves line.split").get_attribute("data-round") == "3"
+        assert page.locator(".curves path.curve[data-cluster='20']").get_attribute("d").count("L") == 1
+        assert "NaN" not in page.locator(".curves").inner_html() + page.locator(".tree").inner_html()
+        visit.leave()
 
 
 def brightness(colour: str) -> float:
@@ -166,16 +191,7 @@ def contrast(a: str, b: str) -> float:
 
 
 def test_a_large_run_stays_responsive(tmp_path: Path, serve: Serve, browser: Browser, write_run: Write) -> None:
-    rows = [
-        {
-            "client": f"client-{i:04d}",
-            "cluster": i % 8,
-            "accuracy": (i * 37 % 2400) / 2400,
-            "loss": 1.0,
-            "test_samples": 9,
-        }
-        for i in range(2400)
-    ]
+    rows = [client(f"client-{i:04d}", i % 8, (i * 37 % 2400) / 2400) for i in range(2400)]
     write_run(tmp_path / "wide", [record(t, 8, members=300) for t in range(1, 101)], clients=rows, method="ifca")
     write_run(tmp_path / "long", [record(t, 8) for t in range(1, 4001)], method="ifca")
     with serve(tmp_path) as address:

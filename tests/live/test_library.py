@@ -5,20 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
-from made_runs import Write, lines, record
+from made_runs import Write, client, lines, record, summary_of
 
 from coterie.errors import RunError
 from coterie.live import library as library_module
 from coterie.live.library import Library, locked_inodes, run_folders
-from coterie.live.places import clusters_in_checkpoint
-from coterie.methods.cfl_state import State
-from coterie.methods.tree import Branch, Tree
-from coterie.runs.folder import Checkpoint, RunFolder
+from coterie.runs.folder import RunFolder
+from coterie.runs.records import SplitRecord, to_json
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +93,7 @@ def test_status_follows_the_lock(tmp_path: Path) -> None:
     with RunFolder.open(tmp_path / "r") as folder:
         library.poll()
         assert library.runs["r"].status == "running"
-        folder.write_json("summary.json", {"accuracy": {"mean": 0.5}})
+        folder.write_json("summary.json", to_json(summary_of([client("x")], 1)))
     library.poll()
     assert library.runs["r"].status == "finished"
 
@@ -112,61 +111,103 @@ def test_status_without_locks_is_a_matter_of_age(tmp_path: Path, write_run: Writ
     assert watched.status == "stopped"
 
 
-def checkpoint_of(t: int) -> Checkpoint:
-    model, edge = torch.zeros(3), torch.zeros(1, 2)
-    tree = Tree.single(["a", "b", "<c>"], model)
-    if t > 1:
-        tree = tree.split(0, [Branch(("a",), model, edge), Branch(("b", "<c>"), model, edge)], 2, {})
-    if t > 2:
-        tree = tree.updated(replace(tree.nodes[2], members=("b",)))  # <c> has left
-    return Checkpoint(t, State(tree, {}, {}, {}, {}), {}, 0, 0, 0.0)
-
-
-def test_clients_places_come_from_the_checkpoint(tmp_path: Path) -> None:
+def test_clients_places_come_from_the_history(tmp_path: Path, write_run: Write) -> None:
+    """While a run goes on nothing but its history is read: the clients that moved or left, in every record."""
+    split = SplitRecord(0, [1, 2], [["a"], ["b", "<c>"]])
+    course = [
+        record(1, assignment={"a": 0, "b": 0, "<c>": 0}),
+        record(2, [1, 2], splits=[split], assignment={"a": 1, "b": 2, "<c>": 2}),
+        record(3, [1, 2]),
+        record(4, [1, 2], assignment={"<c>": None, "d": 1}),
+    ]
+    expected = [
+        {"a": 0, "b": 0, "<c>": 0},
+        {"a": 1, "b": 2, "<c>": 2},
+        {"a": 1, "b": 2, "<c>": 2},
+        {"a": 1, "b": 2, "d": 1},
+    ]
+    write_run(tmp_path, [], rounds=9)
+    library, versions = Library(tmp_path), []
+    library.poll()
+    assert library.runs["."].clients()["rows"] == []
     folder = RunFolder(tmp_path)
-    assert clusters_in_checkpoint(tmp_path / "checkpoint.safetensors") == {}
-    folder.save_checkpoint(checkpoint_of(1))
-    assert clusters_in_checkpoint(tmp_path / "checkpoint.safetensors") == {"a": 0, "b": 0, "<c>": 0}
-    folder.save_checkpoint(checkpoint_of(2))
-    assert clusters_in_checkpoint(tmp_path / "checkpoint.safetensors") == {"a": 1, "b": 2, "<c>": 2}
-    folder.save_checkpoint(checkpoint_of(3))
-    assert clusters_in_checkpoint(tmp_path / "checkpoint.safetensors") == {"a": 1, "b": 2}
-    (tmp_path / "checkpoint.safetensors").write_bytes(b"not a checkpoint")
-    assert clusters_in_checkpoint(tmp_path / "checkpoint.safetensors") == {}
+    for now, places in zip(course, expected, strict=True):
+        folder.append_history(now)
+        library.poll()
+        told = library.runs["."].clients()
+        assert told["rows"] == [{"client": name, "cluster": number} for name, number in places.items()]
+        versions.append(told["version"])
+    assert len(set(versions)) == 4
+    folder.rewind_history(1)
+    folder.close()
+    library.poll()
+    assert {row["client"]: row["cluster"] for row in library.runs["."].clients()["rows"]} == expected[0]
 
 
-def test_reading_while_the_checkpoint_is_replaced(tmp_path: Path) -> None:
-    folder, path = RunFolder(tmp_path), tmp_path / "checkpoint.safetensors"
-    folder.save_checkpoint(checkpoint_of(1))
-    done = threading.Event()
+def test_reading_while_the_history_grows_and_is_rewound(tmp_path: Path, write_run: Write) -> None:
+    write_run(tmp_path, [record(1, assignment={"a": 0})], rounds=9)
+    library, enough = Library(tmp_path), threading.Event()
+    library.poll()
 
-    def keep_saving() -> None:
-        for t in range(60):
-            folder.save_checkpoint(checkpoint_of(1 + t % 2))
-        done.set()
+    def keep_writing() -> None:
+        while not enough.is_set():
+            with RunFolder(tmp_path) as folder:
+                folder.append_history(record(2, [1], assignment={"a": 1}))
+                folder.rewind_history(1)
 
-    writer = threading.Thread(target=keep_saving)
+    writer = threading.Thread(target=keep_writing)
     writer.start()
-    seen = []
-    while not done.is_set():
-        seen.append(clusters_in_checkpoint(path)["a"])
+    seen: Counter[int] = Counter()
+    limit = time.monotonic() + 60
+    while min(seen[0], seen[1]) < 20 and time.monotonic() < limit:
+        library.poll()
+        (row,) = library.runs["."].clients()["rows"]
+        seen[row["cluster"]] += 1
+    enough.set()
     writer.join()
     assert set(seen) == {0, 1}
-    assert folder.checkpoint() is not None
+    library.poll()
+    assert library.runs["."].clients()["rows"] == [{"client": "a", "cluster": 0}]
 
 
-def test_finished_clients_are_named_by_their_node(tmp_path: Path, write_run: Write) -> None:
-    split = {"kind": "split", "text": "", "details": {"cluster": 0}}
-    rows = [{"client": "x", "cluster": 1, "accuracy": 0.5, "loss": float("nan")}, "damage"]
-    write_run(tmp_path, [record(1), record(2, clusters=2, events=[split])], clients=rows)
+def test_finished_clients_have_their_cluster_and_metrics(tmp_path: Path, write_run: Write) -> None:
+    rows = [client("x", 2, 0.5, None), replace(client("y", 1), personalised=0.75)]
+    write_run(tmp_path, [record(1), record(2, [1, 2], assignment={"x": 2, "y": 1, "gone": 1})], clients=rows)
     library = Library(tmp_path)
     library.poll()
-    assert library.runs["."].clients()["rows"] == [{"client": "x", "cluster": 2, "accuracy": 0.5, "loss": None}]
+    assert library.runs["."].clients()["rows"] == [
+        {"client": "x", "cluster": 2, "test_samples": 9, "accuracy": 0.5, "loss": None},
+        {"client": "y", "cluster": 1, "test_samples": 9, "accuracy": 0.5, "loss": 1.0, "personalised": 0.75},
+    ]
+
+
+@pytest.mark.parametrize("damage", ['[{"client": "x"}]', '["damage"]', "{}", "null", "[", "[" * 100_000])
+def test_damaged_clients_or_summary_leave_what_the_history_says(damage: str, tmp_path: Path, write_run: Write) -> None:
+    for name in ("clients.json", "summary.json"):
+        run = write_run(tmp_path / name, [record(1, assignment={"x": 0})], clients=[client("x")])
+        (run / name).write_text(damage)
+    library = Library(tmp_path)
+    library.poll()
+    for name, status in (("clients.json", "finished"), ("summary.json", "running")):
+        run = library.runs[name]
+        assert run.clients()["rows"] == [{"client": "x", "cluster": 0}]
+        assert run.status == status
+
+
+@pytest.mark.parametrize("damage", ["", "[]", "null", "{", "[" * 100_000])
+def test_a_damaged_config_harms_no_other_run(damage: str, tmp_path: Path, write_run: Write) -> None:
+    (write_run(tmp_path / "bad", [record(1)]) / "config.json").write_text(damage)
+    later = write_run(tmp_path / "later", [record(1)], rounds=9) / "config.json"
+    library = Library(tmp_path)
+    assert library.poll() == (["later"], [])
+    later.write_text(damage)
+    library.poll()
+    assert library.runs["later"].brief()["method"] is None
 
 
 def test_the_end_of_a_run_renews_the_clients(tmp_path: Path, write_run: Write) -> None:
     """A run writes its clients before its summary: a look in between must not be the last one."""
-    run = write_run(tmp_path, [record(1)], clients=[{"client": "x", "cluster": 0}])
+    run = write_run(tmp_path, [record(1)], clients=[client("x")])
     (run / "summary.json").rename(run / "later")
     library = Library(tmp_path)
     library.poll()
@@ -175,12 +216,12 @@ def test_the_end_of_a_run_renews_the_clients(tmp_path: Path, write_run: Write) -
     (run / "later").rename(run / "summary.json")
     library.poll()
     after = library.runs["."].clients()
-    assert after["rows"] == [{"client": "x", "cluster": 0}]
+    assert [row["client"] for row in after["rows"]] == ["x"]
     assert after["version"] != between["version"]
 
 
 def test_looking_changes_nothing(tmp_path: Path, write_run: Write) -> None:
-    run = write_run(tmp_path / "r", [record(1)], clients=[{"client": "x", "cluster": 0}])
+    run = write_run(tmp_path / "r", [record(1)], clients=[client("x")])
     before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in run.rglob("*")}
     library = Library(tmp_path)
     library.poll()

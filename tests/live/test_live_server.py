@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_runs import Serve, Write, lines, record
+from made_runs import Serve, Write, client, lines, record
 
 from coterie.cli import main
 
@@ -50,13 +50,15 @@ def next_event(stream: HTTPResponse) -> tuple[str, Any]:
 
 
 def test_questions_and_answers(tmp_path: Path, serve: Serve, write_run: Write) -> None:
-    write_run(tmp_path / "<script>", [record(1), record(2)], clients=[{"client": "x", "cluster": 0}])
+    write_run(tmp_path / "<script>", [record(1), record(2)], clients=[client("x")])
     with serve(tmp_path) as address:
         (brief,) = get(f"{address}/api/runs")
         assert (brief["id"], brief["round"], brief["status"]) == ("<script>", 2, "finished")
         told = get(f"{address}/api/run?id=%3Cscript%3E&from=1&epoch={brief['epoch']}")
         assert [r["round"] for r in told["records"]] == [2]
-        assert get(f"{address}/api/clients?id=%3Cscript%3E")["rows"] == [{"client": "x", "cluster": 0}]
+        assert get(f"{address}/api/clients?id=%3Cscript%3E")["rows"] == [
+            {"client": "x", "cluster": 0, "test_samples": 9, "accuracy": 0.5, "loss": 1.0}
+        ]
         assert refusal(f"{address}/api/run?id=../x") == 404
         assert refusal(f"{address}/api/run") == 404
         assert refusal(f"{address}/static/../server.py") == 404

@@ -14,18 +14,18 @@ import coterie
 from coterie.clustering import cosine_matrix
 from coterie.data.scenarios import find_scenario
 from coterie.engines import LocalEngine
-from coterie.errors import ConfigError, RunError
+from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
-from coterie.messages import Order
 from coterie.methods import CFL, make_method
 from coterie.methods.cfl_state import newcomer_update
 from coterie.methods.server import Server
 from coterie.randomness import derive
+from coterie.runs.loading import open_run
 from coterie.runs.loop import Run, execute
-from coterie.runs.trees import load_tree
-from coterie.schedules import make_schedule
 from coterie.tasks import Noise
-from coterie.workbench import Training
+from coterie.tasks.base import Request
+from coterie.trainers.base import Training
+from coterie.trainers.schedules import make_schedule
 
 FEATURES, CLASSES = 6, 4
 
@@ -57,7 +57,8 @@ def run_of(method: CFL, federation: Federation, rounds: int, participation: floa
     how = Training(lr=0.1, epochs=2, batch_size=20)
     made = LocalEngine(federation, net, **engine)
     server = Server(made, make_schedule("constant", how, rounds), 5, rounds, participation)
-    return Run(method, server, net, federation.groups, {"method": "cfl"}, {})
+    labels = {"method": "cfl", "scenario": "opposed", "model": "net", "seed": 5}
+    return Run(method, server, net, federation.groups, labels, {})
 
 
 def test_unequal_groups_are_found_exactly_at_three_levels_with_every_client_once_in_every_round() -> None:
@@ -84,7 +85,7 @@ def test_the_papers_rule_with_numbers_and_with_auto() -> None:
     federation = opposed((4, 4))
     for method in (CFL(eps1=0.05, eps2=0.1, gamma_max=0.3), CFL(eps1="auto")):
         result = execute(run_of(method, federation, 80))
-        assert result.summary["ari"] == 1.0
+        assert result.summary.ari == 1.0
     untouched = execute(run_of(CFL(eps1=1e-9, eps2=0.1, gamma_max=0.3), federation, 40))
     assert len(untouched.clusters) == 1
     refused = execute(run_of(CFL(eps1="auto", gamma_max=0.999), federation, 60))
@@ -112,12 +113,12 @@ def test_children_start_from_the_stationary_model_with_this_rounds_updates_avera
 
 def test_partial_participation_waits_for_every_member_and_finds_the_groups() -> None:
     result = execute(run_of(CFL(), opposed((6, 6)), 120, participation=0.5))
-    assert result.summary["ari"] == 1.0
+    assert result.summary.ari == 1.0
 
 
 @pytest.mark.parametrize("options", [{"similarity": "gradient"}, {"linkage": "complete"}, {"weighting": "uniform"}])
 def test_the_named_variants_find_the_groups_too(options: dict[str, Any]) -> None:
-    assert execute(run_of(CFL(**options), opposed((5, 4)), 60)).summary["ari"] == 1.0
+    assert execute(run_of(CFL(**options), opposed((5, 4)), 60)).summary.ari == 1.0
 
 
 @pytest.mark.parametrize("privacy", ["permutation", "signed-permutation"])
@@ -135,7 +136,7 @@ def test_a_secret_orthonormal_transform_changes_no_decision(privacy: str) -> Non
 
 def test_newcomers_go_to_their_groups_leaf() -> None:
     result = execute(run_of(CFL(), opposed((6, 5, 4)), 80))
-    assert result.summary["ari"] == 1.0
+    assert result.summary.ari == 1.0
     held_out = opposed((20, 20, 20), seed=1)
     engine = LocalEngine(held_out, net)
     server = Server(engine, make_schedule("constant", Training(lr=0.1, epochs=2, batch_size=20), 1), 0, 1)
@@ -187,46 +188,55 @@ def test_fallback_gives_a_client_the_best_model_on_its_path_by_its_validation_da
     assert set(ended.fallback) == set(leaf.members)
     assert set(ended.fallback.values()) == {0}
     given = run.method.assignment(ended, run.server)
-    assert torch.equal(given.exceptions[leaf.members[0]], state.tree.nodes[0].model)
+    served = {entry.client: entry for entry in given.served()}
+    assert set(served) == set(run.server.clients)
+    for client in leaf.members:
+        assert (served[client].cluster, served[client].model_id) == (leaf.id, 0)
+        assert torch.equal(served[client].model, state.tree.nodes[0].model)
+    others = set(served) - set(leaf.members)
+    assert others
+    assert all(served[client].model_id == served[client].cluster == state.tree.leaf_of(client).id for client in others)
     assert CFL(fallback=False).finish(state, run.server) is state
 
 
 def test_gain_splits_where_separate_models_serve_better_and_undoes_what_does_not_help() -> None:
     result = execute(run_of(CFL(when="gain"), opposed((5, 5)), 40))
-    assert result.summary["ari"] == 1.0
-    assert "trial" in {event["kind"] for record in result.history for event in record["events"]}
-    careful = execute(run_of(CFL(when="gain", assurance=1e9), opposed((5, 5)), 20))
+    assert result.summary.ari == 1.0
+    assert "trial" in {event.kind for record in result.history for event in record.events}
+    careful = execute(run_of(CFL(when="gain", min_gain_z=1e9), opposed((5, 5)), 20))
     assert len(careful.clusters) == 1
-    assert "undone" in {event["kind"] for record in careful.history for event in record["events"]}
+    assert "undone" in {event.kind for record in careful.history for event in record.events}
 
 
 def test_noise_by_hand_is_the_ratio_of_difference_to_sum_over_two_halves() -> None:
     federation = opposed((2,))
     engine = LocalEngine(federation, net, precision="float64")
     how, model = Training(lr=0.1, epochs=1, batch_size=None), engine.initial_model(3)
-    (reply,) = next(iter(engine.run([Order("g0-0", Noise(model, how, 7))])))
+    (reply,) = next(iter(engine.run([Request("g0-0", Noise(model, how, 7))]))).replies
     assert 0 < reply.values["noise"] < 2
     assert reply.vector is None
 
 
 def test_the_tree_survives_a_file_and_answers_from_the_folder(tmp_path: Path) -> None:
     result = coterie.run("cfl", scenario="digits-permuted", clients=8, groups=2, rounds=50, out=tmp_path / "run")
-    assert result.summary["ari"] == 1.0
-    loaded = load_tree(tmp_path / "run")
-    assert [n.members for n in loaded.tree.nodes] == [n.members for n in result.state.tree.nodes]
+    assert result.summary.ari == 1.0
+    loaded = open_run(tmp_path / "run")
+    tree = loaded.state.tree
+    assert [n.members for n in tree.nodes] == [n.members for n in result.state.tree.nodes]
     path = loaded.path_of("client-3")
-    assert path[0].id == 0
-    assert len(path) == 2
+    assert list(path) == [0, tree.leaf_of("client-3").id]
     newcomers = find_scenario("digits-permuted").build(clients=8, groups=2, seed=derive(0, "scenario"))
     placed = loaded.place(newcomers)
-    assert {c: leaf.id for c, leaf in placed.items()} == {c: loaded.tree.leaf_of(c).id for c in newcomers.ids}
+    assert placed == {c: tree.leaf_of(c).id for c in newcomers.ids}
     x = newcomers["client-3"].test.x
     probabilities = loaded.ensemble("client-3")(x).exp()
-    by_hand = torch.stack([torch.softmax(loaded.module(node)(x), -1) for node in path]).mean(0)
+    by_hand = torch.stack([torch.softmax(module(x), -1) for module in path.values()]).mean(0)
     assert torch.allclose(probabilities, by_hand, atol=1e-6)
     coterie.run("fedavg", scenario="digits-iid", clients=3, rounds=1, out=tmp_path / "other")
-    with pytest.raises(RunError, match="no parameter tree"):
-        load_tree(tmp_path / "other")
+    with pytest.raises(ConfigError, match="'fedavg' has one model per cluster and no path of them"):
+        open_run(tmp_path / "other").path_of("client-0")
+    with pytest.raises(ConfigError, match="'fedavg' cannot place newcomers"):
+        open_run(tmp_path / "other").place(newcomers)
 
 
 def test_bad_options_are_named() -> None:

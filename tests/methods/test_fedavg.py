@@ -10,8 +10,8 @@ from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Federation
 from coterie.methods import FedAvg, Server, make_method
-from coterie.schedules import make_schedule
-from coterie.workbench import Training
+from coterie.trainers.base import Training
+from coterie.trainers.schedules import make_schedule
 
 SIZES = (2, 6, 4)
 TRAINING = Training(lr=0.1, epochs=2, batch_size=None)
@@ -91,8 +91,8 @@ def test_the_schedule_sets_the_step_size_of_the_round():
 def test_bytes_are_the_model_down_and_the_update_and_loss_up():
     server = server_of()
     FedAvg().round(FedAvg().start(server), 1, server)
-    assert server.ledger.read() == (3 * 4 * 3, 3 * 4 * (3 + 1))  # three clients, four bytes, three parameters
-    assert server.ledger.read() == (0, 0)
+    assert server.traffic.drain() == (3 * 4 * 3, 3 * (4 * 3 + 8))  # three clients, four bytes, three parameters
+    assert server.traffic.drain() == (0, 0)
 
 
 @pytest.mark.parametrize(("fraction", "count"), [(0.1, 2), (0.5, 10), (0.01, 1), (0.99, 20), (1.0, 20), (0.62, 12)])

@@ -18,8 +18,8 @@ from coterie.models import build
 from coterie.parameters import gather
 from coterie.runs.metrics import score_clients
 from coterie.runs.personalised import global_accuracy, personalised, personalised_accuracy
-from coterie.schedules import LearningRateSchedule
-from coterie.workbench import Training
+from coterie.trainers.base import Training
+from coterie.trainers.schedules import LearningRateSchedule
 
 TRAINING = Training(lr=0.1, epochs=1, batch_size=16)
 
@@ -83,7 +83,8 @@ def test_fedper_keeps_each_head_with_its_client_and_off_the_wire(federation: Fed
     layout = server.engine.layout
     places = layout.select("head")
     body = layout.size - (16 * 10 + 10)
-    assert server.ledger.read() == (4 * 4 * body, 4 * 4 * (body + 1))
+    # Beside the body: the seed of the initial head down, the loss up.
+    assert server.traffic.drain() == (4 * (4 * body + 8), 4 * (4 * body + 8))
     assert torch.equal(gather(first.model, places), gather(second.model, places))
     states = server.engine.client_states()
     assert sorted(states) == server.participants(1)
@@ -92,9 +93,9 @@ def test_fedper_keeps_each_head_with_its_client_and_off_the_wire(federation: Fed
     # Evaluation uses each client's own head: without them the same body scores otherwise.
     given = method.assignment(second, server)
     assert given.private == ("head",)
-    with_heads = [score.loss for score in score_clients(given, server.engine)]
+    with_heads = [score.metrics["loss"] for score in score_clients(given, server.engine)]
     server.engine.restore_client_states({})
-    assert with_heads != [score.loss for score in score_clients(given, server.engine)]
+    assert with_heads != [score.metrics["loss"] for score in score_clients(given, server.engine)]
 
 
 def test_fedper_goes_on_after_its_heads_were_saved_and_restored(federation: Federation) -> None:
@@ -131,8 +132,8 @@ def test_personalisation_fine_tunes_every_client_and_leaves_no_trace(method: Fed
     scores = personalised(given, engine, TRAINING, seed=5)
     plain = score_clients(given, engine)
     assert [s.client for s in scores] == list(federation.ids)
-    assert [s.accuracy[0] for s in scores] == pytest.approx([s.accuracy for s in plain])
-    assert [s.loss[0] for s in scores] == pytest.approx([s.loss for s in plain])
+    assert [s.accuracy[0] for s in scores] == pytest.approx([s.metrics["accuracy"] for s in plain])
+    assert [s.loss[0] for s in scores] == pytest.approx([s.metrics["loss"] for s in plain])
     assert sum(s.accuracy[1] for s in scores) > sum(s.accuracy[0] for s in scores)
     assert torch.equal(before, given.models[0])
     after = engine.client_states()

@@ -19,9 +19,9 @@ from coterie.methods.fedcuau import State, divergences
 from coterie.parameters import gather, scatter, span_size
 from coterie.runs.metrics import check_partition, score_clients
 from coterie.runs.personalised import personalised
-from coterie.schedules import LearningRateSchedule
 from coterie.snapshot import load_snapshot, save_snapshot
-from coterie.workbench import Training
+from coterie.trainers.base import Training
+from coterie.trainers.schedules import LearningRateSchedule
 
 BASES = ["fedavg", "fedprox:mu=0.5", "fedbabu", "fedper"]
 TRAINING = Training(lr=0.1, epochs=1, batch_size=16)
@@ -198,19 +198,19 @@ def test_stage_one_sends_a_seed_down_and_one_layer_up(federation: Federation) ->
     server = server_of(federation)
     FedCUAU(clusters=2).start(server)
     head = 16 * 10 + 10
-    assert server.ledger.read() == (10 * 8, 10 * 4 * head)
+    assert server.traffic.drain() == (10 * 8, 10 * (4 * head + 8))
     divergences(server, ("3", "5"))
-    assert server.ledger.read() == (10 * 8, 10 * 4 * (head + 24 * 16 + 16))
+    assert server.traffic.drain() == (10 * 8, 10 * (4 * (head + 24 * 16 + 16) + 8))
 
 
 def test_stage_two_sends_a_client_only_the_layers_it_trains(federation: Federation) -> None:
     server, method = server_of(federation, participation=1.0), FedCUAU(clusters=2)
     state = method.start(server)
-    server.ledger.read()
+    server.traffic.drain()
     method.round(state, 1, server)
-    size, head = server.engine.layout.size, 170
+    size, head = server.layout.size, 170
     in_first = sum(k == 0 for k in state.cluster.values())
-    assert server.ledger.read() == (4 * (10 * size + in_first * head), 4 * (10 * (size + 1) + in_first * head))
+    assert server.traffic.drain() == (4 * (10 * size + in_first * head), 4 * (10 * size + in_first * head) + 10 * 8)
 
 
 def test_heterogeneous_clients_have_a_larger_cuau() -> None:

@@ -17,14 +17,14 @@ from coterie.data.scenarios import find_scenario
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
-from coterie.messages import NUMBER, Order, Reply
 from coterie.methods import FLT, FedSEM, PcaKMeansHC, Server, make_method
 from coterie.methods.fedsem import Point
 from coterie.methods.graph_averaging import Relatives, State, averaging_round, graph_assignment
 from coterie.models import build
-from coterie.schedules import make_schedule
 from coterie.snapshot import load_snapshot, save_snapshot
-from coterie.workbench import Training
+from coterie.tasks.base import Reduction, ReplyBlock, Request
+from coterie.trainers.base import Training
+from coterie.trainers.schedules import make_schedule
 
 
 def desk(federation: Federation, participation: float = 1.0, seed: int = 0) -> Server:
@@ -78,9 +78,9 @@ def test_case_one_equals_the_mixing_matrix_times_the_clients_models(participatio
 class Unreliable(LocalEngine):
     """An engine whose first client never answers."""
 
-    def run(self, orders: Sequence[Order]) -> Iterator[list[Reply]]:
-        for block in super().run(orders):
-            yield [reply for reply in block if reply.client != self.clients[0]]
+    def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
+        kept = [i for i, request in enumerate(requests) if request.client != self.clients[0]]
+        return super().run([requests[i] for i in kept], None if reduce is None else reduce.at(kept))
 
 
 def test_a_client_that_fails_leaves_weights_that_still_sum_to_one(digits: Federation) -> None:
@@ -170,8 +170,7 @@ def test_the_stage_counts_the_encoder_down_and_the_centroids_up(digits: Federati
     server = desk(digits)
     encoder = coterie.encoders.load_encoder("pca")
     PcaKMeansHC(basis="public", k=5).start(server)
-    assert server.ledger.down == NUMBER * 20 * encoder.weights.numel()
-    assert server.ledger.up == NUMBER * 20 * 5 * encoder.code
+    assert server.traffic.drain() == (4 * 20 * encoder.weights.numel(), 4 * 20 * 5 * encoder.code)
 
 
 def test_newcomers_join_their_group_and_move_nobody(digits: Federation) -> None:
@@ -319,7 +318,7 @@ def test_a_run_of_flt_beats_fedavg_on_digits() -> None:
     ours, theirs = (
         coterie.run(name, scenario="flt-s1-digits", rounds=6, seed=0, evaluate_every=6) for name in ("flt", "fedavg")
     )
-    assert ours.summary["ari"] == 1.0
-    assert ours.summary["accuracy"]["mean"] > theirs.summary["accuracy"]["mean"] + 0.1
-    assert ours.summary["accuracy"]["variance"] < theirs.summary["accuracy"]["variance"]
-    assert ours.history[0]["events"][0]["kind"] == "relatedness"
+    assert ours.summary.ari == 1.0
+    assert ours.summary.accuracy.mean > theirs.summary.accuracy.mean + 0.1
+    assert ours.summary.accuracy.variance < theirs.summary.accuracy.variance
+    assert ours.history[0].events[0].kind == "relatedness"

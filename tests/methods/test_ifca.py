@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import coterie
+from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Federation
 from coterie.methods import IFCA, FedAvg, Server, make_method
-from coterie.methods.ifca import Attempt, State
+from coterie.methods.ifca import Restart, State
 from coterie.methods.ifca_pruning import cheapest_merge
 from coterie.runs.assemble import assemble
 from coterie.runs.config import make_config
@@ -46,7 +48,7 @@ def test_gradient_averaging_is_the_closed_form(participation: float) -> None:
     server = linear_server(participation)
     method = IFCA(k=2, averaging="gradient")
     state = method.start(server)
-    before = state.attempts[0].models
+    before = state.runs[0].models
     after, _ = method.round(state, 1, server)
     took_part = server.participants(1)
     assert len(took_part) == round(10 * participation)
@@ -58,7 +60,7 @@ def test_gradient_averaging_is_the_closed_form(participation: float) -> None:
         j = int(np.argmin(losses))
         gradient = 2 / len(x) * x.T @ ((x @ before[j].double()) - y[:, 0])
         expected[j] -= 0.1 / len(took_part) * gradient
-    torch.testing.assert_close(after.attempts[0].models.double(), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(after.runs[0].models.double(), expected, rtol=0, atol=1e-6)
 
 
 def test_linear_mixture_is_recovered_by_the_ordinary_method() -> None:
@@ -66,7 +68,7 @@ def test_linear_mixture_is_recovered_by_the_ordinary_method() -> None:
         "ifca:k=2,averaging=gradient,init=k-means++", scenario="linear-mixture", clients=12, samples=200, groups=2,
         lr=0.2, rounds=40, evaluate_every=40, workers=1,
     )  # fmt: skip
-    assert result.summary["ari"] == 1.0
+    assert result.summary.ari == 1.0
 
 
 def test_one_cluster_is_fedavg() -> None:
@@ -75,13 +77,13 @@ def test_one_cluster_is_fedavg() -> None:
     a, b = ours.start(server), theirs.start(server)
     for t in (1, 2, 3):
         (a, _), (b, _) = ours.round(a, t, server), theirs.round(b, t, server)
-    torch.testing.assert_close(a.attempts[0].models[0], b.model, rtol=0, atol=1e-6)
+    torch.testing.assert_close(a.runs[0].models[0], b.model, rtol=0, atol=1e-6)
 
 
 def replies_by_client(server: Server, state: State, t: int) -> dict[str, tuple[int, torch.Tensor]]:
     """What each participant chose and its update, asked once more."""
-    orders = list(IFCA(k=2)._orders(state.attempts[0], t, server, steady=False))
-    return {reply.client: (reply.group, reply.vector.double()) for reply in server.ask(orders)}  # type: ignore[union-attr]
+    requests = list(IFCA(k=2)._requests(state.runs[0], t, server, steady=False))
+    return {reply.client: (reply.group, reply.vector.double()) for reply in server.ask(requests)}  # type: ignore[union-attr]
 
 
 def test_model_averaging_is_the_mean_of_those_who_chose() -> None:
@@ -90,7 +92,7 @@ def test_model_averaging_is_the_mean_of_those_who_chose() -> None:
     state = method.start(server)
     told = replies_by_client(server, state, 1)
     after, _ = method.round(state, 1, server)
-    before, now = state.attempts[0].models.double(), after.attempts[0].models.double()
+    before, now = state.runs[0].models.double(), after.runs[0].models.double()
     for j in range(2):
         own = [vector for choice, vector in told.values() if choice == j]
         expected = before[j] + (torch.stack(own).mean(dim=0) if own else 0)
@@ -101,10 +103,10 @@ def test_a_cluster_that_nobody_chose_keeps_its_model() -> None:
     server = server_for()
     method = IFCA(k=2)
     state = method.start(server)
-    models = state.attempts[0].models
+    models = state.runs[0].models
     models[1] = 100 * torch.randn(models.shape[1], generator=torch.Generator().manual_seed(0))  # nobody wants this
     after, info = method.round(state, 1, server)
-    assert torch.equal(after.attempts[0].models[1], models[1])
+    assert torch.equal(after.runs[0].models[1], models[1])
     assert [cluster.members for cluster in info.clusters] == [8]
     assert [list(members) for members in method.assignment(after, server).members] == [list(server.clients)]
 
@@ -113,9 +115,9 @@ def test_ties_go_to_the_lowest_index() -> None:
     server = server_for()
     method = IFCA(k=3)
     state = method.start(server)
-    state.attempts[0].models[:] = state.attempts[0].models[0].clone()
+    state.runs[0].models[:] = state.runs[0].models[0].clone()
     after, _ = method.round(state, 1, server)
-    assert set(after.attempts[0].choices.values()) == {0}
+    assert set(after.runs[0].choices.values()) == {0}
 
 
 @pytest.mark.parametrize("averaging", ["model", "gradient"])
@@ -124,16 +126,16 @@ def test_shared_layers_follow_everybody(averaging: Any) -> None:
     method = IFCA(k=2, clustered="last", averaging=averaging)
     state = method.start(server)
     shared = method.shared(server)
-    head = server.engine.layout.select("last")[0]
-    heads = state.attempts[0].models[:, head]
+    head = server.layout.select("last")[0]
+    heads = state.runs[0].models[:, head]
     heads[1] = heads[0] + 0.02 * torch.randn(heads.shape[1], generator=torch.Generator().manual_seed(1))
-    before = state.attempts[0].models.double()
+    before = state.runs[0].models.double()
     how = server.schedule.at(1) if averaging == "model" else None
-    orders = list(method._orders(state.attempts[0], 1, server, steady=False))
-    assert all(order.task.training == how for order in orders)  # type: ignore[attr-defined]
-    told = [(reply.group, reply.vector.double()) for reply in server.ask(orders)]  # type: ignore[union-attr]
+    requests = list(method._requests(state.runs[0], 1, server, steady=False))
+    assert all(request.task.training == how for request in requests)  # type: ignore[attr-defined]
+    told = [(reply.group, reply.vector.double()) for reply in server.ask(requests)]  # type: ignore[union-attr]
     assert {choice for choice, _ in told} == {0, 1}
-    after = method.round(state, 1, server)[0].attempts[0].models.double()
+    after = method.round(state, 1, server)[0].runs[0].models.double()
     everybody = torch.stack([vector for _, vector in told]).mean(dim=0) * (1 if how else -0.5)
     for place in shared:
         assert torch.equal(after[0, place], after[1, place])
@@ -142,42 +144,60 @@ def test_shared_layers_follow_everybody(averaging: Any) -> None:
 
 
 def bytes_of_round(method: IFCA, server: Server, state: State, t: int) -> tuple[State, int, int]:
-    server.ledger.read()
+    server.traffic.drain()
     state, _ = method.round(state, t, server)
-    return state, *server.ledger.read()
+    return state, *server.traffic.drain()
 
 
 def test_bytes_of_plain_ifca() -> None:
     server = server_for(participation=0.5)
-    method, d, k = IFCA(k=3), server.engine.layout.size, 3
+    method, d, k = IFCA(k=3), server.layout.size, 3
     _, down, up = bytes_of_round(method, server, method.start(server), 1)
     assert down == 4 * 4 * k * d
-    assert up == 4 * 4 * (d + k + 2)  # the update, k losses, the choice and the loss while training
+    assert up == 4 * (4 * (d + k) + 8 * 2)  # the update, k losses, the choice and the loss while training
 
 
 def test_bytes_of_gradient_averaging_count_trainable_numbers() -> None:
     server = server_for()
     method, k = IFCA(k=2, averaging="gradient"), 2
     _, down, up = bytes_of_round(method, server, method.start(server), 1)
-    assert down == 4 * 8 * k * server.engine.layout.size
-    assert up == 4 * 8 * (server.engine.layout.trainable + k + 2)
+    assert down == 4 * 8 * k * server.layout.size
+    assert up == 8 * (4 * (server.layout.trainable + k) + 8 * 2)
+
+
+def test_buffers_which_have_no_gradient_are_not_sent() -> None:
+    def normalised(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 10))
+
+    plain = server_for()
+    federation: Federation = plain.engine.federation  # type: ignore[attr-defined]
+    server = dataclasses.replace(plain, engine=LocalEngine(federation, normalised))
+    layout = server.layout
+    assert layout.size == layout.trainable + 13
+    method = IFCA(k=2, averaging="gradient", stable_after=1)
+    state, _, up = bytes_of_round(method, server, method.start(server), 1)
+    assert up == 8 * (4 * (layout.trainable + 2) + 8 * 2)
+    steady = State([dataclasses.replace(state.runs[0], steady=5, unchecked=0)])
+    _, _, up = bytes_of_round(method, server, steady, 2)
+    assert up == 8 * (4 * layout.trainable + 8)
 
 
 def test_weight_sharing_sends_shared_layers_once() -> None:
     server = server_for()
-    method, d, k = IFCA(k=3, clustered="last"), server.engine.layout.size, 3
+    method, d, k = IFCA(k=3, clustered="last"), server.layout.size, 3
     own = 16 * 10 + 10
     _, down, up = bytes_of_round(method, server, method.start(server), 1)
     assert down == 4 * 8 * ((d - own) + k * own)
-    assert up == 4 * 8 * (d + k + 2)
+    assert up == 8 * (4 * (d + k) + 8 * 2)
 
 
 def test_stable_ids_send_one_model_and_check_again() -> None:
     server = server_for(rounds=20)
     saving, plain = IFCA(k=2, init="k-means++", stable_after=2, recheck_every=3), IFCA(k=2, init="k-means++")
     state, other = saving.start(server), plain.start(server)
-    d, k = server.engine.layout.size, 2
-    whole, single = (4 * 8 * k * d, 4 * 8 * (d + k + 2)), (4 * 8 * d, 4 * 8 * (d + 1))
+    d, k = server.layout.size, 2
+    whole, single = (4 * 8 * k * d, 8 * (4 * (d + k) + 8 * 2)), (4 * 8 * d, 8 * (4 * d + 8))
     seen = []
     for t in range(1, 11):
         state, down, up = bytes_of_round(saving, server, state, t)
@@ -185,7 +205,7 @@ def test_stable_ids_send_one_model_and_check_again() -> None:
         assert (down, up) in (whole, single)
         seen.append((down, up) == single)
         # Nobody moves in this federation, so the saving changes no number.
-        assert torch.equal(state.attempts[0].models, other.attempts[0].models)
+        assert torch.equal(state.runs[0].models, other.runs[0].models)
     # Round 1 is everybody's first choice, 2 and 3 show that nobody moves; then two single rounds to each whole one.
     assert seen == [False, False, False, True, True, False, True, True, False, True]
 
@@ -196,14 +216,14 @@ def test_a_client_that_moves_ends_the_saving() -> None:
     state = method.start(server)
     for t in range(1, 4):
         state, _ = method.round(state, t, server)
-    attempt = state.attempts[0]
-    assert attempt.unchecked == 1
-    turned = dataclasses.replace(attempt, models=attempt.models.flip(0))  # now everybody is better off elsewhere
+    restart = state.runs[0]
+    assert restart.unchecked == 1
+    turned = dataclasses.replace(restart, models=restart.models.flip(0))  # now everybody is better off elsewhere
     after, info = method.round(State([turned]), 4, server)
     assert [event.kind for event in info.events] == ["moved"]
     assert info.events[0].details["clients"] == 8
-    assert after.attempts[0].steady == 0
-    assert not method._is_steady(after.attempts[0])
+    assert after.runs[0].steady == 0
+    assert not method._is_steady(after.runs[0])
 
 
 def test_newcomers_choose_even_while_ids_are_stable() -> None:
@@ -212,12 +232,12 @@ def test_newcomers_choose_even_while_ids_are_stable() -> None:
     state = method.start(server)
     for t in range(1, 4):
         state, _ = method.round(state, t, server)
-    attempt = state.attempts[0]
-    known = {client: j for client, j in attempt.choices.items() if client != server.clients[0]}
-    state = State([dataclasses.replace(attempt, choices=known, steady=5, unchecked=0)])
+    restart = state.runs[0]
+    known = {client: j for client, j in restart.choices.items() if client != server.clients[0]}
+    state = State([dataclasses.replace(restart, choices=known, steady=5, unchecked=0)])
     state, down, _ = bytes_of_round(method, server, state, 4)
-    assert down == 4 * server.engine.layout.size * (7 + 2)
-    assert server.clients[0] in state.attempts[0].choices
+    assert down == 4 * server.layout.size * (7 + 2)
+    assert server.clients[0] in state.runs[0].choices
 
 
 def test_everybody_gets_a_model_also_who_never_took_part() -> None:
@@ -235,19 +255,19 @@ def test_restarts_keep_the_lowest_training_loss() -> None:
     server = server_for()
     method = IFCA(k=2, restarts=3)
     state = method.start(server)
-    firsts = [attempt.models for attempt in state.attempts]
+    firsts = [restart.models for restart in state.runs]
     assert not torch.equal(firsts[0], firsts[1])
     for t in range(1, 4):
         state, _ = method.round(state, t, server)
-    losses = [attempt.loss for attempt in state.attempts]
+    losses = [restart.loss for restart in state.runs]
     assert state.best == int(np.argmin(losses))
-    best = state.attempts[state.best].models
+    best = state.runs[state.best].models
     assert any(torch.equal(method.assignment(state, server).models[0], model) for model in best)
 
 
 def test_perturbed_models_are_close_and_different() -> None:
     server = server_for()
-    models = IFCA(k=3, init="perturbed", perturbation=0.01).start(server).attempts[0].models
+    models = IFCA(k=3, init="perturbed", perturbation=0.01).start(server).runs[0].models
     base = server.initial_model(0)
     apart = (models - base).norm(dim=1) / base.norm()
     assert apart.min() > 0.005
@@ -259,33 +279,33 @@ def test_worst_fitted_seeds_find_the_groups_at_once() -> None:
     method = IFCA(k=4, init="k-means++")
     state, _ = method.round(method.start(server), 1, server)
     federation: Federation = server.engine.federation  # type: ignore[attr-defined]
-    pairs = {(federation[c].group, j) for c, j in state.attempts[0].choices.items()}
+    pairs = {(federation[c].group, j) for c, j in state.runs[0].choices.items()}
     assert len(pairs) == 4
 
 
 def test_auto_ends_with_the_number_of_groups() -> None:
     options = SCENARIO | {"clients": 24, "groups": 4, "rounds": 14, "samples": 100, "lr": 0.3}
     result = coterie.run("ifca:k=auto,init=k-means++", evaluate_every=14, **options)
-    events = [event for record in result.history for event in record["events"]]
+    events = [event for record in result.history for event in record.events]
     assert len(result.clusters) == 4
-    assert result.summary["ari"] == 1.0
-    assert events[-1]["kind"] == "clusters"
-    assert events[-1]["details"]["clusters"] == 4
-    assert {"merged"} <= {event["kind"] for event in events}
-    assert len(result.state.attempts[0].models) == 4
+    assert result.summary.ari == 1.0
+    assert events[-1].kind == "clusters"
+    assert events[-1].details["clusters"] == 4
+    assert {"merged"} <= {event.kind for event in events}
+    assert len(result.state.runs[0].models) == 4
 
 
 def test_auto_drops_what_nobody_chooses() -> None:
     server = server_for(rounds=20)
     method = IFCA(k="auto", k_max=3, patience=2, merge_below=0)
     state = method.start(server)
-    bad = 100 * torch.randn(server.engine.layout.size, generator=torch.Generator().manual_seed(0))
-    state.attempts[0].models[1] = bad
+    bad = 100 * torch.randn(server.layout.size, generator=torch.Generator().manual_seed(0))
+    state.runs[0].models[1] = bad
     state, info = method.round(state, 1, server)
-    assert len(state.attempts[0].models) == 3
+    assert len(state.runs[0].models) == 3
     state, info = method.round(state, 2, server)
     assert "dropped" in {event.kind for event in info.events}
-    assert not (state.attempts[0].models == bad).all(dim=1).any()
+    assert not (state.runs[0].models == bad).all(dim=1).any()
     method.round(state, 3, server)
 
 
@@ -311,9 +331,9 @@ def test_state_survives_a_snapshot(tmp_path: Any) -> None:
     back = load_snapshot(tmp_path / "state")
     a, _ = method.round(state, 2, server)
     b, _ = method.round(back, 2, server)
-    assert torch.equal(a.attempts[0].models, b.attempts[0].models)
-    assert a.attempts[0].choices == b.attempts[0].choices
-    assert isinstance(b.attempts[0], Attempt)
+    assert torch.equal(a.runs[0].models, b.runs[0].models)
+    assert a.runs[0].choices == b.runs[0].choices
+    assert isinstance(b.runs[0], Restart)
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 import coterie
 from coterie.errors import ConfigError
-from coterie.methods import Local, OneShot, make_method
+from coterie.methods import Local, OneShot, Server, make_method
 from coterie.runs.assemble import assemble
 from coterie.runs.config import make_config
 
@@ -21,9 +22,15 @@ SCENARIO: dict[str, Any] = {
 
 def test_finds_the_groups() -> None:
     result = coterie.run("oneshot:k=2,warmup_rounds=3", evaluate_every=8, **SCENARIO)
-    assert result.summary["ari"] == 1.0
-    events = [(record["round"], event["kind"]) for record in result.history for event in record["events"]]
+    assert result.summary.ari == 1.0
+    events = [(record.round, event.kind) for record in result.history for event in record.events]
     assert events == [(3, "clustered")]
+
+
+def own_models(server: Server) -> Tensor:
+    """The models `(clients, d)` that the clients keep."""
+    kept = server.engine.client_states()
+    return torch.stack([kept[client]["private"] for client in server.clients])
 
 
 def test_warms_up_like_local_training_then_averages_inside_clusters() -> None:
@@ -33,11 +40,12 @@ def test_warms_up_like_local_training_then_averages_inside_clusters() -> None:
     state, alone = method.start(server), Local().start(everybody)
     state, _ = method.round(state, 1, server)
     alone, _ = Local().round(alone, 1, everybody)
-    assert torch.equal(state.models, alone.models)  # all clients, whatever the participation
+    assert torch.equal(own_models(server), own_models(everybody))  # all clients, whatever the participation
+    assert not state.labels
     state, _ = method.round(state, 2, server)
     alone, _ = Local().round(alone, 2, everybody)
     for j, centre in enumerate(state.models):
-        own = alone.models[[i for i, label in enumerate(state.labels) if label == j]]
+        own = own_models(everybody)[[i for i, label in enumerate(state.labels) if label == j]]
         torch.testing.assert_close(centre, own.mean(dim=0), rtol=0, atol=1e-6)
     before = state.models
     state, _ = method.round(state, 3, server)
@@ -46,16 +54,18 @@ def test_warms_up_like_local_training_then_averages_inside_clusters() -> None:
         assert torch.equal(state.models[j], before[j]) == (j not in sampled)
 
 
-def test_bytes_down_once_up_once_then_both_each_round() -> None:
+def test_models_are_sent_up_once_after_the_warm_up_then_both_ways_each_round() -> None:
     server = assemble(make_config(SCENARIO))[0].server
     method = OneShot(k=2, warmup_rounds=3)
-    state, d = method.start(server), server.engine.layout.size
+    state, d = method.start(server), server.layout.size
     seen = []
     for t in range(1, 5):
         state, _ = method.round(state, t, server)
-        seen.append(server.ledger.read())
-    whole = 4 * 8 * d
-    assert seen == [(whole, 0), (0, 0), (0, whole), (whole, whole + 4 * 8)]
+        seen.append(server.traffic.drain())
+    # Clients draw the initial model from its seed; while they train alone they send their loss only.
+    alone, collected, whole = (8 * 8, 8 * 8), (8 * 8, 8 * 4 * d), (8 * 4 * d, 8 * (4 * d + 8))
+    both = (alone[0] + collected[0], alone[1] + collected[1])
+    assert seen == [alone, alone, both, whole]
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
+
 import pytest
+
+from printed import blocks, entry_points_in, install
 
 pytest.importorskip("flwr", reason="needs coterie[flower]")
 
@@ -15,6 +20,11 @@ from coterie.flower.local import Network
 def trial(tmp_path_factory):
     """A SuperLink with four SuperNodes, each with the data of one client of the scenario."""
     root = tmp_path_factory.mktemp("trial")
+    # The package that docs/methods.md prints, installed for this process and for all that it starts.
+    (toml,) = blocks("methods.md", "toml")
+    site = str(install(root / "site", "pacfl", blocks("methods.md")[0], entry_points_in(toml)))
+    sys.path.insert(0, site)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [site, os.environ.get("PYTHONPATH")]))
     with Network(root / "flower") as network:
         made = Trial(network, root)
         made.add_nodes()

@@ -34,9 +34,9 @@ def assert_as_if_nothing_had_happened(trial, deployment, summary, before, folder
     assert 1 <= len(before) < 3
     assert history(deployment)[: max(1, len(before) - 1)] == before[: max(1, len(before) - 1)]
     local = trial.local(CFL, 3, folder)
-    assert summary["clusters"] == local.clusters
+    assert summary.clusters == local.clusters
     assert len(local.clusters) == 2
-    assert [record["round"] for record in history(deployment)] == [1, 2, 3]
+    assert [record.round for record in history(deployment)] == [1, 2, 3]
     assert_same_models(deployment.run, folder)
 
 
@@ -49,11 +49,11 @@ def test_a_killed_node_is_left_out_and_comes_back(trial):
     assert trial.network.tend() == ["node-3"]
     summary = trial.finish(run, deployment, "node")
     records = history(deployment)
-    assert [record["round"] for record in records] == [1, 2, 3, 4, 5]
-    assert [fault["client"] for fault in records[1]["faults"]] == ["client-3"]
-    assert "answer" in records[1]["faults"][0]["reason"] or "gone" in records[1]["faults"][0]["reason"]
-    assert not any(fault["client"] == "client-3" for fault in records[-1]["faults"])
-    assert sorted(summary["clusters"]) == TRUTH
+    assert [record.round for record in records] == [1, 2, 3, 4, 5]
+    assert [fault.client for fault in records[1].faults] == ["client-3"]
+    assert "answer" in records[1].faults[0].reason or "gone" in records[1].faults[0].reason
+    assert not any(fault.client == "client-3" for fault in records[-1].faults)
+    assert sorted(summary.clusters) == TRUTH
 
 
 def test_a_killed_server_app_goes_on_in_a_new_run(trial, tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from dataclasses import dataclass
@@ -17,6 +16,8 @@ from coterie.flower.deploy import Deployment, write_deployment
 from coterie.flower.local import Network
 from coterie.runs import Result
 from coterie.runs.config import make_config
+from coterie.runs.folder import RunFolder
+from coterie.runs.records import RoundRecord, Summary
 
 WAIT = float(os.environ.get("COTERIE_TEST_WAIT", "240"))
 """The longest that anything may take, in seconds; a quiet machine needs a tenth of it."""
@@ -52,12 +53,12 @@ class Trial:
         """The same run on the local engine."""
         return coterie.run(method, **COMMON, clients=self.nodes, rounds=rounds, workers=1, out=out)
 
-    def finish(self, run: Popen[bytes], deployment: Deployment, name: str = "run") -> dict:
+    def finish(self, run: Popen[bytes], deployment: Deployment, name: str = "run") -> Summary:
         """Wait for the end of a run; its summary."""
         self.wait_end(run, name)
-        summary = deployment.run / "summary.json"
-        assert summary.exists(), self.network.log(name).read_text()[-3000:]
-        return json.loads(summary.read_text())
+        summary = RunFolder(deployment.run).summary()
+        assert summary is not None, self.network.log(name).read_text()[-3000:]
+        return summary
 
     def wait_end(self, run: Popen[bytes], name: str) -> None:
         try:
@@ -73,10 +74,8 @@ class Trial:
             time.sleep(0.02)
 
 
-def history(deployment: Deployment) -> list[dict]:
-    path = deployment.run / "history.jsonl"
-    lines = path.read_text().split("\n")[:-1] if path.exists() else []
-    return [json.loads(line) for line in lines]
+def history(deployment: Deployment) -> list[RoundRecord]:
+    return RunFolder(deployment.run).history()
 
 
 def models(folder: Path) -> list[dict]:

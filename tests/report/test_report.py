@@ -12,20 +12,30 @@ import pytest
 import torch
 
 from coterie.cli import main
-from coterie.clustering.sketch import sketch
+from coterie.clustering import cosine_matrix
 from coterie.errors import ConfigError, RunError
-from coterie.methods.cfl_state import State, Track
-from coterie.methods.tree import Branch, Tree
+from coterie.methods import Matrix
 from coterie.report import write_plots, write_report
 from coterie.report.comparing import gain_rows
+from coterie.report.figures import thresholds
 from coterie.report.markup import VOID
 from coterie.report.matrix import arranged, reduced
 from coterie.report.page import make_report
-from coterie.report.reading import Gains, course_of_clusters, find_baselines, gains_over, read_run
+from coterie.report.reading import Gains, cluster_series, find_baselines, gains_over, read_run
 from coterie.report.words import gain_words, size, verdict
 from coterie.runs.comparison import read_comparison
-from coterie.runs.folder import Checkpoint, RunFolder
-from coterie.runs.metrics import spread
+from coterie.runs.folder import RunFolder
+from coterie.runs.records import (
+    Bytes,
+    ClientRecord,
+    ClusterRecord,
+    EventRecord,
+    RoundRecord,
+    SplitRecord,
+    Spread,
+    Summary,
+    to_json,
+)
 
 NASTY = "<script>alert('&\"$x^2$')</script>"
 
@@ -33,53 +43,64 @@ NASTY = "<script>alert('&\"$x^2$')</script>"
 def write_run(path, *, method="cfl", clients=8, rounds=6, split=3, accuracy=0.9, finished=True, data="print-1"):
     """A run folder as a run of CFL with one split leaves it, with numbers from formulas; client 0 has a nasty id."""
     ids = [NASTY, *(f"c{i:04}" for i in range(1, clients))]
-    sides = [ids[: clients // 2], ids[clients // 2 :]]
+    sides = {1: ids[: clients // 2], 2: ids[clients // 2 :]} if method == "cfl" else {0: ids}
     config = {"method": method, "scenario": "toy", "data": None, "model": "mlp", "rounds": rounds, "seed": 0}
     with RunFolder.create(path, config | {"federation": data}) as folder:
         for t in range(1, rounds + 1):
-            apart = method == "cfl" and t >= split
-            event = {"kind": "split", "text": f"cluster 0 splits; {NASTY} is there", "details": {"cluster": 0}}
-            level = accuracy * t / rounds
+            now = sides if t >= split else {0: ids}
+            splits = method == "cfl" and t == split
             folder.append_history(
-                {
-                    "round": t,
-                    "bytes": {"up": 1000 * clients, "down": 1000 * clients},
-                    "clusters": [
-                        {"members": len(side), "mean_norm": 1 / t, "max_norm": 2 / t, "accuracy": level, "loss": 1.0}
-                        for side in (sides if apart else [ids])
-                    ],
-                    "accuracy": {"mean": level, "worst10": level / 2, "best10": min(1.0, 1.1 * level)},
-                    "loss": {"mean": 1.0},
-                    "events": [event] if method == "cfl" and t == split else [],
-                    "faults": [],
-                    "seconds": 0.1,
-                }
+                a_round(
+                    t,
+                    {number: len(members) for number, members in now.items()},
+                    accuracy * t / rounds,
+                    sent=1000 * clients,
+                    assignment={c: i for i, own in now.items() for c in own} if t == 1 or splits else {},
+                    splits=[SplitRecord(0, [*sides], [*sides.values()], {"separation": 0.8, "noise": 0.25})]
+                    if splits
+                    else [],
+                    events=[EventRecord("split", f"cluster 0 splits; {NASTY} is there")] * splits,
+                )
             )
         if method == "cfl":
-            generator = torch.Generator().manual_seed(1)
-            updates = torch.randn(clients, 12, generator=generator)
+            updates = torch.randn(clients, 12, generator=torch.Generator().manual_seed(1))
             updates[: clients // 2, 0] += 9
-            halves = (slice(clients // 2), slice(clients // 2, None))
-            branches = [
-                Branch(tuple(side), torch.zeros(12), sketch(updates[half]))
-                for side, half in zip(sides, halves, strict=True)
-            ]
-            tree = Tree.single(ids, torch.zeros(12)).split(0, branches, split, {"separation": 0.8, "noise": 0.25})
-            state = State(tree, {1: Track(), 2: Track()}, {}, {}, {NASTY: 0})
-            folder.save_checkpoint(Checkpoint(rounds, state, {}, 0, 0, 1.0))
+            values = cosine_matrix(updates).astype(np.float32)
+            folder.write_matrix(Matrix("similarity-0", tuple(ids), values, "cosine similarity", similar=True), split)
         if finished:
             scores = [accuracy * (0.5 + 0.5 * i / clients) for i in range(clients)]
-            members = sides if method == "cfl" else [ids]
+            own = {c: number for number, members in sides.items() for c in members}
             rows = [
-                {"client": c, "cluster": 0 if c in members[0] else 1, "test_samples": 9, "loss": 0.1, "accuracy": a}
+                ClientRecord(c, own[c], f"cluster-{0 if c == NASTY else own[c]}", 9, {"loss": 0.1, "accuracy": a})
                 for c, a in zip(ids, scores, strict=True)
             ]
-            folder.write_json("clients.json", rows)
-            sent = 1000 * clients * rounds
-            summary = {"method": method, "scenario": "toy", "clusters": members, "clients": clients, "rounds": rounds}
-            rest = {"accuracy": spread(scores), "loss": {"mean": 0.1}, "ari": 1.0, "bytes": {"up": sent, "down": sent}}
-            folder.write_json("summary.json", summary | rest | {"seconds": 1.5, "seed": 0, "model": "mlp"})
+            folder.write_json("clients.json", to_json(rows))
+            summary = Summary(
+                method=method,
+                scenario="toy",
+                model="mlp",
+                seed=0,
+                rounds=rounds,
+                clients=clients,
+                clusters=[*sides.values()],
+                cluster_ids=[*sides],
+                metrics={"accuracy": Spread.of(scores), "loss": Spread(mean=0.1)},
+                ari=1.0,
+                bytes=Bytes(1000 * clients * rounds, 1000 * clients * rounds),
+                seconds=1.5,
+            )
+            folder.write_json("summary.json", to_json(summary))
     return path
+
+
+def a_round(t, sizes, level, *, sent=0, **more):
+    """A round with clusters of these sizes by id, all at one accuracy."""
+    clusters = [
+        ClusterRecord(number, size, None, 1 / t, 2 / t, {"accuracy": level, "loss": 1.0})
+        for number, size in sizes.items()
+    ]
+    spread = Spread(mean=level, worst10=level / 2, best10=min(1.0, 1.1 * level))
+    return RoundRecord(t, clusters, Bytes(sent, sent), 0.1, {"accuracy": spread, "loss": Spread(mean=1.0)}, **more)
 
 
 class Reader(HTMLParser):
@@ -157,7 +178,7 @@ def test_the_page_says_what_the_run_found(page):
     assert "exactly the groups that were hidden" in text
     assert "Against fedavg, 8 of 8 clients gained and 0 lost" in text
     assert "Was it worth it? Yes" in text
-    assert "96 kB were sent in all, 12 kB a client. That is as much as fedavg sent." in text
+    assert "96 kB were sent in all, 12 kB per client. That is as much as fedavg sent." in text
     assert "split in round 3: separation 0.8, noise 0.25" in text
     assert "1 client is served by a model further up" in text
 
@@ -172,9 +193,7 @@ def test_the_same_folder_gives_the_same_bytes(page, folder):
 
 
 def test_an_unfinished_run_has_a_report(tmp_path):
-    path = write_run(tmp_path / "run", finished=False)
-    (path / "checkpoint.safetensors").unlink()
-    text = make_report(path)
+    text = make_report(write_run(tmp_path / "run", finished=False))
     Reader(text)
     assert "The run is not finished: 6 of 6 rounds are done." in text
     empty = tmp_path / "empty"
@@ -192,27 +211,26 @@ def test_many_clients_and_rounds_stay_small(tmp_path):
     assert "The worst 50 and the best 10 of 2400 clients." in text
 
 
-def test_clusters_keep_their_number_through_splits():
-    def record(t, sizes, *retired):
-        events = [{"kind": "split", "details": {"cluster": c}} for c in retired]
-        return {"round": t, "clusters": [{"members": size} for size in sizes], "events": events}
-
-    course = course_of_clusters([record(1, [9]), record(2, [5, 4], 0), record(3, [4, 3, 2], 1), record(4, [4, 3, 2])])
+def test_clusters_keep_their_id_through_splits():
+    course = cluster_series(
+        [a_round(t, sizes, 0.5) for t, sizes in enumerate([{0: 9}, {1: 5, 2: 4}, {2: 4, 3: 3, 4: 2}, {4: 2, 2: 4}], 1)]
+    )
     assert {series.cluster: (series.rounds, series.members) for series in course} == {
         0: ([1], [9]),
         1: ([2], [5]),
         2: ([2, 3, 4], [4, 4, 4]),
-        3: ([3, 4], [3, 3]),
+        3: ([3], [3]),
         4: ([3, 4], [2, 2]),
     }
-    assert [s.cluster for s in course_of_clusters([record(1, [5, 4]), record(2, [6, 3])])] == [0, 1]
 
 
 def test_the_matrix_is_in_the_order_of_the_clusters():
-    values = np.arange(16.0).reshape(4, 4)
-    found = arranged(values, [1, 0, 1, 0], "so")
-    assert found.values.tolist() == values[np.ix_([1, 3, 0, 2], [1, 3, 0, 2])].tolist()
-    assert (found.clusters, found.sizes) == ([0, 1], [2, 2])
+    values = np.arange(25.0, dtype=np.float32).reshape(5, 5)
+    matrix = Matrix("so", ("a", "b", "gone", "c", "d"), values, "so", similar=False)
+    found = arranged(matrix, {"a": 7, "b": 3, "c": 7, "d": 3})
+    order = [2, 1, 4, 0, 3]
+    assert found.values.tolist() == values[np.ix_(order, order)].tolist()
+    assert (found.clusters, found.sizes) == ([-1, 3, 7], [1, 2, 2])
 
 
 def test_the_matrix_of_a_run_shows_the_two_sides(folder):
@@ -291,10 +309,35 @@ def test_a_comparison_has_its_table_and_its_best_method_in_detail(folder, compar
     text = "".join(Reader(comparison_page).text)
     assert "2 methods compared" in text
     summary = json.loads((folder / "cfl" / "summary.json").read_text())
-    assert f"{100 * summary['accuracy']['mean']:.2f}" in text
+    assert f"{100 * summary['metrics']['accuracy']['mean']:.2f}" in text
     assert "The best of the others in detail: cfl, seed 0" in text
     rows = gain_rows(folder, read_comparison(folder))
     assert rows == [("cfl", "8", "0", "+21.6", "+15.0")]  # 0.3 (1/2 + i/16) for i = 0 … 7
+
+
+def test_a_method_of_ones_own_with_any_ids_and_several_roots_is_shown_whole(tmp_path):
+    """Two clusters from the start, ids that are no positions, a split without an event of that name."""
+    with RunFolder.create(tmp_path / "run", {"method": "mine", "rounds": 3, "seed": 0}) as folder:
+        first = dict.fromkeys(("a", "b", "e"), 5) | dict.fromkeys(("c", "d", "f"), 20)
+        second, third = {"a": 7, "b": 90, "e": 90}, {"c": 91, "d": 92, "f": 92}
+        splits = [SplitRecord(5, [7, 90], [["a"], ["b", "e"]]), SplitRecord(20, [91, 92], [["c"], ["d", "f"]])]
+        folder.append_history(a_round(1, {5: 3, 20: 3}, 0.2, assignment=first))
+        folder.append_history(a_round(2, {7: 1, 90: 2, 20: 3}, 0.3, assignment=second, splits=splits[:1]))
+        folder.append_history(a_round(3, {7: 1, 90: 2, 91: 1, 92: 2}, 0.3, assignment=third, splits=splits[1:]))
+    text = " ".join("".join(Reader(make_report(tmp_path / "run")).text).split())
+    assert "The first split came in round 2, the last in round 3." in text
+    assert "Dotted lines mark splits." in text
+    for name in ("node 5 · 3", "cluster 7 · 1", "cluster 90 · 2", "node 20 · 3", "cluster 91 · 1", "cluster 92 · 2"):
+        assert f"{name} clients" in text
+
+
+def test_thresholds_are_drawn_as_far_as_they_are_numbers(tmp_path):
+    with RunFolder.create(tmp_path / "run", {"method": "mine", "rounds": 3}) as folder:
+        for t, level in enumerate((None, 0.5, 0.25), 1):
+            cluster = ClusterRecord(0, 4, mean_norm=1.0, thresholds={"eps1": level, "other": None})
+            folder.append_history(RoundRecord(t, [cluster], Bytes(), 0.1))
+    assert thresholds(read_run(tmp_path / "run")) == {"ε1": ([2, 3], [0.5, 0.25])}
+    assert "thresholds of the first cluster (ε1)" in make_report(tmp_path / "run")
 
 
 def test_what_is_no_run_is_refused(tmp_path):

@@ -13,7 +13,8 @@ from coterie.report.tables import as_csv, cells, columns, markdown, problems
 from coterie.runs import api, loop
 from coterie.runs.comparison import compare, read_comparison, run_folder, split_methods
 from coterie.runs.config import make_config
-from coterie.runs.standing import over_seeds, rounds_to
+from coterie.runs.ranking import over_seeds, rounds_to
+from coterie.runs.records import Bytes, RoundRecord, Spread, to_json
 
 OPTIONS = {"scenario": "xor", "clients": 6, "samples": 20, "rounds": 8, "evaluate_every": 2}
 METHODS = ["fedavg", "ifca:k=2", "local", "fedavg:nothing=1", "flt:case=1,clusters=2"]
@@ -35,7 +36,7 @@ class StopAfter:
         pass
 
     def on_round(self, record):
-        if record["round"] == self.rounds:
+        if record.round == self.rounds:
             raise KeyboardInterrupt
 
 
@@ -81,11 +82,10 @@ def test_a_list_without_a_method_to_begin_with_is_refused(texts):
 
 
 def test_rounds_to_a_target_are_the_first_that_reach_it():
+    means = {1: 0.5, 2: None, 3: 0.8, 4: 0.7}  # the second round was not evaluated
     course = [
-        {"round": 1, "accuracy": {"mean": 0.5}},
-        {"round": 2},
-        {"round": 3, "accuracy": {"mean": 0.8}},
-        {"round": 4, "accuracy": {"mean": 0.7}},
+        RoundRecord(t, [], Bytes(), 0.0, {} if mean is None else {"accuracy": Spread(mean)})
+        for t, mean in means.items()
     ]
     assert rounds_to(course, 0.8) == 3
     assert rounds_to(course, 0.81) is None
@@ -104,9 +104,9 @@ def test_the_table_says_what_the_summaries_say(compared):
         folders = [place / row["folders"][seed] for seed in ("0", "1")]
         runs = [summary(folder) for folder in folders]
         for name, values in {
-            "accuracy": [run["accuracy"]["mean"] for run in runs],
-            "worst10": [run["accuracy"]["worst10"] for run in runs],
-            "variance": [run["accuracy"]["variance"] for run in runs],
+            "accuracy": [run["metrics"]["accuracy"]["mean"] for run in runs],
+            "worst10": [run["metrics"]["accuracy"]["worst10"] for run in runs],
+            "variance": [run["metrics"]["accuracy"]["variance"] for run in runs],
             "clusters": [len(run["clusters"]) for run in runs],
             "ari": [run["ari"] for run in runs],
             "bytes": [run["bytes"]["up"] + run["bytes"]["down"] for run in runs],
@@ -115,7 +115,14 @@ def test_the_table_says_what_the_summaries_say(compared):
             known = [value for value in values if value is not None]
             assert (row[name]["values"] if row[name] else []) == known, name
         reached = [
-            next((r["round"] for r in history(f) if "accuracy" in r and r["accuracy"]["mean"] >= table["target"]), None)
+            next(
+                (
+                    r["round"]
+                    for r in history(f)
+                    if "accuracy" in r["metrics"] and r["metrics"]["accuracy"]["mean"] >= table["target"]
+                ),
+                None,
+            )
             for f in folders
         ]
         assert row["rounds_to_target"] == reached
@@ -168,8 +175,8 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(compared, tmp_path):
     place, _, _, _ = compared
     alone = api.start(make_config(OPTIONS | {"method": "local", "seed": 1}), out=None)
     resumed = summary(run_folder(place, "local", 1))
-    assert alone.summary["accuracy"] == resumed["accuracy"]
-    assert alone.summary["bytes"] == resumed["bytes"]
+    assert to_json(alone.summary.metrics) == resumed["metrics"]
+    assert to_json(alone.summary.bytes) == resumed["bytes"]
 
 
 def test_other_options_or_a_strange_folder_are_refused(compared, tmp_path):
@@ -190,7 +197,9 @@ def test_runs_that_lie_side_by_side_are_a_comparison_too(compared, tmp_path):
         (tmp_path / method).symlink_to(run_folder(place, method, 0))
     found = read_comparison(tmp_path)
     assert [row["method"] for row in found["rows"]] == ["fedavg", "local"]
-    assert found["rows"][0]["accuracy"]["mean"] == summary(run_folder(place, "fedavg", 0))["accuracy"]["mean"]
+    assert (
+        found["rows"][0]["accuracy"]["mean"] == summary(run_folder(place, "fedavg", 0))["metrics"]["accuracy"]["mean"]
+    )
     with pytest.raises(RunError, match="neither a run folder nor"):
         read_comparison(tmp_path / "fedavg" / "models")
 

@@ -13,6 +13,7 @@ import coterie
 from coterie.errors import RunError
 from coterie.runs import loop
 from coterie.runs.folder import RunFolder
+from coterie.runs.records import Bytes, EventRecord, RoundRecord
 
 SMALL = {"scenario": "xor", "clients": 4, "samples": 10, "rounds": 3, "workers": 1}
 
@@ -48,7 +49,7 @@ def unfinished(tmp_path, monkeypatch):
 
         def on_round(self, record):
             monkeypatch.setattr(loop, "checkpoint_pause", lambda cost: 1e9)
-            if record["round"] == 2:
+            if record.round == 2:
                 raise Stop
 
     with pytest.raises(Stop):
@@ -64,7 +65,7 @@ def test_checkpoints_cost_no_more_than_a_twentieth_of_a_run(tmp_path, monkeypatc
         saved.append(checkpoint.round)
 
     monkeypatch.setattr(loop.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(loop.RunFolder, "save_checkpoint", slow)
+    monkeypatch.setattr(RunFolder, "save_checkpoint", slow)
 
     class Clock:
         def on_start(self, run, done): ...
@@ -79,7 +80,7 @@ def test_checkpoints_cost_no_more_than_a_twentieth_of_a_run(tmp_path, monkeypatc
 
 def test_what_a_run_leaves(finished):
     assert set(contents(finished)) == {
-        ".lock", "checkpoint.safetensors", "clients.json", "config.json", "environment.json", "history.jsonl",
+        "checkpoint.safetensors", "clients.json", "config.json", "environment.json", "history.jsonl",
         "model.json",
         "models/cluster-0.safetensors", "summary.json",
     }  # fmt: skip
@@ -117,7 +118,6 @@ def test_foreign_folders_and_files_are_refused_and_left_untouched(tmp_path):
 
 
 def test_an_empty_folder_or_one_left_before_the_config_is_taken(tmp_path):
-    (tmp_path / ".lock").touch()
     (tmp_path / ".config.json.123.tmp").write_text('{"half')
     start(tmp_path)
     assert (tmp_path / "summary.json").exists()
@@ -150,7 +150,7 @@ def test_a_folder_in_use_by_another_process_is_refused_until_it_ends(unfinished)
     finally:
         other.kill()
         other.join()
-    assert coterie.resume(unfinished).summary["rounds"] == 3
+    assert coterie.resume(unfinished).summary.rounds == 3
 
 
 def test_resume_repeats_the_lost_round_and_ends_like_the_uninterrupted_run(unfinished, tmp_path):
@@ -173,15 +173,15 @@ def test_torn_last_line_even_inside_a_character(unfinished):
     first = path.read_bytes().split(b"\n")[0]
     path.write_bytes(first + b'\n{"round": 2, "events": "\xce')
     result = coterie.resume(unfinished)
-    assert [r["round"] for r in result.history] == [1, 2, 3]
+    assert [r.round for r in result.history] == [1, 2, 3]
     assert [json.loads(line)["round"] for line in path.read_text().splitlines()] == [1, 2, 3]
 
 
 def test_separators_other_than_a_newline_do_not_end_a_line(tmp_path):
-    folder = RunFolder(tmp_path)
-    folder.append_history({"round": 1, "text": "a\u2028b\x85c"})
-    folder.close()
-    assert folder.history() == [{"round": 1, "text": "a\u2028b\x85c"}]
+    record = RoundRecord(1, [], Bytes(), 0.0, events=[EventRecord("said", "a\u2028b\x85c")])
+    with RunFolder.create(tmp_path / "run", {"method": "mine"}) as folder:
+        folder.append_history(record)
+    assert folder.history() == [record]
 
 
 def test_history_that_lost_a_round_of_the_checkpoint_is_an_error(finished):
@@ -189,7 +189,7 @@ def test_history_that_lost_a_round_of_the_checkpoint_is_an_error(finished):
     lines = path.read_text().splitlines(keepends=True)
     path.write_text(lines[0] + lines[2])
     before = contents(finished)
-    with pytest.raises(RunError, match=r"history\.jsonl: damaged"):
+    with pytest.raises(RunError, match=r"history\.jsonl, line 2: damaged, or lines before it are missing"):
         coterie.resume(finished)
     assert contents(finished) == before
 
@@ -213,7 +213,8 @@ def test_damage_is_named(unfinished, name, content):
 def test_a_snapshot_that_is_no_checkpoint(unfinished):
     from coterie.snapshot import save_snapshot
 
-    save_snapshot({"a": torch.ones(1)}, unfinished / "checkpoint.safetensors")
+    identity = RunFolder(unfinished).identity()
+    save_snapshot({"a": torch.ones(1)}, unfinished / "checkpoint.safetensors", identity)
     with pytest.raises(RunError, match="not a checkpoint of a run"):
         coterie.resume(unfinished)
 

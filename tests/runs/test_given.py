@@ -15,7 +15,8 @@ from coterie.errors import ConfigError, RunError
 from coterie.federation import Client, Federation, Split
 from coterie.methods import CFL
 from coterie.randomness import derive
-from coterie.runs.trees import load_tree
+from coterie.runs.loading import open_run
+from coterie.runs.records import RoundRecord
 
 SMALL: dict[str, Any] = {"scenario": "digits-permuted", "clients": 8, "groups": 2, "rounds": 30}
 
@@ -33,7 +34,7 @@ def accuracy(module: torch.nn.Module, client: Client) -> float:
 def test_model_of_is_the_model_a_client_was_judged_with(method: str) -> None:
     result, clients = coterie.run(method, **SMALL), federation()
     for row in result.clients:
-        assert accuracy(result.model_of(row["client"]), clients[row["client"]]) == pytest.approx(row["accuracy"])
+        assert accuracy(result.model_of(row.client), clients[row.client]) == pytest.approx(row.accuracy)
 
 
 def test_model_of_follows_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,20 +44,20 @@ def test_model_of_follows_the_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CFL, "finish", finish)
     result = coterie.run("cfl", **SMALL)
     assert len(result.clusters) == 2
-    (row,) = [row for row in result.clients if row["client"] == "client-0"]
-    assert accuracy(result.model_of("client-0"), federation()["client-0"]) == pytest.approx(row["accuracy"])
-    assert torch.equal(result.given["client-0"], result.state.tree.nodes[0].model)
+    row = result.record_of("client-0")
+    assert accuracy(result.model_of("client-0"), federation()["client-0"]) == pytest.approx(row.accuracy)
+    assert torch.equal(result.vector_of("client-0"), result.state.tree.nodes[0].model)
 
 
 def test_a_tree_grown_behind_a_mask_serves_and_places_like_any_other(tmp_path: Path) -> None:
     result = coterie.run("cfl", privacy="signed-permutation", out=tmp_path / "run", **SMALL)
     assert len(result.clusters) == 2
-    known, clients = load_tree(tmp_path / "run"), federation()
-    placed = known.place(clients)
-    assert {c: leaf.id for c, leaf in placed.items()} == {c: known.tree.leaf_of(c).id for c in clients.ids}
+    known, clients = open_run(tmp_path / "run"), federation()
+    assert known.place(clients) == {row.client: row.cluster for row in result.clients}
     for row in result.clients:
-        module = known.module(known.tree.leaf_of(row["client"]))
-        assert accuracy(module, clients[row["client"]]) == pytest.approx(row["accuracy"])
+        path = known.path_of(row.client)
+        assert (min(path), max(path)) == (0, row.cluster)
+        assert accuracy(path[row.cluster], clients[row.client]) == pytest.approx(row.accuracy)
 
 
 def test_privacy_refuses_methods_that_train_some_layers() -> None:
@@ -70,7 +71,7 @@ def test_one_diverging_client_is_left_out_and_named_all_of_them_end_the_run() ->
     wild = Split(clients[0].train.x * 1e30, clients[0].train.y)
     mixed = Federation([Client("wild", wild, clients[0].validation, clients[0].test), *clients[1:]], 10)
     result = coterie.run("fedavg", mixed, model="mlp", rounds=2)
-    assert [fault["client"] for record in result.history for fault in record["faults"]] == ["wild", "wild"]
+    assert [fault.client for record in result.history for fault in record.faults] == ["wild", "wild"]
     alone = Federation([Client("wild", wild, clients[0].validation, clients[0].test)], 10)
     with pytest.raises(RunError, match="lower the learning rate"):
         coterie.run("fedavg", alone, model="mlp", rounds=2)
@@ -85,7 +86,7 @@ def test_a_run_with_a_loss_of_ones_own_goes_on_with_that_loss_only(tmp_path: Pat
     (tmp_path / "run" / "summary.json").unlink()
     with pytest.raises(RunError, match="loss"):
         coterie.resume(tmp_path / "run")
-    assert coterie.resume(tmp_path / "run", loss=half_squared).summary["rounds"] == 2
+    assert coterie.resume(tmp_path / "run", loss=half_squared).summary.rounds == 2
 
 
 def test_a_lone_sample_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,8 +104,8 @@ def test_a_lone_sample_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.M
         def on_start(self, run: Any, done: int) -> None: ...
         def on_event(self, t: int, event: Any) -> None: ...
         def on_end(self, result: Any) -> None: ...
-        def on_round(self, record: dict[str, Any]) -> None:
-            if record["round"] == 3:
+        def on_round(self, record: RoundRecord) -> None:
+            if record.round == 3:
                 raise Stop
 
     monkeypatch.setattr("coterie.runs.loop.checkpoint_pause", lambda cost: 0.0)

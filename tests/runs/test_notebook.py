@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import torch
 
 import coterie
 from coterie.federation import Client, Federation, Split
-from coterie.methods.cfl_state import State
-from coterie.methods.tree import Branch, Tree
-from coterie.runs.notebook import member_lines
-from coterie.runs.result import Result
+from coterie.runs.records import Bytes, RoundRecord, SplitRecord
+from coterie.runs.result import History, Result
+from coterie.runs.words import member_lines
 
 
 class Reader(HTMLParser):
@@ -54,29 +54,25 @@ def test_names_are_text_and_the_summary_is_there() -> None:
     reader = read(result._repr_html_())
     assert not {"script", "i"} & set(reader.tags)
     assert any("<script>alert(1)</script>" in text for text in reader.text)
-    assert f"{result.summary['accuracy']['mean']:.4f}" in reader.text
+    assert f"{result.summary.accuracy.mean:.4f}" in reader.text
 
 
 def test_a_tree_is_shown_with_its_leaves_accuracy() -> None:
     result = small_result()
-    ids = [row["client"] for row in result.clients]
-    model, edge = torch.zeros(2), torch.zeros(1, 2)
-    tree = Tree.single(ids, model).split(
-        0, [Branch((ids[0],), model, edge), Branch(tuple(ids[1:]), model, edge)], 5, {"separation": 0.9}
-    )
-    object.__setattr__(result, "state", State(tree, {}, {}, {}, {}))
-    reader = read(result._repr_html_())
+    ids = [row.client for row in result.clients]
+    split = SplitRecord(0, [1, 2], [ids[:1], ids[1:]], {"separation": 0.9, "exponent": None})
+    reader = read(replace(result, history=History([RoundRecord(5, [], Bytes(), 0.0, splits=[split])]))._repr_html_())
     assert reader.tags.count("li") == 3
     words = "".join(reader.text)
     assert "split in round 5 (separation 0.9)" in words
-    assert f"client <script>alert(1)</script>, since round 5, accuracy {result.clients[0]['accuracy']:.3f}" in words
+    assert f"client <script>alert(1)</script>, since round 5, accuracy {result.clients[0].accuracy:.3f}" in words
 
 
 def test_members_are_named_up_to_a_number() -> None:
     many = [f"c{i}" for i in range(25)]
-    lines = member_lines([many, ["d"]])
-    assert lines[0].startswith("cluster 0: c0, c1, ")
+    lines = member_lines([3, 7], [many, ["d"]])
+    assert lines[0].startswith("cluster 3: c0, c1, ")
     assert lines[0].endswith(", c19 and 5 more")
-    assert lines[1] == "cluster 1: d"
-    assert member_lines([many]) == []
-    assert member_lines([[name] for name in many]) == []
+    assert lines[1] == "cluster 7: d"
+    assert member_lines([0], [many]) == []
+    assert member_lines(range(len(many)), [[name] for name in many]) == []

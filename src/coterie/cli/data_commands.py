@@ -6,13 +6,14 @@ import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
+from coterie.cli.options import DATA_DIR, complete_folder, examples
 from coterie.cli.terminal import make_console
 from coterie.data.fetch import fetch
 from coterie.data.scenarios import list_scenarios
 from coterie.data.sources import available, data_folder
 
 
-@click.command()
+@click.command(epilog=examples("coterie scenarios", "coterie run --scenario digits-rotated --clients 40"))
 def scenarios() -> None:
     """List the named federations, with their default sizes."""
     table = Table(
@@ -24,7 +25,7 @@ def scenarios() -> None:
     make_console().print(table)
 
 
-@click.group(invoke_without_command=True)
+@click.group(invoke_without_command=True, epilog=examples("coterie data list", "coterie data fetch mnist"))
 @click.pass_context
 def data(context: click.Context) -> None:
     """See which data sets are here, and download the others."""
@@ -32,8 +33,8 @@ def data(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-@data.command("list")
-@click.option("--data-dir", default=None, help="where data sets lie (default: COTERIE_DATA)", metavar="VALUE")
+@data.command("list", epilog=examples("coterie data list", "coterie data list --data-dir /data"))
+@click.option("--data-dir", default=None, help=DATA_DIR, metavar="FOLDER", shell_complete=complete_folder)
 def list_data(data_dir: str | None) -> None:
     """Show what is there and what is not."""
     console = make_console()
@@ -45,9 +46,9 @@ def list_data(data_dir: str | None) -> None:
     console.print("Download one with: coterie data fetch NAME")
 
 
-@data.command("fetch")
+@data.command("fetch", epilog=examples("coterie data fetch mnist", "coterie data fetch cifar10 --data-dir /data"))
 @click.argument("name")
-@click.option("--data-dir", default=None, help="where to put it (default: COTERIE_DATA)", metavar="VALUE")
+@click.option("--data-dir", default=None, help=DATA_DIR, metavar="FOLDER", shell_complete=complete_folder)
 def fetch_data(name: str, data_dir: str | None) -> None:
     """Download a data set from its public address, check it and unpack it."""
     progress = Progress(
@@ -60,7 +61,7 @@ def fetch_data(name: str, data_dir: str | None) -> None:
     tasks: dict[str, TaskID] = {}
 
     def show(label: str, done: int, total: int | None) -> None:
-        progress.start()  # only now: a name that is unknown costs one line, without an empty bar
+        progress.start()  # only now: an unknown name fails with a one-line error, without an empty bar
         if label not in tasks:
             tasks[label] = progress.add_task(label, total=total)
         progress.update(tasks[label], completed=done, total=total)

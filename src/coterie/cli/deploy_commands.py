@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.markup import escape
 
+from coterie.cli.options import config_options, examples
 from coterie.cli.progress import Progress, summary_table
-from coterie.cli.run_commands import config_options
 from coterie.cli.terminal import make_console
 from coterie.errors import ConfigError, RunError
 from coterie.methods import Event
 from coterie.runs.api import new_folder
-from coterie.runs.assemble import DEFAULT_SCENARIO
-from coterie.runs.config import make_config, overlay, read_config_file
+from coterie.runs.config import DEFAULT_SCENARIO, make_config, overlay, read_config_file
 from coterie.runs.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -37,7 +36,13 @@ ONE_MACHINE = frozenset({"workers", "memory", "engine", "ray_address", "device"}
 """Options of a simulation that mean nothing where every client is a machine."""
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "coterie deploy --out app --method cfl --model mlp:hidden=64 --rounds 50",
+        "coterie deploy --out app --data FOLDER --secure --address server.example:8000 --nodes 8",
+        "coterie deploy --local 4 --method ifca:k=2 --rounds 5",
+    )
+)
 @click.argument("config_file", required=False, metavar="[CONFIG.toml]")
 @click.option("--local", "local", type=click.IntRange(min=1), metavar="N",
               help="try it here: start a SuperLink, N SuperNodes and the run, and stop them afterwards")  # fmt: skip
@@ -45,7 +50,7 @@ ONE_MACHINE = frozenset({"workers", "memory", "engine", "ray_address", "device"}
 @click.option("--address", default="127.0.0.1:8000", show_default=True, metavar="HOST:PORT",
               help="where the nodes reach the SuperLink")  # fmt: skip
 @click.option("--nodes", type=click.IntRange(min=1), metavar="N",
-              help="nodes to wait for before the first round (default: all clients)")  # fmt: skip
+              help="nodes to wait for before the first round  [default: all clients]")  # fmt: skip
 @config_options(leave_out=ONE_MACHINE)
 def deploy(
     config_file: str | None, local: int | None, secure: bool, address: str, nodes: int | None, **given: Any
@@ -74,22 +79,23 @@ def deploy(
             click.echo(f"{root}: how to start it is in {root / 'README.md'}")
         return
     if len(written.nodes) != local:
-        raise ConfigError(f"--local {local} with {len(written.nodes)} clients: a trial has one node a client")
+        raise ConfigError(f"--local {local} with {len(written.nodes)} clients: a trial has one node per client")
     if (written.run / "summary.json").exists():
         raise RunError(f"{written.run}: this run is already complete: choose another --out to run it again")
     try_out(written, certificates, quiet=config.quiet)
     if not config.quiet:
         console = make_console()
-        console.print(summary_table([RunFolder(written.run).read_json("summary.json")]))
+        if (summary := RunFolder(written.run).summary()) is not None:
+            console.print(summary_table([summary]))
         console.print(f"results: {escape(str(written.run))}", soft_wrap=True)
 
 
 def for_trial(values: dict[str, Any], nodes: int) -> dict[str, Any]:
-    """The configuration of a trial: a scenario if none is named, with one client a node."""
+    """The configuration of a trial: a scenario if none is named, with one client per node."""
     if "data" in values:
         return values
     if str(values.get("clients") or nodes) != str(nodes):
-        raise ConfigError(f"clients={values['clients']} with --local {nodes}: a trial has one node a client")
+        raise ConfigError(f"clients={values['clients']} with --local {nodes}: a trial has one node per client")
     return {"scenario": DEFAULT_SCENARIO} | values | {"clients": nodes}
 
 
@@ -145,10 +151,10 @@ def follow(network: Network, written: Deployment, progress: Progress, say: Calla
         over = run.poll() is not None  # before the look, so that what comes last is told too
         records = folder.history()
         for record in records[told:]:
-            for fault in record["faults"]:
-                say(f"round {record['round']}: {fault['client']} left out: {fault['reason']}")
-            for event in record["events"]:
-                progress.on_event(record["round"], Event(event["kind"], event["text"]))
+            for fault in record.faults:
+                say(f"round {record.round}: {fault.client} left out: {fault.reason}")
+            for event in record.events:
+                progress.on_event(record.round, Event(event.kind, event.text))
             progress.on_round(record)
         told = len(records)
         for name in network.tend():

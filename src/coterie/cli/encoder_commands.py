@@ -7,24 +7,37 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from coterie.cli.options import DATA_DIR, complete_folder, examples
 from coterie.data.sources import load_source
 from coterie.encoders import load_encoder, pca_encoder, save_encoder, train_encoder
 from coterie.errors import ConfigError
 
 
-@click.group()
+@click.group(epilog=examples("coterie encoder train --source emnist --out enc.safetensors", "coterie encoder show pca"))
 def encoder() -> None:
     """Train the encoders by which FLT compares clients."""
 
 
-@encoder.command("train")
+@encoder.command(
+    "train",
+    epilog=examples(
+        "coterie encoder train --source emnist --out enc.safetensors --epochs 20",
+        "coterie run --method flt:encoder=enc.safetensors",
+    ),
+)
 @click.option("--source", required=True, help="data set to learn from (see 'coterie data list')", metavar="NAME")
 @click.option("--out", required=True, help="file to write, for example enc.safetensors", metavar="FILE")
-@click.option("--kind", type=click.Choice(["conv", "pca"]), default="conv", help="autoencoder or principal axes")
+@click.option(
+    "--kind",
+    type=click.Choice(["conv", "pca"]),
+    default="conv",
+    help="autoencoder or principal axes",
+    show_default=True,
+)
 @click.option("--epochs", type=click.IntRange(min=1), default=10, help="passes over the data", show_default=True)
 @click.option("--code", type=click.IntRange(min=1), default=128, help="numbers a code has", show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="seed of every random draw", show_default=True)
-@click.option("--data-dir", default=None, help="where data sets lie (default: COTERIE_DATA)", metavar="VALUE")
+@click.option("--data-dir", default=None, help=DATA_DIR, metavar="FOLDER", shell_complete=complete_folder)
 @click.option("--quiet", is_flag=True, help="print nothing but errors")
 def train_command(
     source: str, out: str, kind: str, epochs: int, code: int, seed: int, data_dir: str | None, quiet: bool
@@ -50,7 +63,7 @@ def train_command(
         click.echo(f"{out}: {describe(path)}")
 
 
-@encoder.command("show")
+@encoder.command("show", epilog=examples("coterie encoder show default", "coterie encoder show enc.safetensors"))
 @click.argument("file")
 def show_command(file: str) -> None:
     """Say what an encoder is: a file, or one of those in the package (default, pca)."""
@@ -61,4 +74,4 @@ def describe(name: str | Path) -> str:
     """An encoder in a few words."""
     made = load_encoder(name)
     shape = "×".join(map(str, made.shape))
-    return f"{made.kind}, takes {shape}, gives {made.code} numbers; {made.sent(finetune=False)} numbers to send"
+    return f"{made.kind}, takes {shape}, gives {made.code} numbers; {len(made.encoding_weights())} numbers to send"

@@ -13,7 +13,7 @@ import click
 import numpy as np
 from rich.table import Table
 
-from coterie.cli.run_commands import config_options
+from coterie.cli.options import config_options, examples
 from coterie.cli.terminal import make_console
 from coterie.errors import ConfigError
 from coterie.methods import FedAvg
@@ -30,10 +30,15 @@ WIDTH = 40
 """Characters of the longest bar."""
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "coterie heterogeneity --scenario digits-dirichlet-quarters",
+        "coterie heterogeneity --data FOLDER --layers last --out ranking.csv",
+    )
+)
 @config_options(leave_out=NOT_FOR_MEASURING)
-@click.option("--layers", default="last", show_default=True, metavar="VALUE", help="layers to look at, as NAME,NAME")
-@click.option("--out", default=None, metavar="FILE", help="write the ranking to a .json or .csv file")
+@click.option("--layers", default="last", show_default=True, metavar="NAMES", help="layers to look at, as NAME,NAME")
+@click.option("--out", default=None, metavar="FILE", help="write the ranking to a .json or .csv file  [default: none]")
 @click.option("--quiet", is_flag=True, help="print nothing but errors")
 def heterogeneity(layers: str, out: str | None, quiet: bool, **given: Any) -> None:
     """Measure how heterogeneous each client is (FedCUAU's CUAU): one local update of a random model, no training.
@@ -64,7 +69,7 @@ def heterogeneity(layers: str, out: str | None, quiet: bool, **given: Any) -> No
 
 
 def ranking(values: dict[str, float], samples: dict[str, int]) -> list[dict[str, Any]]:
-    """One row a client, the most homogeneous first; ties in the order of the clients."""
+    """One row per client, the most homogeneous first; ties in the order of the clients."""
     ordered = sorted(values, key=lambda client: values[client])
     return [
         {"rank": i, "client": client, "samples": samples[client], "cuau": values[client]}

@@ -1,24 +1,66 @@
-"""The command's front door: its subcommands, and the promise that bad input costs one line, never a traceback."""
+"""The command `coterie`: its subcommands, and one-line errors for bad input, never a traceback."""
 
 from __future__ import annotations
 
 import sys
 import traceback
+from functools import partial
+from importlib import import_module
 
 import click
 
 from coterie import __version__
-from coterie.cli.bench_command import bench
-from coterie.cli.data_commands import data, scenarios
-from coterie.cli.deploy_commands import deploy
-from coterie.cli.encoder_commands import encoder
-from coterie.cli.heterogeneity_commands import heterogeneity
-from coterie.cli.recipe_commands import reproduce
-from coterie.cli.report_commands import compare, plot, report
-from coterie.cli.run_commands import methods, models, resume, run
-from coterie.cli.serve_commands import serve
-from coterie.cli.tree_commands import assign, diagnose, tree
+from coterie.cli.extra_commands import CommandGroup
+from coterie.cli.lazy_command import LazyCommand
 from coterie.errors import CoterieError
+
+COMMANDS = (
+    (
+        "run",
+        "run_commands",
+        "Train a method on a federation. Options come from the file, if one is given; the command line wins.",
+    ),
+    ("resume", "run_commands", "Resume a run that was stopped or killed, as if nothing had happened."),
+    (
+        "compare",
+        "report_commands",
+        "Run several methods on the same federation with the same budget, and put them in a table.",
+    ),
+    ("report", "report_commands", "Write a report of a run or a comparison: one HTML file that needs no network."),
+    ("plot", "report_commands", "Draw the figures of a run or a comparison as PNG and SVG."),
+    ("methods", "run_commands", "List the methods; with NAME, the options of one."),
+    ("models", "run_commands", "List the networks."),
+    ("scenarios", "data_commands", "List the named federations, with their default sizes."),
+    ("data", "data_commands", "See which data sets are here, and download the others."),
+    ("encoder", "encoder_commands", "Train the encoders by which FLT compares clients."),
+    (
+        "heterogeneity",
+        "heterogeneity_commands",
+        "Measure how heterogeneous each client is (FedCUAU's CUAU): one local update of a random model, no training.",
+    ),
+    ("tree", "tree_commands", "Print the tree of clusters that a run's splits made."),
+    (
+        "assign",
+        "tree_commands",
+        "Place newcomers in the clusters of a run by its own method, without moving anybody else.",
+    ),
+    (
+        "diagnose",
+        "tree_commands",
+        "Are these clients congruent? Train one model, then tell what a split would find, without splitting.",
+    ),
+    (
+        "serve",
+        "serve_commands",
+        "Show the runs in DIR on a live page: rounds as they come, the tree as it splits, two runs side by side.",
+    ),
+    (
+        "deploy",
+        "deploy_commands",
+        "Write a ready Flower app to the folder --out: the app, a file of data for each client, and the commands.",
+    ),
+)
+"""Name, module and first words of every command, the same as in the command's docstring."""
 
 EXIT_BAD_INPUT = 2
 EXIT_BUG = 1
@@ -26,12 +68,14 @@ EXIT_INTERRUPTED = 130
 
 
 @click.group(
-    invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=CommandGroup,
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="coterie")
 @click.pass_context
 def app(context: click.Context) -> None:
-    """Clustered federated learning: find the kinds of clients while training, and give each the model that fits.
+    """Clustered federated learning: find clusters of clients while training, and give each client the model that fits.
 
     Every command takes --debug to show where an error came from.
     """
@@ -39,27 +83,14 @@ def app(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
-for command in (
-    run,
-    resume,
-    compare,
-    report,
-    plot,
-    methods,
-    models,
-    scenarios,
-    data,
-    encoder,
-    heterogeneity,
-    reproduce,
-    bench,
-    tree,
-    assign,
-    diagnose,
-    serve,
-    deploy,
-):
-    app.add_command(command)
+def own_command(module: str, name: str) -> click.Command:
+    """A command of this package."""
+    found: click.Command = getattr(import_module(f"coterie.cli.{module}"), name)
+    return found
+
+
+for _name, _module, _summary in COMMANDS:
+    app.add_command(LazyCommand(_name, _summary, partial(own_command, _module, _name)))
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -74,7 +105,7 @@ def main(arguments: list[str] | None = None) -> None:
     except click.ClickException as problem:
         _fail(problem.format_message(), EXIT_BAD_INPUT, debug)
     except (KeyboardInterrupt, click.Abort):
-        _fail("stopped; a run with a folder goes on with 'coterie resume FOLDER'", EXIT_INTERRUPTED, debug)
+        _fail("stopped; a run with a folder resumes with 'coterie resume FOLDER'", EXIT_INTERRUPTED, debug)
     except BrokenPipeError:
         sys.exit(EXIT_BUG)
     except Exception as problem:

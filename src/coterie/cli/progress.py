@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a bar on a terminal, plain lines elsewhere, and a closing table."""
+"""What a person sees during a run: a bar on a terminal, plain lines elsewhere, and a closing table."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -17,7 +16,8 @@ from rich.table import Table
 from coterie.cli.terminal import make_console
 from coterie.methods import Event
 from coterie.runs import Result, Run
-from coterie.runs.notebook import member_lines
+from coterie.runs.records import RoundRecord, Summary
+from coterie.runs.words import member_lines
 
 PLAIN_LINES = 20
 """About how many progress lines a run prints where there is no terminal."""
@@ -79,21 +79,21 @@ class Progress:
         if not self.quiet:
             self.console.print(f"[yellow]round {t}[/]: {escape(event.text)}", highlight=False)
 
-    def on_round(self, record: dict[str, Any]) -> None:
+    def on_round(self, record: RoundRecord) -> None:
         """Move the bar, or print a line now and then."""
         if self.quiet:
             return
-        if "accuracy" in record:
-            self.accuracy = record["accuracy"]["mean"]
-        told = describe(record, self.accuracy)
+        if record.metrics:
+            self.accuracy = record.accuracy.mean
+        text = describe(record, self.accuracy)
         if self.bar and self.task is not None:
-            self.bar.update(self.task, completed=record["round"], description=told)
+            self.bar.update(self.task, completed=record.round, description=text)
             return
-        t = record["round"]
+        t = record.round
         if t == self.rounds or t % max(1, self.rounds // PLAIN_LINES) == 0:
             spent = time.monotonic() - self.began
             left = spent / (t - self.first) * (self.rounds - t)
-            self.console.print(f"round {t}/{self.rounds}  {told}  {left:.0f} s left", highlight=False)
+            self.console.print(f"round {t}/{self.rounds}  {text}  {left:.0f} s left", highlight=False)
 
     def on_end(self, result: Result) -> None:
         """Take the bar away."""
@@ -102,12 +102,12 @@ class Progress:
             self.bar = None
 
 
-def describe(record: dict[str, Any], accuracy: float | None) -> str:
+def describe(record: RoundRecord, accuracy: float | None) -> str:
     """A round in a few words."""
-    clusters = len(record["clusters"])
+    clusters = len(record.clusters)
     quality = f"accuracy {accuracy:.3f}  " if accuracy is not None else ""
-    if accuracy is None and record.get("loss", {}).get("mean") is not None:
-        quality = f"loss {record['loss']['mean']:.4g}  "
+    if accuracy is None and record.loss.mean is not None:
+        quality = f"loss {record.loss.mean:.4g}  "
     return f"{quality}{clusters} {'cluster' if clusters == 1 else 'clusters'}"
 
 
@@ -115,37 +115,37 @@ def show_results(results: Sequence[Result], path: Path | None, console: Console 
     """Print the closing table, what the clusters turned out to be, and where everything is."""
     console = console or make_console()
     console.print(summary_table([result.summary for result in results]))
-    for line in member_lines(results[-1].summary["clusters"]):
+    for line in member_lines(results[-1].summary.cluster_ids, results[-1].clusters):
         console.print(escape(f"  {line}"), soft_wrap=True)
     if path:
         console.print(f"results: {escape(str(path))}", soft_wrap=True)
 
 
-def summary_table(summaries: list[dict[str, Any]]) -> Table:
+def summary_table(summaries: Sequence[Summary]) -> Table:
     """Runs side by side: accuracy and its spread, clusters, agreement with the hidden groups, bytes, time.
 
     Regressions have no accuracy; they show their loss instead.
     """
-    columns: dict[str, Callable[[dict[str, Any]], str]] = {
-        "accuracy": lambda s: _number(s["accuracy"]["mean"], ".4f"),
-        "worst 10%": lambda s: _number(s["accuracy"]["worst10"], ".4f"),
-        "variance": lambda s: _number(s["accuracy"]["variance"], ".5f"),
+    columns: dict[str, Callable[[Summary], str]] = {
+        "accuracy": lambda s: _number(s.accuracy.mean, ".4f"),
+        "worst 10%": lambda s: _number(s.accuracy.worst10, ".4f"),
+        "variance": lambda s: _number(s.accuracy.variance, ".5f"),
     }
-    if all(summary["accuracy"]["mean"] is None for summary in summaries):
-        columns = {"loss": lambda s: _number(s["loss"]["mean"], ".5g")}
+    if all(summary.accuracy.mean is None for summary in summaries):
+        columns = {"loss": lambda s: _number(s.loss.mean, ".5g")}
     columns |= {
-        "clusters": lambda s: str(len(s["clusters"])),
-        "ARI": lambda s: _number(s["ari"], ".3f"),
-        "MB up": lambda s: f"{s['bytes']['up'] / 1e6:.1f}",
-        "MB down": lambda s: f"{s['bytes']['down'] / 1e6:.1f}",
-        "seconds": lambda s: f"{s['seconds']:.1f}",
+        "clusters": lambda s: str(len(s.clusters)),
+        "ARI": lambda s: _number(s.ari, ".3f"),
+        "MB up": lambda s: f"{s.bytes.up / 1e6:.1f}",
+        "MB down": lambda s: f"{s.bytes.down / 1e6:.1f}",
+        "seconds": lambda s: f"{s.seconds:.1f}",
     }
     table = Table(box=None, pad_edge=False)
     table.add_column("method")
     for title in columns:
         table.add_column(title, justify="right", no_wrap=True)
     for summary in summaries:
-        table.add_row(escape(summary["method"]), *(value(summary) for value in columns.values()))
+        table.add_row(escape(summary.method), *(value(summary) for value in columns.values()))
     return table
 
 

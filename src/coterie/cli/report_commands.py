@@ -10,14 +10,20 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.cli.run_commands import config_options
+from coterie.cli.options import complete_folder, config_options, examples
 from coterie.runs.config import make_config
 
+BASELINE = "a finished run to measure each client's gain against  [default: none]"
 FILE_WIDTH = 110
 """Columns that the table may take where no terminal says how wide it is."""
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "coterie compare --methods fedavg,local,cfl,ifca:k=4 --scenario digits-permuted --seeds 5",
+        "coterie compare --methods fedavg --methods ifca:k=2,init=k-means++ --data FOLDER --workers 4",
+    )
+)
 @click.option("--methods", multiple=True, required=True, metavar="LIST", help="methods, e.g. fedavg,local,cfl,ifca:k=4")
 @click.option(
     "--seeds", default=1, show_default=True, type=click.IntRange(min=1), help="how many seeds, from --seed on"
@@ -67,10 +73,10 @@ def compare(methods: tuple[str, ...], seeds: int, **given: Any) -> None:
     )
 
 
-@click.command()
-@click.argument("folder")
-@click.option("--out", default=None, help="the file to write (default: report.html in the folder)", metavar="FILE")
-@click.option("--baseline", default=None, help="a finished run to measure each client's gain against", metavar="FOLDER")
+@click.command(epilog=examples("coterie report runs/rotated", "coterie report runs/cfl --baseline runs/fedavg"))
+@click.argument("folder", shell_complete=complete_folder)
+@click.option("--out", default=None, help="the file to write  [default: report.html in the folder]", metavar="FILE")
+@click.option("--baseline", default=None, help=BASELINE, metavar="FOLDER", shell_complete=complete_folder)
 def report(folder: str, out: str | None, baseline: str | None) -> None:
     """Write a report of a run or a comparison: one HTML file that needs no network."""
     from coterie.report import write_report
@@ -78,10 +84,10 @@ def report(folder: str, out: str | None, baseline: str | None) -> None:
     click.echo(write_report(folder, out, baseline=baseline))
 
 
-@click.command()
-@click.argument("folder")
+@click.command(epilog=examples("coterie plot runs/rotated --out figures"))
+@click.argument("folder", shell_complete=complete_folder)
 @click.option("--out", required=True, help="the folder for the pictures", metavar="FOLDER")
-@click.option("--baseline", default=None, help="a finished run to measure each client's gain against", metavar="FOLDER")
+@click.option("--baseline", default=None, help=BASELINE, metavar="FOLDER", shell_complete=complete_folder)
 def plot(folder: str, out: str, baseline: str | None) -> None:
     """Draw the figures of a run or a comparison as PNG and SVG."""
     from coterie.report import write_plots

@@ -2,46 +2,35 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+import inspect
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import click
+from rich.markup import escape
 from rich.table import Table
 
+from coterie.cli.options import complete_folder, complete_method, config_options, examples
 from coterie.cli.progress import Progress, show_results
 from coterie.cli.terminal import make_console
 from coterie.methods import method_classes
+from coterie.methods.base import find_method
+from coterie.methods.option_types import describe_options
 from coterie.models import list_models
 from coterie.runs import api
 from coterie.runs.config import PLACE_KEYS, RunConfig, make_config, overlay, read_config_file
 
-F = Callable[..., Any]
 
-
-def config_options(*, leave_out: frozenset[str] = frozenset()) -> Callable[[F], F]:
-    """One command-line option for each field of the run's configuration, with the field's own description."""
-
-    def decorate(function: F) -> F:
-        for name, field in reversed(RunConfig.model_fields.items()):
-            if name in leave_out:
-                continue
-            flag = "--" + name.replace("_", "-")
-            default = "" if field.default is None else f"  [default: {field.default}]"
-            if bool in (field.annotation, *get_args(field.annotation)):
-                option = click.option(flag, name, is_flag=True, default=None, help=field.description)
-            else:
-                option = click.option(flag, name, default=None, help=f"{field.description}{default}", metavar="VALUE")
-            function = option(function)
-        return function
-
-    return decorate
-
-
-@click.command()
+@click.command(
+    epilog=examples(
+        "coterie run",
+        "coterie run --method ifca:k=4 --scenario digits-rotated --seed 1 --out runs/rotated",
+        "coterie run --method cfl --data FOLDER --model mlp:hidden=64 --rounds 50",
+        "coterie run config.toml --seed 3",
+    )
+)
 @click.argument("config_file", required=False, metavar="[CONFIG.toml]")
-@config_options()
+@config_options(defaults={"method": "fedavg, and then cfl"})
 def run(config_file: str | None, **given: Any) -> None:
     """Train a method on a federation. Options come from the file, if one is given; the command line wins.
 
@@ -62,51 +51,61 @@ def run(config_file: str | None, **given: Any) -> None:
         show_results(results, place)
 
 
-@click.command()
-@click.argument("folder")
+@click.command(
+    epilog=examples("coterie resume runs/rotated", "coterie resume runs/rotated --workers 4 --data-dir /data")
+)
+@click.argument("folder", shell_complete=complete_folder)
 @config_options(leave_out=frozenset(RunConfig.model_fields) - PLACE_KEYS | {"out"})
-def resume(folder: str, **given: Any) -> None:
-    """Go on with a run that was stopped or killed, as if nothing had happened."""
+def resume(folder: str, quiet: bool | None, **given: Any) -> None:
+    """Resume a run that was stopped or killed, as if nothing had happened."""
     places = {key: value for key, value in given.items() if value is not None}
-    quiet = bool(given["quiet"])
-    progress = Progress(quiet=quiet)
+    progress = Progress(quiet=bool(quiet))
     with progress:
         result = api.resume(folder, callbacks=[progress], **places)
     if not quiet:
         show_results([result], result.path)
 
 
-@click.command()
-@click.argument("name", required=False)
+@click.command(epilog=examples("coterie methods", "coterie methods cfl"))
+@click.argument("name", required=False, shell_complete=complete_method)
 def methods(name: str | None) -> None:
     """List the methods; with NAME, the options of one."""
-    classes = method_classes()
     console = make_console()
     if name is None:
         table = Table("method", "what it does", box=None, pad_edge=False)
-        for known in sorted(classes):
-            table.add_row(known, first_line(classes[known]))
+        for known, cls in method_classes().items():
+            table.add_row(known, escape(first_line(cls)))
         console.print(table)
         return
-    from coterie.errors import ConfigError, did_you_mean
-
-    if name not in classes:
-        raise ConfigError(f"unknown method {name!r}: {did_you_mean(name, classes)}")
-    console.print(f"[bold]{name}[/]: {first_line(classes[name])}")
-    table = Table("option", "default", "type", box=None, pad_edge=False)
-    for field in dataclasses.fields(classes[name]):
-        kind = field.type if isinstance(field.type, str) else getattr(field.type, "__name__", str(field.type))
-        table.add_row(field.name, str(field.default), kind)
+    cls = find_method(name)
+    summary, _, more = inspect.cleandoc(cls.__doc__ or "").partition("\n")
+    console.print(f"[bold]{name}[/]: {escape(summary)}", soft_wrap=True)
+    if more.strip():
+        console.print(escape(more.strip()))
+    options = describe_options(cls)
+    if not options:
+        console.print("It has no options.")
+        return
+    table = Table("option", "type", "default", "what it does", box=None, pad_edge=False)
+    for option in options:
+        table.add_row(option.name, escape(option.type), escape(option.default), escape(one_line(option.text)))
     console.print(table)
+    first = options[0]
+    console.print(f"Given as {name}:{first.name}={first.default},…", markup=False)
 
 
-@click.command()
+@click.command(epilog=examples("coterie models"))
 def models() -> None:
     """List the networks."""
     table = Table("model", "what it is", box=None, pad_edge=False)
     for spec in list_models():
         table.add_row(spec.name, spec.summary)
     make_console().print(table)
+
+
+def one_line(text: str) -> str:
+    """A text without its line breaks."""
+    return " ".join(text.split())
 
 
 def first_line(cls: type) -> str:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import click
 
+from coterie.cli.options import complete_folder, examples
 from coterie.errors import ConfigError
 
 
-@click.command()
-@click.argument("directory", metavar="DIR")
+@click.command(epilog=examples("coterie serve runs", "coterie serve runs/rotated --port 0"))
+@click.argument("directory", metavar="DIR", shell_complete=complete_folder)
 @click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on", metavar="ADDRESS")
 @click.option("--port", default=8421, show_default=True, type=int, help="port to listen on; 0 finds a free one")
 def serve(directory: str, host: str, port: int) -> None:

@@ -1,69 +1,83 @@
-"""Commands about CFL's parameter tree: print it, place newcomers in it, and ask whether clients are congruent."""
+"""Commands about clusters: print the tree of splits, place newcomers, and ask whether clients are congruent."""
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import click
 from rich.table import Table
 
+from coterie.cli.options import complete_folder, config_options, examples
 from coterie.cli.progress import Progress
-from coterie.cli.run_commands import config_options
 from coterie.cli.terminal import make_console
-from coterie.data.folders import client_from_npz, federation_from_npz
+from coterie.errors import RunError
 from coterie.federation import Federation
-from coterie.methods.tree import Node, describe
+from coterie.federation.folders import client_from_npz
 from coterie.runs.config import make_config
 from coterie.runs.diagnosis import diagnose as examine
 from coterie.runs.folder import RunFolder
-from coterie.runs.trees import load_tree
+from coterie.runs.loading import open_run
+from coterie.runs.records import TreeNode, assignments, tree_of
+from coterie.runs.words import ancestors, describe, path_to
 
 
-@click.command()
-@click.argument("folder")
-@click.option("--client", default=None, help="show only the path of this client", metavar="ID")
+@click.command(epilog=examples("coterie tree runs/cfl", "coterie tree runs/cfl --client client-03"))
+@click.argument("folder", shell_complete=complete_folder)
+@click.option(
+    "--client", default=None, help="show only the path of this client  [default: the whole tree]", metavar="ID"
+)
 def tree(folder: str, client: str | None) -> None:
-    """Print the parameter tree of a CFL run."""
-    found = load_tree(folder).tree
+    """Print the tree of clusters that a run's splits made."""
+    run = RunFolder(Path(folder))
+    run.config()  # a folder that is no run's, or of another format, ends here
+    nodes = {node.id: node for node in tree_of(run.history())}
+    if not nodes:
+        raise RunError(f"{folder}: no cluster was split in this run, so there is no tree")
     console = make_console()
     if client is not None:
-        for depth, node in enumerate(found.path(found.leaf_of(client))):
+        for depth, node in enumerate(path_to(nodes, client)):
             console.print("  " * depth + describe(node), markup=False, soft_wrap=True)
         return
-    run = RunFolder(Path(folder))
-    accuracy = (
-        {row["client"]: row["accuracy"] for row in run.read_json("clients.json")} if run.has("clients.json") else {}
-    )
+    accuracy = {row.client: row.accuracy for row in run.clients()}
 
-    def score(node: Node) -> str:
-        known = [accuracy[member] for member in node.members if accuracy.get(member) is not None]
-        return f", accuracy {sum(known) / len(known):.3f}" if known and not node.children else ""
+    def show(node: TreeNode, depth: int) -> None:
+        known = [value for member in node.members if (value := accuracy.get(member)) is not None]
+        score = f", accuracy {sum(known) / len(known):.3f}" if known and not node.children else ""
+        console.print("  " * depth + describe(node) + score, markup=False, soft_wrap=True)
+        for child in node.children:
+            show(nodes[child], depth + 1)
 
-    for line in found.lines(score):
-        console.print(line, markup=False, soft_wrap=True)
+    for node in nodes.values():
+        if node.parent is None:
+            show(node, 0)
 
 
-@click.command()
-@click.argument("folder")
+@click.command(epilog=examples("coterie assign runs/cfl --data new.npz", "coterie assign runs/cfl --data FOLDER"))
+@click.argument("folder", shell_complete=complete_folder)
 @click.option("--data", required=True, help="a newcomer's .npz file, or a folder of them", metavar="PATH")
 def assign(folder: str, data: str) -> None:
-    """Place newcomers in the tree of a CFL run, without moving anybody else (Algorithm 4)."""
-    known, path = load_tree(folder), Path(data)
+    """Place newcomers in the clusters of a run by its own method, without moving anybody else."""
+    run, path = open_run(folder), Path(data)
     everything = (1.0, 0.0, 0.0)
     newcomers = (
-        federation_from_npz(path, splits=everything)
+        Federation.from_folder(path, splits=everything)
         if path.is_dir()
         else Federation([client_from_npz(path, everything)], name=path.name)
     )
+    rounds = run.folder.history()
+    members, nodes = Counter(assignments(rounds).values()), {node.id: node for node in tree_of(rounds)}
     table = Table("client", "cluster", "path", "with", box=None, pad_edge=False)
-    for client, leaf in known.place(newcomers).items():
-        steps = " → ".join(str(node.id) for node in known.tree.path(leaf))
-        table.add_row(client, str(leaf.id), steps, f"{len(leaf.members)} clients")
+    for client, cluster in run.place(newcomers).items():
+        steps = " → ".join(str(node.id) for node in ancestors(nodes, cluster)) or str(cluster)
+        table.add_row(client, str(cluster), steps, f"{members[cluster]} clients")
     make_console().print(table)
 
 
-@click.command()
+@click.command(
+    epilog=examples("coterie diagnose --data FOLDER", "coterie diagnose --scenario digits-permuted --rounds 40")
+)
 @config_options(leave_out=frozenset({"method", "out", "evaluate_every"}))
 def diagnose(**given: Any) -> None:
     """Are these clients congruent? Train one model, then tell what a split would find, without splitting."""

@@ -6,8 +6,6 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.cluster.hierarchy import linkage as scipy_linkage
-from scipy.spatial.distance import squareform
 
 from coterie.clustering.dendrogram import cut
 
@@ -38,6 +36,9 @@ def bipartition(similarity: FloatMatrix, linkage: Linkage = "single") -> Biparti
     if not np.isfinite(similarity.min()):
         raise ValueError("similarity holds values that are not finite")
     if linkage == "complete":
+        from scipy.cluster.hierarchy import linkage as scipy_linkage
+        from scipy.spatial.distance import squareform
+
         labels = cut(scipy_linkage(squareform(1.0 - similarity, checks=False), "complete"), 2)
         first, second = np.flatnonzero(labels == 0), np.flatnonzero(labels == 1)
         return Bipartition(first, second, float(similarity[np.ix_(first, second)].max()))

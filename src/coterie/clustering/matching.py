@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import linear_sum_assignment
-from scipy.spatial.distance import cdist
 
 
 def adjusted_rand_index(first: npt.ArrayLike, second: npt.ArrayLike) -> float:
@@ -42,6 +40,8 @@ def paper_distance(models: npt.ArrayLike, truths: npt.ArrayLike) -> float:
 
 def matched_distance(models: npt.ArrayLike, truths: npt.ArrayLike) -> float:
     """The mean distance of models to truths under the best one-to-one match (Hungarian algorithm). Both: (k, d)."""
+    from scipy.optimize import linear_sum_assignment
+
     distances = _distances(models, truths)
     return float(distances[linear_sum_assignment(distances)].mean())
 
@@ -51,4 +51,6 @@ def _distances(models: npt.ArrayLike, truths: npt.ArrayLike) -> npt.NDArray[np.f
     found, true = np.asarray(models, dtype=np.float64), np.asarray(truths, dtype=np.float64)
     if found.shape != true.shape or found.ndim != 2 or len(found) == 0:
         raise ValueError(f"models have shape {found.shape} and truths {true.shape}, expected the same (k, d)")
+    from scipy.spatial.distance import cdist
+
     return np.asarray(cdist(found, true))

@@ -6,9 +6,6 @@ from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
-from scipy.cluster.hierarchy import linkage
-from scipy.optimize import linear_sum_assignment
-from scipy.spatial.distance import cdist, squareform
 
 from coterie.clustering.bipartition import spanning_order
 from coterie.clustering.dendrogram import cut
@@ -20,7 +17,7 @@ Flags = npt.NDArray[np.bool_]
 _AT_ONCE = 8_000_000
 # Families stand apart if the step between them is this many times the longest step inside.
 _CLEAR_RATIO = 2.0
-# Share of the variance that a cut in two must explain to count as two heaps: one normal heap gives 0.64.
+# ReplyBlock of the variance that a cut in two must explain to count as two heaps: one normal heap gives 0.64.
 _TWO_HEAPS = 0.72
 # With fewer distances than this (15 clients) two heaps appear by chance too often.
 _HEAPS_NEED = 100
@@ -55,6 +52,8 @@ def matching_distances(points: npt.NDArray[np.floating]) -> Floats:
 
 def _matched_means(costs: Floats) -> Floats:
     """The mean cost of the best match in each of n problems. costs: (n, k, k), nan where a side is missing; (n,)."""
+    from scipy.optimize import linear_sum_assignment
+
     missing = np.isnan(costs)
     filled = costs
     if missing.any():
@@ -78,6 +77,8 @@ def _real_centroids(points: npt.NDArray[np.floating]) -> Flags:
 
 def _distance_blocks(points: npt.NDArray[np.floating]) -> Iterator[tuple[int, Floats]]:
     """Yield a first client and distances (b, k, M - first, k) of b clients' centroids to those of all from it on."""
+    from scipy.spatial.distance import cdist
+
     _real_centroids(points)
     clients, k, e = points.shape
     flat = np.ascontiguousarray(points, dtype=np.float64).reshape(clients * k, e)
@@ -190,6 +191,9 @@ def ward_clusters(relatedness: Flags | Floats, clusters: int | None = None) -> n
 
 def ward_merges(relatedness: Flags | Floats) -> Floats:
     """The dendrogram of Ward's method on the clients' rows: (M - 1, 4) in scipy's form. relatedness: (M, M), M >= 2."""
+    from scipy.cluster.hierarchy import linkage
+    from scipy.spatial.distance import squareform
+
     # Flags give whole numbers, which float32 holds exactly and multiplies twice as fast.
     profiles: npt.NDArray[np.floating] = relatedness.astype(np.float32 if relatedness.dtype == np.bool_ else np.float64)
     gram = (profiles @ profiles.T).astype(np.float64)

@@ -1,1 +1,42 @@
-"""Data: sources (files to arrays), partitions (who holds what), shifts (what makes groups differ)."""
+"""Data: sources (files to arrays), partitions (who holds what), shifts (what makes groups differ), scenarios.
+
+What the author of a scenario or a data source in another package needs is here: see docs/extending.md.
+"""
+
+from coterie.data.builders import (
+    BuildOptions,
+    by_writer,
+    class_sets,
+    client_name,
+    dirichlet,
+    dirichlet_quarters,
+    groups_of,
+    shifted,
+)
+from coterie.data.pools import Pool, TextPool
+from coterie.data.scenarios import Defaults, Scenario, find_scenario, list_scenarios
+from coterie.data.shifts import rotate
+from coterie.data.sources import Source, TextSource, available, load_source, load_text_source
+
+__all__ = [
+    "BuildOptions",
+    "Defaults",
+    "Pool",
+    "Scenario",
+    "Source",
+    "TextPool",
+    "TextSource",
+    "available",
+    "by_writer",
+    "class_sets",
+    "client_name",
+    "dirichlet",
+    "dirichlet_quarters",
+    "find_scenario",
+    "groups_of",
+    "list_scenarios",
+    "load_source",
+    "load_text_source",
+    "rotate",
+    "shifted",
+]

@@ -29,7 +29,7 @@ NEWS_WORDS = 2000
 """Words that a news federation knows: enough to tell topics apart, few enough to train on one processor."""
 
 
-class Order(NamedTuple):
+class BuildOptions(NamedTuple):
     """What a scenario is asked for; `samples` None means all that the source has."""
 
     name: str
@@ -48,20 +48,20 @@ def client_name(number: int, total: int) -> str:
     return f"client-{number:0{len(str(total - 1))}d}"
 
 
-def groups_of(order: Order) -> list[int]:
+def groups_of(order: BuildOptions) -> list[int]:
     """The group of each client: 0, 1, …, groups-1, 0, 1, …"""
     return [number % order.groups for number in range(order.clients)]
 
 
-def _without_groups(order: Order) -> None:
+def _without_groups(order: BuildOptions) -> None:
     if order.groups != 1:
         raise ConfigError(f"groups={order.groups}: {order.name} has no hidden groups: leave groups out")
 
 
-def shifted(source: str, kind: str) -> Callable[[Order], Federation]:
+def shifted(source: str, kind: str) -> Callable[[BuildOptions], Federation]:
     """Groups that differ by a shift: iid (no difference), permuted, swapped or rotated."""
 
-    def make(order: Order) -> Federation:
+    def make(order: BuildOptions) -> Federation:
         pool = load_source(source, order.data_dir)
         by_group = group_shifts(kind, pool.classes, order.groups, order.seed)
         groups = groups_of(order)
@@ -111,7 +111,7 @@ def group_shifts(kind: str, classes: int, groups: int, seed: int) -> list[Shift]
 def _with_validation(
     available: int, clients: int, samples: int | None, seed: int
 ) -> tuple[partitions.Partition, partitions.Partition]:
-    """Train and validation indices: a tenth for validation, or what `samples` training samples a client leave over."""
+    """Train and validation indices: a tenth for validation, or what `samples` for training per client leave over."""
     if samples is None:
         whole = partitions.iid(available, clients, None, seed)
         kept = [round(len(part) * VALIDATION) for part in whole]
@@ -127,7 +127,7 @@ def _with_validation(
     return [a for a, _ in cut], [b for _, b in cut]
 
 
-def _held_out(pool: Pool, parts: Sequence[np.ndarray], groups: Sequence[int] | None, order: Order) -> Federation:
+def _held_out(pool: Pool, parts: Sequence[np.ndarray], groups: Sequence[int] | None, order: BuildOptions) -> Federation:
     """Clients that hold back a part of their own samples for validation and test, so that these are alike."""
     clients = [
         make_client(
@@ -142,10 +142,10 @@ def _held_out(pool: Pool, parts: Sequence[np.ndarray], groups: Sequence[int] | N
     return Federation(clients, pool.classes, order.name)
 
 
-def dirichlet(source: str, alpha: float) -> Callable[[Order], Federation]:
+def dirichlet(source: str, alpha: float) -> Callable[[BuildOptions], Federation]:
     """Label skew without groups."""
 
-    def make(order: Order) -> Federation:
+    def make(order: BuildOptions) -> Federation:
         _without_groups(order)
         pool = load_source(source, order.data_dir)
         parts = partitions.dirichlet(pool.y, order.clients, alpha, order.seed, order.samples, minimum=5)
@@ -157,7 +157,7 @@ def dirichlet(source: str, alpha: float) -> Callable[[Order], Federation]:
 QUARTERS = (1000.0, 1.0, 0.5, 0.1)
 
 
-def dirichlet_quarters(source: str) -> Callable[[Order], Federation]:
+def dirichlet_quarters(source: str) -> Callable[[BuildOptions], Federation]:
     """FedCUAU's setting: the clients' label skew grows from quarter to quarter; the quarter is the hidden group.
 
     As in the paper, each quarter deals its own random share of the source, and a client's test data comes from the
@@ -165,7 +165,7 @@ def dirichlet_quarters(source: str) -> Callable[[Order], Federation]:
     the whole test set.
     """
 
-    def make(order: Order) -> Federation:
+    def make(order: BuildOptions) -> Federation:
         pool = load_source(source, order.data_dir)
         if order.groups != len(QUARTERS):
             raise ConfigError(f"groups={order.groups}: quarters are 4 groups")
@@ -207,10 +207,10 @@ def even_class_sets(classes: int, groups: int) -> list[list[int]]:
     return [part.tolist() for part in np.array_split(np.arange(classes), groups)]
 
 
-def class_sets(source: str, sets_for: Callable[[int], list[list[int]]]) -> Callable[[Order], Federation]:
+def class_sets(source: str, sets_for: Callable[[int], list[list[int]]]) -> Callable[[BuildOptions], Federation]:
     """Groups that hold different classes; `sets_for(groups)` gives each group's classes."""
 
-    def make(order: Order) -> Federation:
+    def make(order: BuildOptions) -> Federation:
         pool = load_source(source, order.data_dir)
         sets, groups = sets_for(order.groups), groups_of(order)
         if any(not classes for classes in sets):
@@ -231,10 +231,10 @@ def class_sets(source: str, sets_for: Callable[[int], list[list[int]]]) -> Calla
     return make
 
 
-def by_writer(source: str) -> Callable[[Order], Federation]:
+def by_writer(source: str) -> Callable[[BuildOptions], Federation]:
     """One client a writer, drawn at random among those with at least 20 samples."""
 
-    def make(order: Order) -> Federation:
+    def make(order: BuildOptions) -> Federation:
         _without_groups(order)
         pool = load_source(source, order.data_dir)
         if pool.writer is None:
@@ -245,8 +245,8 @@ def by_writer(source: str) -> Callable[[Order], Federation]:
     return make
 
 
-def news_topics(order: Order) -> Federation:
-    """AG-News rows of one topic a client, as windows of words; the topic is the hidden group."""
+def news_topics(order: BuildOptions) -> Federation:
+    """AG-News rows of one topic per client, as windows of words; the topic is the hidden group."""
     pool = load_text_source("ag-news", order.data_dir, NEWS_WORDS)
     if order.groups > len(pool.keys):
         raise ConfigError(f"groups={order.groups}: AG-News has {len(pool.keys)} topics")
@@ -265,7 +265,7 @@ def news_topics(order: Order) -> Federation:
     return Federation([clients[n] for n in sorted(clients)], len(pool.vocabulary), order.name)
 
 
-def speakers(order: Order) -> Federation:
+def speakers(order: BuildOptions) -> Federation:
     """One client a speaker of Shakespeare's plays, as windows of characters; the longest parts first."""
     _without_groups(order)
     pool = load_text_source("shakespeare", order.data_dir)
@@ -286,7 +286,7 @@ SEPARATION = 1.0
 SIGMA = 0.1
 
 
-def linear_mixture(order: Order) -> Federation:
+def linear_mixture(order: BuildOptions) -> Federation:
     """IFCA's linear regressions: y = ⟨x, θ*⟩ + σε with θ* ~ R·Bernoulli(½)^d, one θ* a group."""
     generator = numpy_generator(order.seed, "linear")
     truths = SEPARATION * generator.integers(0, 2, (order.groups, DIMENSION))
@@ -302,10 +302,10 @@ def linear_mixture(order: Order) -> Federation:
     return Federation(clients, name=order.name)
 
 
-def toy(kind: str) -> Callable[[Order], Federation]:
+def toy(kind: str) -> Callable[[BuildOptions], Federation]:
     """The CFL paper's two counterexamples in the plane (Figure 1), for a linear classifier."""
 
-    def make(order: Order) -> Federation:
+    def make(order: BuildOptions) -> Federation:
         if order.groups != 2:
             raise ConfigError(f"groups={order.groups}: {kind} is made of 2 groups")
         clients = []

@@ -7,14 +7,14 @@ from dataclasses import replace
 from itertools import pairwise
 
 from coterie.data import partitions
-from coterie.data.builders import Order, by_writer, client_name, groups_of
+from coterie.data.builders import BuildOptions, by_writer, client_name, groups_of
 from coterie.data.pools import Pool
 from coterie.data.scenarios import Defaults, Scenario, register
 from coterie.data.sources import load_source
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.randomness import derive
-from coterie.workbench import Training
+from coterie.trainers.base import Training
 
 SMALLEST = 20
 """Training samples of the smallest client in S4."""
@@ -39,10 +39,10 @@ def overlapping_sets(classes: int, groups: int) -> list[list[int]]:
     return [[*own, after[0]] for own, after in zip(sets, sets[1:] + sets[:1], strict=True)] if groups > 1 else sets
 
 
-def by_classes(source: str, sets_for: Callable[[int, int], list[list[int]]]) -> Callable[[Order], Federation]:
+def by_classes(source: str, sets_for: Callable[[int, int], list[list[int]]]) -> Callable[[BuildOptions], Federation]:
     """Each group holds its own classes, all clients equally much; as in the paper nothing is held back to validate."""
 
-    def make(order: Order) -> Federation:
+    def make(order: BuildOptions) -> Federation:
         pool = load_source(source, order.data_dir)
         sets, groups = sets_for(pool.classes, order.groups), groups_of(order)
         train = partitions.by_group_classes(pool.y, sets, groups, order.samples, order.seed)
@@ -51,10 +51,10 @@ def by_classes(source: str, sets_for: Callable[[int, int], list[list[int]]]) -> 
     return make
 
 
-def by_power_law(source: str, smallest: int = SMALLEST) -> Callable[[Order], Federation]:
-    """S4 (Algorithm 4 of the appendix): disjoint classes a group, and clients of all sizes in it."""
+def by_power_law(source: str, smallest: int = SMALLEST) -> Callable[[BuildOptions], Federation]:
+    """S4 (Algorithm 4 of the appendix): disjoint classes per group, and clients of all sizes in it."""
 
-    def make(order: Order) -> Federation:
+    def make(order: BuildOptions) -> Federation:
         if order.samples is not None:
             raise ConfigError(f"samples={order.samples}: in {order.name!r} a power law decides the sizes")
         pool = load_source(source, order.data_dir)
@@ -66,7 +66,7 @@ def by_power_law(source: str, smallest: int = SMALLEST) -> Callable[[Order], Fed
 
 
 def _federation(
-    pool: Pool, train: partitions.Partition, sets: Sequence[Sequence[int]], groups: Sequence[int], order: Order
+    pool: Pool, train: partitions.Partition, sets: Sequence[Sequence[int]], groups: Sequence[int], order: BuildOptions
 ) -> Federation:
     """Clients with the given training samples, and an equal share of the test samples of their group's classes."""
     test = partitions.by_group_classes(pool.y_test, sets, groups, None, derive(order.seed, "test"))

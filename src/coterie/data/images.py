@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from sklearn.datasets import load_digits
 
 from coterie.data.formats import damaged, read_cifar_binary, read_cifar_pickle, read_idx, read_leaf_json
 from coterie.data.pools import IntArray, Pool
@@ -22,11 +22,25 @@ CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 CIFAR100_MEAN, CIFAR100_STD = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
 
 
+def _digit_rows() -> npt.NDArray[np.float64]:
+    """The digits `(1797, 65)` as scikit-learn ships them: 64 pixels from 0 to 16, and the label."""
+    package = find_spec("sklearn")
+    for place in package.submodule_search_locations or () if package is not None else ():
+        file = Path(place, "datasets", "data", "digits.csv.gz")
+        if file.is_file():
+            # Read here, because importing scikit-learn takes longer than the rest of a small run.
+            return np.loadtxt(file, delimiter=",")
+    from sklearn.datasets import load_digits
+
+    raw = load_digits()
+    return np.column_stack([raw.data, raw.target])
+
+
 def load_digits_pool(files: Files) -> Pool:
     """The 8x8 digits as (n, 1, 8, 8) float32 in [0, 1]; a fifth of each class, always the same, is the test part."""
-    raw = load_digits()
-    x = (raw.images / 16).astype(np.float32)[:, None]
-    y = raw.target.astype(np.int64)
+    rows = _digit_rows()
+    x = (rows[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32)[:, None]
+    y = rows[:, -1].astype(np.int64)
     test = np.zeros(len(y), dtype=bool)
     for label in range(10):
         members = numpy_generator(0, "digits-test", label).permutation(np.flatnonzero(y == label))

@@ -1,6 +1,6 @@
 """Who holds what: each function deals sample indices to clients, as a pure function of its arguments and the seed.
 
-Every partition is a list with one int64 array of indices a client; the arrays are disjoint and none is empty.
+Every partition is a list with one int64 array of indices per client; the arrays are disjoint and none is empty.
 What cannot be dealt is a DataError that says what to change.
 """
 
@@ -10,7 +10,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
 
 from coterie.data.allocation import deal, largest_remainder, within_supply
 from coterie.errors import DataError
@@ -23,7 +22,7 @@ DIRICHLET_TRIES = 50
 
 
 def iid(n: int, clients: int, samples: int | None = None, seed: int = 0) -> Partition:
-    """A random deal of `samples` indices a client; of all n, in sizes that differ by at most one, when None."""
+    """A random deal of `samples` indices per client; of all n, in sizes that differ by at most one, when None."""
     _check_room(n, clients, 1 if samples is None else samples)
     order = numpy_generator(seed, "iid").permutation(n)
     return [np.sort(part) for part in np.array_split(order if samples is None else order[: clients * samples], clients)]
@@ -48,6 +47,8 @@ def power_law_sizes(total: int, clients: int, minimum: int, exponent: float) -> 
     if exponent == 0:
         beta = np.log(spread / clients)
     else:
+        from scipy.optimize import brentq
+
         beta = brentq(lambda b: float(np.exp(b * powers).sum() - spread), low - 1e-9, high + 1e-9, xtol=1e-14)
     spread_out: IntArray = largest_remainder(np.exp(beta * powers)[None, :], np.array([spread]))[0]
     return spread_out + minimum
@@ -55,7 +56,7 @@ def power_law_sizes(total: int, clients: int, minimum: int, exponent: float) -> 
 
 def power_law(n: int, clients: int, minimum: int = 10, exponent: float = 0.5, seed: int = 0) -> Partition:
     """All n indices, shuffled, dealt in the sizes of `power_law_sizes`: client 0 holds the fewest (or the most, when
-    there are fewer than `minimum + 1` samples a client and the law falls)."""
+    there are fewer than `minimum + 1` samples per client and the law falls)."""
     sizes = power_law_sizes(n, clients, minimum, exponent)
     order = numpy_generator(seed, "power-law").permutation(n)
     return [np.sort(part) for part in np.split(order, np.cumsum(sizes)[:-1])]
@@ -98,7 +99,7 @@ def dirichlet(
     samples_per_client: int | None = None,
     minimum: int = 1,
 ) -> Partition:
-    """Label skew by Dirichlet(alpha): small alpha, few classes a client; large alpha, nearly iid.
+    """Label skew by Dirichlet(alpha): small alpha, few classes per client; large alpha, nearly iid.
 
     One alpha and no size: each class is shared out in Dirichlet(alpha) proportions; every sample is dealt and sizes
     vary, each at least `minimum`. With `samples_per_client`, or with one alpha per client (sizes then equal to within
@@ -131,7 +132,7 @@ def classes_per_client(
     labels = np.asarray(labels)
     classes = np.unique(labels)
     if not 1 <= c <= len(classes):
-        raise DataError(f"{c} classes a client, but the data has {len(classes)}: ask for 1..{len(classes)}")
+        raise DataError(f"{c} classes per client, but the data has {len(classes)}: ask for 1..{len(classes)}")
     _check_room(len(labels), clients, c)
     generator = numpy_generator(seed, "classes-per-client")
     holders = np.zeros(len(classes), dtype=np.int64)
@@ -176,8 +177,8 @@ def by_group_classes(
         client, k = short[0]
         raise DataError(
             f"client {client} gets no sample of class {classes[k]} ({supply[k]} samples, {int(allowed[:, k].sum())} "
-            f"clients hold it, {'all' if samples is None else samples} samples a client): use fewer clients or classes "
-            "a client, or change the number of samples"
+            f"clients hold it, {'all' if samples is None else samples} samples per client): use fewer clients or "
+            "classes per client, or change the number of samples"
         )
     return deal(labels, counts, seed)
 
@@ -230,7 +231,7 @@ def _check_room(n: int, clients: int, each: int) -> None:
     if clients * each > n:
         raise DataError(
             f"{clients} clients with at least {each} samples each need {clients * each} samples, the data has {n}: "
-            f"ask for at most {n // each} clients, or at most {n // clients} samples a client"
+            f"ask for at most {n // each} clients, or at most {n // clients} samples per client"
         )
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from coterie.data import builders
-from coterie.data.builders import Order
+from coterie.data.builders import BuildOptions
 from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import Federation
-from coterie.workbench import Training
+from coterie.plugins import load_as, offered
+from coterie.trainers.base import Training
 
 
 @dataclass(frozen=True)
@@ -24,11 +25,23 @@ class Defaults:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A federation by name; `clients`, `samples` (training samples a client) and `groups` are its default sizes."""
+    """A federation by name; `clients`, `samples` (training samples per client) and `groups` are its default sizes.
+
+    Example:
+        >>> import torch
+        >>> from coterie import Federation
+        >>> from coterie.data import BuildOptions, Scenario
+        >>> def noise(options: BuildOptions) -> Federation:
+        ...     draw = torch.Generator().manual_seed(options.seed)
+        ...     items = [(torch.randn(40, 2, generator=draw), torch.arange(40) % 2) for _ in range(options.clients)]
+        ...     return Federation.from_tensors(items, name=options.name)
+        >>> Scenario("noise", "labels that nothing explains", noise, clients=5, groups=1).build(seed=1)
+        Federation('noise': 5 clients, 32-32 training samples, input 2)
+    """
 
     name: str
     summary: str
-    make: Callable[[Order], Federation]
+    make: Callable[[BuildOptions], Federation]
     clients: int = 20
     samples: int | None = None
     groups: int = 4
@@ -48,27 +61,37 @@ class Scenario:
         wanted = groups or min(self.groups, clients)
         if wanted > clients:
             raise ConfigError(f"groups={wanted} with clients={clients}: each group needs at least one client")
-        return self.make(Order(self.name, clients, samples or self.samples, wanted, seed, data_dir))
+        return self.make(BuildOptions(self.name, clients, samples or self.samples, wanted, seed, data_dir))
 
 
+GROUP = "coterie.scenarios"
+"""The group of entry points in which packages offer scenarios."""
 _SCENARIOS: dict[str, Scenario] = {}
 
 
 def register(scenario: Scenario) -> None:
-    """Make a scenario known by its name."""
+    """Make a scenario known by its name in this process; a package offers it to all by an entry point."""
     _SCENARIOS[scenario.name] = scenario
 
 
 def find_scenario(name: str) -> Scenario:
-    """The scenario of that name, or a ConfigError with a suggestion."""
-    if name not in _SCENARIOS:
-        raise ConfigError(f"unknown scenario {name!r}: {did_you_mean(name, _SCENARIOS)}")
-    return _SCENARIOS[name]
+    """The scenario of that name, or a ConfigError with a suggestion; packages that offer others stay unloaded."""
+    if name in _SCENARIOS:
+        return _SCENARIOS[name]
+    points = offered(GROUP)
+    if name not in points:
+        raise ConfigError(f"unknown scenario {name!r}: {did_you_mean(name, [*_SCENARIOS, *points])}")
+    return load_as(points[name], "scenario", Scenario)
 
 
 def list_scenarios() -> tuple[Scenario, ...]:
-    """All scenarios, by name."""
-    return tuple(_SCENARIOS[name] for name in sorted(_SCENARIOS))
+    """All scenarios by name: ours, and those that installed packages offer as `coterie.scenarios` entry points."""
+    return tuple(find_scenario(name) for name in scenario_names())
+
+
+def scenario_names() -> list[str]:
+    """The names of all scenarios; no package is loaded."""
+    return sorted({*_SCENARIOS, *offered(GROUP)})
 
 
 SHIFTS = {

@@ -53,7 +53,7 @@ def permute_labels(y: Array, permutation: npt.ArrayLike) -> Array:
 
 
 def group_permutations(classes: int, groups: int, seed: int) -> IntArray:
-    """Distinct label permutations, one row a group: (groups, classes).
+    """Distinct label permutations, one row per group: (groups, classes).
 
     Up to `classes` groups no two rows agree on any label (the rows come from a shuffled cyclic Latin square), so
     groups conflict on every sample and no model can serve two of them. Beyond that, rows are only distinct.
@@ -79,7 +79,7 @@ def group_permutations(classes: int, groups: int, seed: int) -> IntArray:
 
 
 def group_swaps(classes: int, groups: int, seed: int) -> list[tuple[int, int]]:
-    """Distinct pairs of labels (a < b), one a group; the first `classes // 2` share no label.
+    """Distinct pairs of labels (a < b), one per group; the first `classes // 2` share no label.
 
     The pairs are the games of a round-robin tournament between randomly seated labels: every pair is played once,
     and inside a round nobody plays twice.

@@ -10,20 +10,23 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coterie.data import images
-from coterie.data.catalog import BY_HAND
+from coterie.data.catalog import BY_HAND, CATALOG
 from coterie.data.news_and_plays import load_ag_news, load_shakespeare
 from coterie.data.pools import Pool, TextPool
 from coterie.errors import DataError, did_you_mean
+from coterie.plugins import load_as, offered
 
 Files = Sequence[Sequence[Path]]
 Layout = tuple[str, ...]
 
 VOCABULARY_SIZE = 10_000
+GROUP = "coterie.sources"
+"""The group of entry points in which packages offer data sets."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A named data set of images."""
+    """A named data set of images, or of anything else whose samples are arrays of one shape."""
 
     name: str
     summary: str
@@ -124,35 +127,50 @@ def data_folder(data_dir: Path | str | None = None) -> Path:
     return Path(named).expanduser() if named else Path.home() / ".cache" / "coterie"
 
 
+def find_source(name: str) -> Source | TextSource:
+    """The data set of that name, or a DataError with a suggestion; packages that offer others stay unloaded."""
+    known: dict[str, Source | TextSource] = {**SOURCES, **TEXT_SOURCES}
+    if name in known:
+        return known[name]
+    points = offered(GROUP)
+    if name not in points:
+        raise DataError(f"unknown data set {name!r}: {did_you_mean(name, [*known, *points])}")
+    found = load_as(points[name], "data set", Source, TextSource)
+    assert isinstance(found, Source | TextSource)
+    return found
+
+
 def load_source(name: str, data_dir: Path | str | None = None) -> Pool:
     """The image set of that name, read from the data folder."""
-    if name not in SOURCES:
-        hint = "it is text, use load_text_source" if name in TEXT_SOURCES else did_you_mean(name, SOURCES)
-        raise DataError(f"{name!r} is not an image set: {hint}")
-    source = SOURCES[name]
+    source = find_source(name)
+    if not isinstance(source, Source):
+        raise DataError(f"{name!r} is text, not images: use load_text_source")
     return source.load(_find(source, data_folder(data_dir)))
 
 
 def load_text_source(name: str, data_dir: Path | str | None = None, vocabulary_size: int = VOCABULARY_SIZE) -> TextPool:
     """The text set of that name, read from the data folder, with at most `vocabulary_size` words (or characters)."""
-    if name not in TEXT_SOURCES:
-        hint = "it is images, use load_source" if name in SOURCES else did_you_mean(name, TEXT_SOURCES)
-        raise DataError(f"{name!r} is not a text set: {hint}")
-    source = TEXT_SOURCES[name]
+    source = find_source(name)
+    if not isinstance(source, TextSource):
+        raise DataError(f"{name!r} is images, not text: use load_source")
     return source.load(_find(source, data_folder(data_dir)), vocabulary_size)
+
+
+def source_names() -> list[str]:
+    """The names of all data sets: ours, and those that installed packages offer as `coterie.sources` entry points."""
+    return list(dict.fromkeys([*SOURCES, *TEXT_SOURCES, *offered(GROUP)]))
 
 
 def available(data_dir: Path | str | None = None) -> list[Availability]:
     """Every set by name, whether it is in the data folder, and where it is or what is missing."""
     root = data_folder(data_dir)
     listing = []
-    sources: list[Source | TextSource] = [*SOURCES.values(), *TEXT_SOURCES.values()]
-    for source in sources:
+    for source in map(find_source, source_names()):
         files, missing = _best_layout(source, root)
         if missing:
             detail = f"missing {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
         else:
-            detail = ", ".join(dict.fromkeys(str(found[0].parent) for found in files)) or "part of scikit-learn"
+            detail = ", ".join(dict.fromkeys(str(found[0].parent) for found in files)) or "needs no files"
         listing.append(Availability(source.name, not missing, detail))
     return listing
 
@@ -172,8 +190,7 @@ def _best_layout(source: Source | TextSource, root: Path) -> tuple[Files, list[s
 def _find(source: Source | TextSource, root: Path) -> Files:
     files, missing = _best_layout(source, root)
     if missing:
-        remedy = BY_HAND.get(
-            source.name, f"run `coterie data fetch {source.name}`, or name another folder by --data-dir"
-        )
+        ours = f"run `coterie data fetch {source.name}`" if source.name in CATALOG else "put it there"
+        remedy = BY_HAND.get(source.name, f"{ours}, or name another folder by --data-dir")
         raise DataError(f"data set {source.name!r} is not in {root}, {missing[0]} is missing: {remedy}")
     return files

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from coterie.errors import ConfigError
 from coterie.models.autoencoder import ConvAutoencoder
-from coterie.parameters import Layout, span_size
+from coterie.parameters import Layout, gather, scatter
 
 Kind = Literal["conv", "pca", "own-pca"]
 AT_ONCE = 512
@@ -34,11 +34,20 @@ class Encoder:
     code: int
     weights: Tensor
 
-    def sent(self, finetune: bool) -> int:
-        """How many numbers reach a client: W_enc, and the decoder too if the client is to fine-tune."""
-        if self.kind == "conv" and not finetune:
-            return span_size(conv_layout(self.shape, self.code).select("encoder"))
-        return self.weights.numel()
+    @classmethod
+    def with_weights(cls, kind: Kind, shape: tuple[int, ...], code: int, weights: Tensor) -> Encoder:
+        """The encoder with these numbers; a decoder that is not among them is zero, for nobody uses it."""
+        if kind == "conv" and len(weights) < conv_layout(shape, code).size:
+            whole = torch.zeros(conv_layout(shape, code).size)
+            scatter(whole, conv_layout(shape, code).select("encoder"), weights)
+            weights = whole
+        return cls(kind, shape, code, weights)
+
+    def encoding_weights(self) -> Tensor:
+        """The numbers that encoding takes: those of the encoder without the decoder."""
+        if self.kind == "conv":
+            return gather(self.weights, conv_layout(self.shape, self.code).select("encoder"))
+        return self.weights
 
     def encode(self, x: Tensor) -> Tensor:
         """The codes `(n, code)` of inputs `(n, ...)`, float32."""

@@ -1,8 +1,6 @@
-"""Where the clients' work runs."""
+"""Where the clients' work runs: in this process, in worker processes, or on a Ray cluster."""
 
-from coterie.engines.base import Engine, Fault
-from coterie.engines.feedforward import FeedforwardBench
-from coterie.engines.local import LocalEngine
-from coterie.engines.loop import LoopBench
+from coterie.engines.base import Engine, Fault, Traffic
+from coterie.engines.local import LocalEngine, available_cores
 
-__all__ = ["Engine", "Fault", "FeedforwardBench", "LocalEngine", "LoopBench"]
+__all__ = ["Engine", "Fault", "LocalEngine", "Traffic", "available_cores"]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from torch import Tensor
 
-from coterie.messages import Due, Order, Reply, Share, added_up
 from coterie.parameters import Layout
+from coterie.tasks.base import Reduction, ReplyBlock, Request
 
 
 class Fault(NamedTuple):
@@ -18,20 +19,36 @@ class Fault(NamedTuple):
     reason: str
 
 
+@dataclass
+class Traffic:
+    """Bytes sent since they were last drained, as `tasks.wire` counts them."""
+
+    down: int = 0
+    up: int = 0
+
+    def drain(self) -> tuple[int, int]:
+        """The bytes sent down and up; counting starts again at zero."""
+        counted = (self.down, self.up)
+        self.down = self.up = 0
+        return counted
+
+
 class Engine(Protocol):
-    """Runs orders. `clients` are the ids it can reach, `samples` their numbers of training samples."""
+    """Runs requests. `clients` are the ids it can reach, `samples` their numbers of training samples."""
 
     clients: tuple[str, ...]
     samples: dict[str, int]
+    traffic: Traffic
     layout: Layout
     """The vectors as the server sees them."""
     plain_layout: Layout
     """The vectors as the clients see them: the same, unless privacy hides the layers."""
 
-    def run(self, orders: Sequence[Order]) -> Iterator[list[Reply]]:
-        """Do the orders and give the replies in the same order, in blocks as they are ready.
+    def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
+        """Do the requests and give the replies in the same order, in blocks as they are ready.
 
-        The vectors of a block are rows of one fresh tensor; a client that fails is missing, and `faults` says why.
+        With `reduce` a block holds weighted sums in place of its replies' vectors, formed where the vectors are made if
+        the engine can do that. A client that fails is missing, and `faults` says why.
         """
         ...
 
@@ -58,22 +75,3 @@ class Engine(Protocol):
     def close(self) -> None:
         """Release processes and memory."""
         ...
-
-
-@runtime_checkable
-class SummingEngine(Protocol):
-    """An engine that can add vectors up where they are made."""
-
-    def total(self, orders: Sequence[Order], bill: Sequence[Due]) -> Iterator[Share]:
-        """Do the orders and give, block by block, the replies without vectors and the vectors' weighted sums."""
-        ...
-
-
-def shares(engine: Engine, orders: Sequence[Order], bill: Sequence[Due]) -> Iterator[Share]:
-    """The replies and the sums of their vectors, added up by the engine or, where it cannot, here."""
-    if isinstance(engine, SummingEngine):
-        yield from engine.total(orders, bill)
-        return
-    due = {order.client: what for order, what in zip(orders, bill, strict=True)}
-    for replies in engine.run(orders):
-        yield added_up(replies, [due[reply.client] for reply in replies])

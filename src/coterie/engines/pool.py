@@ -1,6 +1,6 @@
-"""Single-threaded worker processes, one block of orders at a time each.
+"""Single-threaded worker processes, one block of requests at a time each.
 
-Any worker can do any block: the client's own state travels with the order and comes back with the reply. A block is
+Any worker can do any block: the client's own state travels with the request and comes back with the reply. A block is
 computed the same way wherever it runs, so neither the number of workers nor the death of one changes a result.
 """
 
@@ -18,11 +18,11 @@ from multiprocessing.process import BaseProcess
 
 from torch import Tensor
 
-from coterie.engines.parcels import SharedMemory, Shelf, pack, unpack
-from coterie.engines.turns import Crew, Progress
-from coterie.engines.workers import NUMBER_BYTES, done, work
-from coterie.messages import Due, Order, Share, Worksite
-from coterie.workbench import Workbench
+from coterie.engines.buffers import SharedMemory, TensorBuffer, pack, unpack
+from coterie.engines.scheduler import BlockProgress, BlockScheduler
+from coterie.engines.worker import NUMBER_BYTES, work
+from coterie.tasks.base import ClientContext, Reduction, ReplyBlock, Request, perform
+from coterie.trainers.base import Trainer
 
 AHEAD_BYTES = 2**15
 """Largest message that may lie in a pipe while the worker is busy: a larger one could block both ends."""
@@ -37,35 +37,36 @@ class _Worker:
 
 
 @dataclass
-class _Round(Progress[bytes]):
+class _PoolRun(BlockProgress[bytes]):
     """A run's progress, and what its messages need."""
 
-    board: Shelf = field(kw_only=True)
+    broadcast: TensorBuffer = field(kw_only=True)
+    """Tensors that more than one block needs, written once."""
     packed: dict[int, bytes] = field(default_factory=dict)
     """Messages too long to be sent ahead, kept until a worker is idle."""
 
 
-class WorkerPool(Crew[_Round]):
+class WorkerPool(BlockScheduler[_PoolRun]):
     """Worker processes over the same clients. `slots` blocks may be on their way at once, `slot_bytes` large each."""
 
     def __init__(
         self,
         count: int,
-        sites: Mapping[str, Worksite],
-        make_bench: Callable[[], Workbench],
+        contexts: Mapping[str, ClientContext],
+        make_trainer: Callable[[], Trainer],
         *,
         slots: int,
         slot_bytes: int,
-        board_bytes: int,
+        broadcast_bytes: int,
     ) -> None:
-        self.sites = sites
-        self.make_bench = make_bench
+        self.contexts = contexts
+        self.make_trainer = make_trainer
         self.slots = slots
         self.slot_bytes = -(-slot_bytes // 4096) * 4096
-        self.board_bytes = board_bytes
+        self.broadcast_bytes = broadcast_bytes
         self.busy = False
-        self._bench: Workbench | None = None
-        self._memory = SharedMemory(self.slots * self.slot_bytes + board_bytes)
+        self._trainer: Trainer | None = None
+        self._memory = SharedMemory(self.slots * self.slot_bytes + broadcast_bytes)
         self._context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
         self._workers = [self._start() for _ in range(count)]
         # Workers end with the pool even when nobody closes it.
@@ -82,12 +83,12 @@ class WorkerPool(Crew[_Round]):
             target=work,
             args=(
                 theirs,
-                self.sites,
-                self.make_bench,
+                self.contexts,
+                self.make_trainer,
                 self._memory.path,
                 self.slots,
                 self.slot_bytes,
-                self.board_bytes,
+                self.broadcast_bytes,
             ),
             daemon=True,
             name="coterie-worker",
@@ -99,13 +100,13 @@ class WorkerPool(Crew[_Round]):
         theirs.close()
         return _Worker(process, ours)
 
-    def run(self, blocks: Sequence[Sequence[Order]], bills: Sequence[Sequence[Due]] | None = None) -> Iterator[Share]:
+    def run(self, blocks: Sequence[Sequence[Request]], reductions: Sequence[Reduction | None]) -> Iterator[ReplyBlock]:
         """Do the blocks and give their replies, or sums, in order; one run at a time."""
-        now = _Round(blocks, bills, board=Shelf(self._memory.bytes[self.slots * self.slot_bytes :]))
+        now = _PoolRun(blocks, reductions, broadcast=TensorBuffer(self._memory.bytes[self.slots * self.slot_bytes :]))
         self._replace_dead()
         self.busy = True
         try:
-            yield from self.in_turn(now)
+            yield from self.in_order(now)
         finally:
             # A run that was given up leaves blocks with workers, which would still write to their slots.
             for worker in self._workers:
@@ -123,7 +124,7 @@ class WorkerPool(Crew[_Round]):
         start = (block % self.slots) * self.slot_bytes
         return self._memory.bytes[start : start + self.slot_bytes]
 
-    def hand_out(self, now: _Round) -> None:
+    def hand_out(self, now: _PoolRun) -> None:
         for depth in (0, 1):
             for position, worker in enumerate(self._workers):
                 if len(worker.blocks) != depth:
@@ -143,11 +144,11 @@ class WorkerPool(Crew[_Round]):
                 with suppress(BrokenPipeError, ConnectionResetError):  # dead: `collect` will see it
                     worker.connection.send_bytes(message)
 
-    def _message(self, now: _Round, block: int) -> bytes:
+    def _message(self, now: _PoolRun, block: int) -> bytes:
         number = (block % self.slots).to_bytes(NUMBER_BYTES, "little")
-        return number + pack(self.parcel(now, block), Shelf(self._slot(block)), now.board)
+        return number + pack(self.message(now, block), TensorBuffer(self._slot(block)), now.broadcast)
 
-    def collect(self, now: _Round) -> None:
+    def collect(self, now: _PoolRun) -> None:
         waited: list[Connection | int] = [worker.connection for worker in self._workers]
         waited += [worker.process.sentinel for worker in self._workers]
         ready = set(wait(waited))
@@ -167,7 +168,7 @@ class WorkerPool(Crew[_Round]):
                 self._workers[position] = self._start()
                 self._take_back(now, lost, worker.process.exitcode or 0)
 
-    def _take_back(self, now: _Round, lost: list[int], code: int) -> None:
+    def _take_back(self, now: _PoolRun, lost: list[int], code: int) -> None:
         """Put a dead worker's blocks back in the queue; the first of them may be what it died of."""
         now.take_back(lost)
         if lost and code > 0:
@@ -176,15 +177,15 @@ class WorkerPool(Crew[_Round]):
         elif lost:
             now.blame(lost[0], f"workers died (last by signal {-code})")
 
-    def do_here(self, now: _Round) -> Share:
-        if self._bench is None:
-            self._bench = self.make_bench()
-        return done(now.blocks[now.turn], now.bill(now.turn), self.sites, self._bench)
+    def do_here(self, now: _PoolRun) -> ReplyBlock:
+        if self._trainer is None:
+            self._trainer = self.make_trainer()
+        return perform(now.blocks[now.turn], self.contexts, self._trainer, now.reductions[now.turn])
 
-    def opened(self, packed: bytes, block: int) -> tuple[Share, Mapping[str, Mapping[str, Tensor]]]:
+    def unpack(self, packed: bytes, block: int) -> tuple[ReplyBlock, Mapping[str, Mapping[str, Tensor]]]:
         used = int.from_bytes(packed[:NUMBER_BYTES], "little")
-        share, states = unpack(packed[NUMBER_BYTES:], self._slot(block)[:used].clone())
-        return share, states
+        done, states = unpack(packed[NUMBER_BYTES:], self._slot(block)[:used].clone())
+        return done, states
 
     def close(self) -> None:
         """End the workers and give the memory back."""

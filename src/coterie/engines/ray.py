@@ -10,21 +10,22 @@ import socket
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal
 
 from torch import nn
 
-from coterie.engines.actors import ActorPool
-from coterie.engines.local import LocalEngine, Privacy, _in_sequence, available_cores, block_width, make_bench
-from coterie.engines.shards import SHARD_BYTES, client_bytes
+from coterie.engines.local import LocalEngine, Privacy, available_cores, block_width, in_sequence
+from coterie.engines.ray_pool import ActorPool
+from coterie.engines.ray_worker import SHARD_BYTES, client_bytes
 from coterie.errors import ConfigError
-from coterie.federation import Client, Federation, Split
-from coterie.losses import Loss, default_loss
-from coterie.messages import Due, Order, Share
-from coterie.privacy import Mask, MaskedBench
-from coterie.workbench import Workbench
+from coterie.federation import Federation, Split
+from coterie.privacy import Mask, MaskedTrainer
+from coterie.tasks.base import Request
+from coterie.trainers.base import Trainer
+from coterie.trainers.choice import make_trainer
+from coterie.trainers.losses import Loss, default_loss
 
 REACH_SECONDS = 5.0
 """How long to wait for a cluster to answer at its address."""
@@ -34,7 +35,7 @@ KEPT_BYTES = 2**26
 FILE_MODULE = "coterie_model_"
 """How the names of modules begin that were made from a user's file."""
 
-_guests = 0
+_refcount = 0
 """Engines that use the Ray which the first of them started or joined; the last one leaves it."""
 
 
@@ -76,22 +77,19 @@ class RayEngine(LocalEngine):
         self._ray = find_ray()
         module, loss = architecture(0), loss or default_loss(federation.regression)
         _send_by_value(self._ray, module, loss)
-        self._recipe = partial(travelling_bench, module, loss, _sample(federation), precision, self._mask)
+        self._portable = partial(portable_trainer, module, loss, _sample(federation), precision, self._mask)
         self._actors: ActorPool | None = None
         joined = join(self._ray, address, available_cores() if workers == "auto" else workers)
         self._leave = weakref.finalize(self, leave, self._ray) if joined else None
 
-    def _pool_for(self, orders: Sequence[Order], blocks: int) -> None:
-        """No worker processes: the work that `LocalEngine` would do here is done by actors."""
-        return
-
-    def _run_here(self, blocks: Sequence[Sequence[Order]], bills: Sequence[Sequence[Due]] | None) -> Iterator[Share]:
+    def _pool_for(self, requests: Sequence[Request], blocks: int, work: float) -> ActorPool | None:
+        """The actors; None where the work must be done here, because they are busy or its order counts."""
         busy = self._actors is not None and self._actors.busy
-        if not blocks or busy or _in_sequence([order for block in blocks for order in block]):
-            return super()._run_here(blocks, bills)
+        if not blocks or busy or in_sequence(requests):
+            return None
         if self._actors is None:
             self._actors = self._start_actors()
-        return self._actors.run(blocks, bills)
+        return self._actors
 
     def _start_actors(self) -> ActorPool:
         processors = int(self._ray.cluster_resources().get("CPU", 0))
@@ -110,9 +108,9 @@ class RayEngine(LocalEngine):
         return ActorPool(
             self._ray,
             count,
-            self.sites,
-            partial(self._recipe, self._grams // here),
-            self.bench,
+            self.contexts,
+            partial(self._portable, self._grams // here),
+            self.trainer,
             slots=slots,
             shard_bytes=self.shard_bytes,
             kept_bytes=kept,
@@ -128,20 +126,19 @@ class RayEngine(LocalEngine):
         super().close()
 
 
-def travelling_bench(
-    module: nn.Module, loss: Loss, sample: Federation, precision: str, mask: Mask | None, gram_bytes: int
-) -> Workbench:
-    """The workbench for the module, from parts that can be sent to another machine."""
-    bench = make_bench(module, loss, sample, precision, gram_bytes)
-    return bench if mask is None else MaskedBench(bench, mask)
+def portable_trainer(
+    module: nn.Module, loss: Loss, sample: Split, precision: str, mask: Mask | None, gram_bytes: int
+) -> Trainer:
+    """The trainer for the module, from parts that can be sent to another machine."""
+    trainer = make_trainer(module, loss, sample, precision, gram_bytes)
+    return trainer if mask is None else MaskedTrainer(trainer, mask)
 
 
-def _sample(federation: Federation) -> Federation:
-    """A federation of one sample, which shows what the data looks like and weighs nothing."""
+def _sample(federation: Federation) -> Split:
+    """One sample, which shows what the data looks like and weighs nothing."""
     first = federation.clients[0].train
     # Copies, because a view would take all the memory that it looks at along.
-    one, none = Split(first.x[:1].clone(), first.y[:1].clone()), Split(first.x[:0].clone(), first.y[:0].clone())
-    return Federation([Client("sample", one, none, none)], federation.classes or None)
+    return Split(first.x[:1].clone(), first.y[:1].clone())
 
 
 def _send_by_value(ray: Any, module: nn.Module, loss: Loss) -> None:
@@ -162,14 +159,14 @@ def find_ray() -> Any:
 
 def join(ray: Any, address: str | None, processors: int) -> bool:
     """Join the cluster at the address, or start one here; False where the process is in one without our doing."""
-    global _guests
+    global _refcount
     address = address or os.environ.get("RAY_ADDRESS") or "local"
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address == "local":
         options |= {"num_cpus": processors, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     else:
         _reach(ray, address)
-    if ray.is_initialized() and not _guests:
+    if ray.is_initialized() and not _refcount:
         return False
     if not ray.is_initialized():
         # The processes that are started here read this, and cannot be told in another way.
@@ -181,15 +178,15 @@ def join(ray: Any, address: str | None, processors: int) -> bool:
         except (ConnectionError, RuntimeError, ValueError, OSError) as problem:
             reason = " ".join(str(problem).split())
             raise ConfigError(f"ray_address={address!r}: Ray cannot be joined there ({reason})") from problem
-    _guests += 1
+    _refcount += 1
     return True
 
 
 def leave(ray: Any) -> None:
     """Take one engine's leave; the last one leaves the cluster, which ends if it was started here."""
-    global _guests
-    _guests -= 1
-    if _guests == 0:
+    global _refcount
+    _refcount -= 1
+    if _refcount == 0:
         ray.shutdown()
 
 

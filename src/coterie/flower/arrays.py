@@ -17,8 +17,8 @@ from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
 from coterie.errors import ConfigError, did_you_mean
-from coterie.flower.wire import BadReply
 from coterie.parameters import Entry, Layout
+from coterie.tasks.wire import BadReply
 
 BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
 """How PyTorch calls the arrays of a state_dict that are kept rather than trained."""
@@ -102,9 +102,9 @@ def read_array(name: str, array: Array, shape: tuple[int, ...], kind: np.dtype[n
     if header is None:
         raise BadReply(f"array {name!r} is not written in NumPy's format")
     descr, fortran, written = header.groups()
-    told = tuple(int(number) for number in written.split(b",") if number.strip())
+    written_shape = tuple(int(number) for number in written.split(b",") if number.strip())
     spelt = {typed.str: typed for typed in (kind.newbyteorder("<"), kind.newbyteorder(">"))}
-    if told != shape or descr.decode() not in spelt or len(data) - end != size:
+    if written_shape != shape or descr.decode() not in spelt or len(data) - end != size:
         raise BadReply(f"array {name!r} holds something else than it says")
     values = np.frombuffer(data, spelt[descr.decode()], offset=end)
     return values.reshape(shape, order="F" if fortran == b"True" else "C")

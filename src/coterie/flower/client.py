@@ -1,7 +1,7 @@
 """A ready ClientApp: it tells who it is, does every task that Coterie's methods ask for, and keeps its data.
 
 A SuperNode says which client it is in its node-config: `client` (a stable name of its own) or `partition-id` (a place
-in the federation). Other keys: `data` (an .npz file, or a folder with one a client), `secret-file` (what the clients
+in the federation). Other keys: `data` (an .npz file, or a folder with one per client), `secret-file` (what the clients
 share and the server must not know), `state-dir` (where private layers outlive a restart of the node or of the run).
 """
 
@@ -17,20 +17,20 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from coterie.data.folders import client_from_npz
 from coterie.data.scenarios import Defaults, find_scenario
-from coterie.engines.feedforward import GRAM_BYTES
-from coterie.engines.local import PRECISIONS, make_bench
 from coterie.errors import ConfigError, CoterieError, did_you_mean
 from coterie.federation import PARTS, Client, Federation
+from coterie.federation.folders import client_from_npz
 from coterie.flower.wire import layout_mark, open_array, pack_array, pack_refusal, pack_reply, unpack_task
-from coterie.losses import Loss, default_loss
-from coterie.messages import Reply, Worksite
-from coterie.privacy import Mask, MaskedBench
+from coterie.privacy import Mask, MaskedTrainer
 from coterie.randomness import derive
 from coterie.runs.assemble import Model, make_architecture
 from coterie.snapshot import load_snapshot, save_snapshot
-from coterie.workbench import Workbench
+from coterie.tasks.base import ClientContext, Reply, ReplySchema
+from coterie.trainers.base import Trainer
+from coterie.trainers.batched import GRAM_BYTES
+from coterie.trainers.choice import PRECISIONS, make_trainer
+from coterie.trainers.losses import Loss, default_loss
 
 Source = Client | Federation | str | Path
 Data = Source | Callable[[Context], Source] | None
@@ -49,13 +49,13 @@ def client_app(
 
     `model` is a known name, a module or a callable, the same as the server's (None: what the run's configuration
     names). `data` is a `Client`, a `Federation` of which the node-config chooses one, the path of an .npz file or of a
-    folder with one a client, a function of Flower's Context that gives any of these, or None: the path in the
+    folder with one per client, a function of Flower's Context that gives any of these, or None: the path in the
     node-config. The client is known to the server by the node-config's `client`, else by `name`, else by its own id.
-    With a `secret` every vector is turned before the server sees it.
+    With a `secret` a secret permutation is applied to every vector before the server sees it.
     """
-    desk = Desk(model, data, loss, name, secret)
+    handler = ClientHandler(model, data, loss, name, secret)
     app = ClientApp()
-    for action in (desk.describe, desk.coterie, desk.initial):
+    for action in (handler.describe, handler.coterie, handler.initial):
         app.query(action.__name__)(_answering(action))
     return app
 
@@ -73,7 +73,7 @@ def _answering(action: Callable[[RecordDict, Context], RecordDict]) -> Callable[
     return handle
 
 
-class Desk:
+class ClientHandler:
     """What a client does with the messages it gets. What is costly to make is kept for the next message."""
 
     def __init__(
@@ -81,13 +81,13 @@ class Desk:
     ) -> None:
         self.model, self.data, self.loss, self.name, self.secret = model, data, loss, name, secret
         self._sources: dict[Any, Source] = {}
-        self._benches: dict[tuple[Any, ...], tuple[Workbench, Callable[[int], Tensor]]] = {}
+        self._trainers: dict[tuple[Any, ...], tuple[Trainer, Callable[[int], Tensor]]] = {}
 
     def describe(self, records: RecordDict, context: Context) -> RecordDict:
         """Who this client is and what kind of data it has; never the data."""
         client, classes = self._client(context)
         train = client.train
-        told: dict[str, Any] = {part: len(client.part(part)) for part in PARTS} | {
+        description: dict[str, Any] = {part: len(client.part(part)) for part in PARTS} | {
             "client": client.id,
             "shape": list(train.x.shape[1:]),
             "dtype": str(train.x.dtype).removeprefix("torch."),
@@ -96,30 +96,31 @@ class Desk:
             "classes": Federation([client], classes).classes,
         }
         if client.group is not None and setting(context.run_config, "trial_groups", False) is True:
-            told["group"] = client.group
-        return RecordDict({"client": ConfigRecord(told)})
+            description["group"] = client.group
+        return RecordDict({"client": ConfigRecord(description)})
 
     def coterie(self, records: RecordDict, context: Context) -> RecordDict:
         """Do one task."""
         client, header = self._client(context)[0], _header(records)
-        bench, draw = self._bench(client, header, context)
-        task = unpack_task(records, draw)
+        trainer, draw = self._trainer(client, header, context)
+        task = unpack_task(records, trainer.layout, draw)
         file = self._state_file(client.id, str(header.get("run", "")), context)
         state = _kept(context, file)
         before = dict(state)
-        reply = task.perform([task], [Worksite(client, state)], bench)[0]
+        [reply], _ = task.perform([task], [ClientContext(client, state)], trainer)
         if state.keys() != before.keys() or any(state[key] is not before[key] for key in state):
             _keep(context, file, state)
-        return pack_reply(reply)
+        return pack_reply(reply, task.schema(trainer.layout))
 
     def initial(self, records: RecordDict, context: Context) -> RecordDict:
-        """A turned initial model, drawn from the server's seed and the clients' secret.
+        """A permuted initial model, drawn from the server's seed and the clients' secret.
 
         From the seed alone the server could draw it too, and read the turn off the two.
         """
         client, header = self._client(context)[0], _header(records)
-        _, draw = self._bench(client, header, context)
-        return pack_reply(Reply(client.id, len(client.train), draw(int(str(header["seed"])))))
+        trainer, draw = self._trainer(client, header, context)
+        model = draw(int(str(header["seed"])))
+        return pack_reply(Reply(client.id, len(client.train), model), ReplySchema(trainer.layout.size))
 
     def _client(self, context: Context) -> tuple[Client, int | None]:
         """This node's client under the id it goes by, and the number of classes where that is known."""
@@ -145,10 +146,10 @@ class Desk:
             source = str(given)
         return source
 
-    def _bench(
+    def _trainer(
         self, client: Client, header: ConfigRecord, context: Context
-    ) -> tuple[Workbench, Callable[[int], Tensor]]:
-        """The workbench for the server's model, and the function that draws an initial one from a seed."""
+    ) -> tuple[Trainer, Callable[[int], Tensor]]:
+        """The trainer for the server's model, and the function that draws an initial one from a seed."""
         precision = str(setting(context.run_config, "precision", "float32"))
         if precision not in PRECISIONS:
             raise ConfigError(f"precision={precision!r}: {did_you_mean(precision, PRECISIONS)}")
@@ -157,22 +158,22 @@ class Desk:
         x, y = client.train.x, client.train.y
         classes = int(str(header["classes"]))
         key = (model, classes, x.shape[1:], x.dtype, y.shape[1:], y.dtype, precision, secret, privacy)
-        if key not in self._benches:
+        if key not in self._trainers:
             federation = Federation([client], classes or None)
             architecture = make_architecture(model, federation)
             loss = self.loss or default_loss(federation.regression)
-            bench = make_bench(architecture(0), loss, federation, precision, GRAM_BYTES)
-            self._benches[key] = _turned(bench, architecture, secret, privacy)
-        bench, draw = self._benches[key]
-        if layout_mark(bench.layout) != header["layout"]:
+            trainer = make_trainer(architecture(0), loss, client.train, precision, GRAM_BYTES)
+            self._trainers[key] = _masked(trainer, architecture, secret, privacy)
+        trainer, draw = self._trainers[key]
+        if layout_mark(trainer.layout) != header["layout"]:
             raise ConfigError(
                 f"client {client.id!r} has another model than the server, or another privacy: its own has "
-                f"{bench.layout.size} numbers in {len(bench.layout.layers)} layers: give both the same"
+                f"{trainer.layout.size} numbers in {len(trainer.layout.layers)} layers: give both the same"
             )
-        return bench, draw
+        return trainer, draw
 
     def _secret(self, context: Context) -> tuple[int | None, str]:
-        """What the clients share, as a number, and how vectors are turned with it."""
+        """What the clients share, as a number, and how vectors are permuted with it."""
         given = context.node_config.get("secret", self.secret)
         if (file := context.node_config.get("secret-file")) is not None:
             try:
@@ -248,15 +249,17 @@ def _chosen(source: Source, context: Context) -> Source:
     return source.subset([source.ids[place]])
 
 
-def _turned(
-    bench: Workbench, architecture: Callable[[int], nn.Module], secret: int | None, privacy: str
-) -> tuple[Workbench, Callable[[int], Tensor]]:
-    """The bench and the draw of initial models, both turned where the clients have a secret."""
-    layout = bench.layout
+def _masked(
+    trainer: Trainer, architecture: Callable[[int], nn.Module], secret: int | None, privacy: str
+) -> tuple[Trainer, Callable[[int], Tensor]]:
+    """The trainer and the draw of initial models, both masked where the clients have a secret."""
+    layout = trainer.layout
     if secret is None:
-        return bench, lambda seed: layout.read(architecture(seed))
+        return trainer, lambda seed: layout.read(architecture(seed))
     mask = Mask.from_secret(secret, layout, signed=privacy == "signed-permutation")
-    return MaskedBench(bench, mask), lambda seed: mask.hide(layout.read(architecture(derive(secret, "model", seed))))
+    return MaskedTrainer(trainer, mask), lambda seed: mask.hide(
+        layout.read(architecture(derive(secret, "model", seed)))
+    )
 
 
 def _kept(context: Context, file: Path | None) -> dict[str, Tensor]:

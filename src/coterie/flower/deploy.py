@@ -22,8 +22,8 @@ from coterie.flower.server import read_options
 from coterie.methods import make_method
 from coterie.runs.assemble import make_architecture, make_federation
 from coterie.runs.config import RunConfig
-from coterie.schedules import make_schedule
 from coterie.snapshot import write_atomically
+from coterie.trainers.schedules import make_schedule
 
 AT_THE_NODES = frozenset({"data", "clients", "samples", "groups"})
 """Keys that say which data there is: on a network the nodes have it, the server need not know."""
@@ -44,7 +44,7 @@ CLIENT_APP = '''"""A node: it does what the server asks for on data of its own, 
 
 from pathlib import Path
 
-from coterie.data.folders import client_from_npz
+from coterie.federation.folders import client_from_npz
 from coterie.flower import client_app
 
 
@@ -69,8 +69,8 @@ class NodePlan:
     @property
     def settings(self) -> dict[str, str]:
         """What the SuperNode is told in its --node-config."""
-        told = {"client": self.client, "data": str(self.data), "state-dir": str(self.state)}
-        return told | ({"secret-file": str(self.secret)} if self.secret else {})
+        settings = {"client": self.client, "data": str(self.data), "state-dir": str(self.state)}
+        return settings | ({"secret-file": str(self.secret)} if self.secret else {})
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ publisher = "coterie"
 serverapp = "server_app:app"
 clientapp = "client_app:app"
 
-# Each can be given anew for one run: flwr run app {CONNECTION} -c 'rounds=20'
+# Each can be given again for one run: flwr run app {CONNECTION} -c 'rounds=20'
 [tool.flwr.app.config]
 {table}
 """
@@ -303,7 +303,7 @@ Start the SuperLink, in this folder:
 
     flwr run app {CONNECTION} --stream
 
-Its results are in `{deployment.run}` on the server. The same command after a crash goes on from the last round there.
+Its results are in `{deployment.run}` on the server. The same command after a crash resumes from the last round there.
 """
 
 

@@ -18,7 +18,7 @@ from coterie.engines.base import Fault
 from coterie.errors import RunError
 from coterie.federation import PARTS, Client, Federation, Split
 from coterie.flower.exchange import Answer, Exchange
-from coterie.flower.wire import BadReply, in_words
+from coterie.tasks.wire import BadReply, in_words
 
 DTYPES = {"float32": torch.float32, "int64": torch.int64}
 MOST_SAMPLES = 2**40
@@ -38,7 +38,7 @@ class Kind(NamedTuple):
 
 
 class Description(NamedTuple):
-    """What a client tells of itself."""
+    """What a client reports of itself."""
 
     client: str
     samples: dict[str, int]
@@ -48,14 +48,14 @@ class Description(NamedTuple):
 
 
 class Directory:
-    """The clients behind a grid. `classes` fixes how many labels there may be; None takes the most that is told."""
+    """The clients behind a grid. `classes` fixes how many labels there may be; None: the most that a client reports."""
 
     def __init__(self, exchange: Exchange, classes: int | None = None) -> None:
         self.exchange = exchange
         self.kind: Kind | None = None
         self._given_classes = classes
         self.classes = classes or 0
-        self._told: dict[int, Description] = {}
+        self._described: dict[int, Description] = {}
         self._asked: dict[str, tuple[int, float]] = {}
         self._refused: set[int] = set()
         self._silent: set[int] = set()
@@ -69,7 +69,7 @@ class Directory:
         return tuple(sorted(self._node, key=natural))
 
     def __getitem__(self, client: str) -> Description:
-        return self._told[self._node[client]]
+        return self._described[self._node[client]]
 
     def node_of(self, client: str) -> int | None:
         """The node to ask, or None while it owes an answer."""
@@ -78,19 +78,19 @@ class Directory:
 
     @property
     def groups(self) -> dict[str, int]:
-        """The hidden groups that clients told in a trial: for metrics only."""
-        told = {client: self[client].group for client in self._node}
-        return {client: group for client, group in told.items() if group is not None}
+        """The hidden groups that clients report in a trial: for metrics only."""
+        groups = {client: self[client].group for client in self._node}
+        return {client: group for client, group in groups.items() if group is not None}
 
     def silence(self, client: str) -> None:
-        """Do not ask this client again before its node has described itself anew."""
+        """Do not ask this client again before its node has described itself again."""
         self._silent.add(self._node[client])
 
     def expel(self, client: str, reason: str) -> None:
         """Take a client out: a silent one until it speaks, any other until the grid has lost sight of its node."""
         node = self._node.pop(client, None)
         if node in self._silent:
-            self._told.pop(node, None)
+            self._described.pop(node, None)
             self._faults.append(Fault(client, reason))
         elif node is not None:
             self._refuse(node, f"client {client!r}: {reason}")
@@ -117,18 +117,18 @@ class Directory:
         if self.kind is None:
             alike = self._most_alike()
             self.kind = next(iter(alike.values())).kind
-            self.classes = self._given_classes or max(told.classes for told in alike.values())
+            self.classes = self._given_classes or max(description.classes for description in alike.values())
             self._enter()
 
     def refresh(self) -> None:
         """Forget the nodes that are gone, ask the new ones who they are, and read what answers there are."""
         listed = set(self.exchange.grid.get_node_ids())
-        self._told = {node: told for node, told in self._told.items() if node in listed}
+        self._described = {node: description for node, description in self._described.items() if node in listed}
         for book in (self._refused, self._silent, self._doubled):
             book &= listed
         self._node = {client: node for client, node in self._node.items() if node in listed}
         waiting = {node for node, _ in self._asked.values()}
-        self._ask(sorted((listed - set(self._told) - self._refused | self._silent) - waiting))
+        self._ask(sorted((listed - set(self._described) - self._refused | self._silent) - waiting))
         for key, answer in self.exchange.pull(list(self._asked)).items():
             self._hear(self._asked.pop(key)[0], answer)
         overdue = time.monotonic() - self.exchange.timeout
@@ -147,16 +147,16 @@ class Directory:
                 self._refuse(node, answer.reason)
             return
         try:
-            told = read_description(answer.content)
+            description = read_description(answer.content)
         except BadReply as problem:
             self._refuse(node, str(problem))
             return
         self._silent.discard(node)
-        self._told[node] = told
+        self._described[node] = description
 
     def _refuse(self, node: int, reason: str) -> None:
         self._refused.add(node)
-        self._told.pop(node, None)
+        self._described.pop(node, None)
         self._node = {client: other for client, other in self._node.items() if other != node}
         self._faults.append(Fault(f"node {node}", reason))
 
@@ -164,41 +164,43 @@ class Directory:
         """The clients of the run's kind or, before that is known, of the kind that most are of."""
         if self.kind is not None:
             return {client: self[client] for client in self._node}
-        kinds = Counter(told.kind for told in self._told.values())
+        kinds = Counter(description.kind for description in self._described.values())
         if not kinds:
             return {}
         kind = kinds.most_common(1)[0][0]
-        return {told.client: told for told in self._told.values() if told.kind == kind}
+        return {description.client: description for description in self._described.values() if description.kind == kind}
 
     def _enter(self) -> None:
         """Give every id to one node: to the one that has it, unless that one is silent."""
         if self.kind is None:
             return
-        for node in sorted(self._told):
-            told = self._told[node]
-            if self._node.get(told.client) == node:
+        for node in sorted(self._described):
+            description = self._described[node]
+            if self._node.get(description.client) == node:
                 continue
-            if reason := self._unlike(told):
+            if reason := self._unlike(description):
                 self._refuse(node, reason)
                 continue
-            holder = self._node.get(told.client)
+            holder = self._node.get(description.client)
             if holder is not None and holder not in self._silent:
                 if node not in self._doubled:
                     self._doubled.add(node)
                     self._faults.append(
-                        Fault(f"node {node}", f"client {told.client!r} is already here, on another node")
+                        Fault(f"node {node}", f"client {description.client!r} is already here, on another node")
                     )
                 continue
             # A node that changed its mind about who it is gives its old id back.
             self._node = {client: other for client, other in self._node.items() if other != node}
-            self._node[told.client] = node
+            self._node[description.client] = node
             self._doubled.discard(node)
 
-    def _unlike(self, told: Description) -> str | None:
-        if told.kind != self.kind:
-            return f"client {told.client!r} has data of another kind: {told.kind}, expected {self.kind}"
-        if told.classes > self.classes:
-            return f"client {told.client!r} has {told.classes} classes, the run's model has {self.classes}"
+    def _unlike(self, description: Description) -> str | None:
+        if description.kind != self.kind:
+            return f"client {description.client!r} has data of another kind: {description.kind}, expected {self.kind}"
+        if description.classes > self.classes:
+            return (
+                f"client {description.client!r} has {description.classes} classes, the run's model has {self.classes}"
+            )
         return None
 
 

@@ -1,4 +1,4 @@
-"""The engine on a Flower grid: every order is one message to one node, and whatever comes back is checked.
+"""The engine on a Flower grid: every request is one message to one node, and whatever comes back is checked.
 
 A node that is new is asked who it is, without waiting for it; it is one of the clients from the first `refresh` that
 finds its answer. A node that does not answer in time stays a client, but is not asked again until it has answered that
@@ -10,26 +10,24 @@ from __future__ import annotations
 
 import math
 import uuid
-import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
-import torch
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor, nn
 
-from coterie.engines.base import Fault
+from coterie.engines.base import Fault, Traffic
 from coterie.engines.local import Privacy
-from coterie.engines.loop import LoopBench
 from coterie.errors import ConfigError, RunError
 from coterie.flower.directory import Directory
 from coterie.flower.exchange import Answer, Exchange
-from coterie.flower.wire import BadReply, Expected, Packer, expected_of, layout_mark, open_reply
-from coterie.losses import softmax_loss
-from coterie.messages import Order, Reply
+from coterie.flower.wire import Packer, layout_mark, open_reply
 from coterie.parameters import Layout
-from coterie.privacy import Mask, MaskedBench
+from coterie.privacy import masked_layout
+from coterie.tasks.base import Reduction, Reply, ReplyBlock, ReplySchema, Request, reduced, with_norm
+from coterie.tasks.wire import BadReply, reply_bytes, task_bytes
 
 TIMEOUT = 600.0
 """Seconds that a client has for a task, its own waiting included."""
@@ -38,10 +36,10 @@ STRIKES = 3
 
 
 class FlowerEngine:
-    """Runs orders on the clients behind a Flower grid.
+    """Runs requests on the clients behind a Flower grid.
 
     `architecture` makes a freshly initialised module from a seed: the server's own copy of the clients' model, made for
-    `classes` classes. The run goes on while at least `min_replies` of the clients (a fraction, or a number if 1 or
+    `classes` classes. The run continues while at least `min_replies` of the clients (a fraction, or a number if 1 or
     more) are sound, that is, gave a sound reply when they were last asked. `directory` is who is known already.
     """
 
@@ -68,11 +66,11 @@ class FlowerEngine:
         self.run_name = run or uuid.uuid4().hex
         self.private = privacy != "none"
         module = architecture(0)
-        self.layout: Layout = _turned_layout(module) if self.private else Layout.of(module)
-        self.plain_layout: Layout = self.layout  # the server cannot turn anything back
+        self.layout: Layout = _masked_layout(module) if self.private else Layout.of(module)
+        self.plain_layout: Layout = self.layout  # the server cannot undo the permutation
         self.directory.wait_for(min_nodes, timeout)
         self.classes = self.directory.classes
-        self._drawn: dict[int, tuple[weakref.ref[Tensor], int]] = {}
+        self.traffic = Traffic()
         self._faults: list[Fault] = []
         self._unsound: set[str] = set()
         self._failed: set[str] = set()
@@ -98,20 +96,21 @@ class FlowerEngine:
         self.samples = {client: self.directory[client].samples["train"] for client in self.clients}
         self._unsound &= set(self.clients)
 
-    def run(self, orders: Sequence[Order]) -> Iterator[list[Reply]]:
-        """Send all the orders, and give the sound replies one by one in the order of the orders."""
-        packer = Packer(self._header(), self._seed_of)
-        asked = [(order, self.directory.node_of(order.client)) for order in orders]
-        sendable = [(order, node) for order, node in asked if node is not None]
-        messages = [self._message(node, packer.pack(order.task)) for order, node in sendable]
+    def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
+        """Send all the requests, and give the sound replies one by one in the order of the requests."""
+        packer = Packer(self._header(), self.layout)
+        nodes = [self.directory.node_of(request.client) for request in requests]
+        sendable = [(request, node) for request, node in zip(requests, nodes, strict=True) if node is not None]
+        messages = [self._message(node, packer.pack(request.task)) for request, node in sendable]
+        self.traffic.down += sum(task_bytes(request.task, self.layout) for request, _ in sendable)
         answers = self.exchange.send(messages)
-        for order, node in asked:
+        for position, (request, node) in enumerate(zip(requests, nodes, strict=True)):
             if node is None:
-                self._leave_out(order.client, "it has not answered since it was last asked")
+                self._leave_out(request.client, "it has not answered since it was last asked")
                 continue
-            reply = self._read(order, next(answers))
+            reply = self._read(request, next(answers))
             if reply is not None:
-                yield [reply]
+                yield reduced([reply], None if reduce is None else reduce.at([position]))
         self._check_enough()
 
     def _header(self) -> dict[str, Any]:
@@ -120,32 +119,32 @@ class FlowerEngine:
     def _message(self, node: int, content: RecordDict, action: str = "coterie") -> Message:
         return Message(content, node, f"query.{action}", ttl=self.exchange.timeout)
 
-    def _read(self, order: Order, answer: Answer) -> Reply | None:
+    def _read(self, request: Request, answer: Answer) -> Reply | None:
         """The reply in an answer, if it is sound."""
         if answer.content is None:
             if answer.silent:
-                self.directory.silence(order.client)
-            self._leave_out(order.client, answer.reason)
+                self.directory.silence(request.client)
+            self._leave_out(request.client, answer.reason)
             return None
+        schema = request.task.schema(self.layout)
         try:
-            vector, values = open_reply(answer.content, expected_of(order.task, self.layout))
+            reply = open_reply(answer.content, schema)
         except BadReply as problem:
-            self._leave_out(order.client, str(problem))
+            self._leave_out(request.client, str(problem))
             return None
-        self._unsound.discard(order.client)
-        return self._reply(order, vector, values)
+        self._unsound.discard(request.client)
+        self.traffic.up += reply_bytes(reply, schema)
+        return self._completed(request, reply, schema)
 
-    def _reply(self, order: Order, vector: Tensor | None, values: Mapping[str, Any]) -> Reply:
-        numbers = dict(values)
-        group, up = numbers.pop("group"), numbers.pop("up")
-        samples = self.directory[order.client].samples[getattr(order.task, "part", "train")]
-        if vector is not None:
-            # Computed here: nothing that decides a split is taken on trust.
-            numbers["norm"] = float(vector[: self.layout.trainable].norm())
-        elif samples and "loss" in numbers:
+    def _completed(self, request: Request, reply: Reply, schema: ReplySchema) -> Reply:
+        """The reply with what the server knows: whose it is, the samples behind it, and its vector's norm."""
+        samples = self.directory[request.client].samples[schema.part]
+        values = dict(reply.values)
+        if reply.vector is None and samples and isinstance(values.get("loss"), list):
             # A model that has become NaN is worse than any other, and not unknown as for a client without such data.
-            numbers["loss"] = [math.inf if math.isnan(loss) else loss for loss in numbers["loss"]]
-        return Reply(order.client, samples, vector, numbers, group, up)
+            values["loss"] = [math.inf if math.isnan(loss) else loss for loss in values["loss"]]
+        # The norm is computed here: nothing that decides a split is taken on trust.
+        return with_norm(replace(reply, client=request.client, samples=samples, values=values), self.layout)
 
     def _leave_out(self, client: str, reason: str) -> None:
         self._unsound.add(client)
@@ -165,17 +164,8 @@ class FlowerEngine:
             )
 
     def initial_model(self, seed: int) -> Tensor:
-        """Freshly initialised parameters `(d,)`; with privacy, drawn and turned by one of the clients."""
-        if self.private:
-            return self._drawn_by_a_client(seed)
-        model = self.layout.read(self.architecture(seed))
-        key = id(model)
-        self._drawn[key] = (weakref.ref(model, lambda _: self._drawn.pop(key, None)), seed)
-        return model
-
-    def _seed_of(self, model: Tensor) -> int | None:
-        reference, seed = self._drawn.get(id(model), (None, 0))
-        return seed if reference is not None and reference() is model else None
+        """Freshly initialised parameters `(d,)`; with privacy, drawn and permuted by one of the clients."""
+        return self._drawn_by_a_client(seed) if self.private else self.layout.read(self.architecture(seed))
 
     def _drawn_by_a_client(self, seed: int) -> Tensor:
         reason = "there are none"
@@ -188,7 +178,7 @@ class FlowerEngine:
             reason = answer.reason
             if answer.content is not None:
                 try:
-                    vector, _ = open_reply(answer.content, Expected(self.layout.size))
+                    vector = open_reply(answer.content, ReplySchema(self.layout.size)).vector
                 except BadReply as problem:
                     reason = str(problem)
                 else:
@@ -198,7 +188,7 @@ class FlowerEngine:
         raise RunError(f"no client could draw the initial model: {reason}")
 
     def reveal(self, model: Tensor) -> Tensor:
-        """The parameters `(d,)` as the server knows them: with privacy they stay turned."""
+        """The parameters `(d,)` as the server knows them: with privacy they stay permuted."""
         return model
 
     def faults(self) -> list[Fault]:
@@ -217,7 +207,6 @@ class FlowerEngine:
         """Nothing to release: the grid is Flower's."""
 
 
-def _turned_layout(module: nn.Module) -> Layout:
-    """The layout of turned vectors, which is the same whatever the clients' secret is."""
-    plain = LoopBench(module, softmax_loss, torch.float32)
-    return MaskedBench(plain, Mask.from_secret(0, plain.layout)).layout
+def _masked_layout(module: nn.Module) -> Layout:
+    """The layout of masked vectors, which is the same whatever the clients' secret is."""
+    return masked_layout(Layout.of(module))

@@ -11,7 +11,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from coterie.flower.wire import in_words
+from coterie.tasks.wire import in_words
 
 UNREADABLE = (AssertionError, AttributeError, DecodeError, KeyError, IndexError, TypeError, ValueError)
 """What Flower raises when the bytes of a message make no message."""

@@ -61,7 +61,7 @@ class InProcessGrid(Grid):
                 raise ConfigError("InProcessGrid needs a number of nodes or their node_configs: give nodes=4")
             node_configs = [{"partition-id": i, "num-partitions": nodes} for i in range(nodes)]
         elif nodes is not None and nodes != len(node_configs):
-            raise ConfigError(f"nodes={nodes}, but there are {len(node_configs)} node_configs: give one a node")
+            raise ConfigError(f"nodes={nodes}, but there are {len(node_configs)} node_configs: give one per node")
         self.client_app = client_app
         self.run_config = dict(run_config or {})
         self.tamper = tamper

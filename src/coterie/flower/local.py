@@ -42,7 +42,7 @@ MOST_RESTARTS = 30
 
 
 @dataclass
-class Node:
+class SuperNodeProcess:
     """A SuperNode: how it is started, and its process."""
 
     name: str
@@ -69,7 +69,7 @@ class Network:
         self.database = database
         self.port = free_port()
         self.link: subprocess.Popen[bytes] | None = None
-        self.nodes: dict[str, Node] = {}
+        self.nodes: dict[str, SuperNodeProcess] = {}
         self._calls: list[subprocess.Popen[bytes]] = []
         self._mark = secrets.token_hex(16)
         self._door = Path(tempfile.mkdtemp(prefix="coterie-")) / "door" if warm and hasattr(os, "fork") else None
@@ -119,7 +119,7 @@ class Network:
                 raise RunError(f"the SuperLink did not start: {self.last_words('superlink')}")
             time.sleep(0.1)
 
-    def add_node(self, name: str, config: Mapping[str, Any], key: Path | None = None) -> Node:
+    def add_node(self, name: str, config: Mapping[str, Any], key: Path | None = None) -> SuperNodeProcess:
         """Start a SuperNode with its own settings (what the ClientApp finds in `context.node_config`)."""
         command = [program("flower-supernode"), "--superlink", self.address, "--host", HOST]
         command += ["--port", str(free_port()), "--node-config", node_config(config)]
@@ -127,7 +127,7 @@ class Network:
         if key:
             command += ["--auth-supernode-private-key", str(key)]
         process = self._start(name, command, self.folder / "homes" / name)
-        self.nodes[name] = Node(name, command, process, time.monotonic())
+        self.nodes[name] = SuperNodeProcess(name, command, process, time.monotonic())
         return self.nodes[name]
 
     def register(self, key: Path) -> None:

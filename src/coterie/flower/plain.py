@@ -4,7 +4,7 @@ A node is sent weights and sends weights back; the update is their difference. W
 read from what it does tell:
 * *The loss of the model as it came* (CFL watches it) is the one that nodes evaluated at the end of the round before;
   those that were not asked get the mean of the others. The training loss would not do: where one model cannot fit all
-  it goes on falling, for each node then trains towards its own.
+  it keeps falling, for each node then trains towards its own.
 * *The noise of a client's update* (CFL compares splits with it) is judged by its nearest peer: with a noise of γ two
   clients of one kind have updates of cosine 1/(1 + γ²), so γ̂ = sqrt(1/α − 1) for the highest cosine α that a client
   has to another of its cluster. It is infinite where nobody points the same way. Training twice would not do: it shows
@@ -15,7 +15,7 @@ read from what it does tell:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from statistics import fmean, median
 from typing import Any, NamedTuple
@@ -26,18 +26,17 @@ from flwr.serverapp import Grid
 from torch import Tensor
 
 from coterie.clustering import cosine_matrix
-from coterie.engines.base import Fault
+from coterie.engines.base import Fault, Traffic
 from coterie.errors import ConfigError, RunError
 from coterie.flower.arrays import Template
 from coterie.flower.exchange import Exchange
 from coterie.flower.reports import ACCURACY, EVALUATE_LOSS, NO_LOSS, TRAIN_LOSS, Keys, metrics_of, number
-from coterie.flower.wire import BadReply, in_words
-from coterie.messages import NUMBER, Order, Reply
 from coterie.parameters import Layout, gather, scatter
 from coterie.randomness import derive, torch_generator
-from coterie.stages import LayerUpdate, StagedTraining, trainable_spans
-from coterie.tasks import Evaluate, Noise, Train
-from coterie.workbench import Training
+from coterie.tasks import Collect, Evaluate, Noise, Train
+from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request, reduced, tensor_key
+from coterie.tasks.staged import LayerUpdate, StagedTraining, trainable_spans
+from coterie.tasks.wire import NUMBER, TENSOR_NUMBER, BadReply, in_words
 
 PATIENCE = 3
 """Trainings in a row that may fail before a node is let be."""
@@ -53,7 +52,7 @@ class Ask(NamedTuple):
     proximal: float = 0.0
 
 
-class Trained(NamedTuple):
+class TrainReply(NamedTuple):
     """A sound reply to training: the update `(d,)`, its norm, the training loss."""
 
     update: Tensor
@@ -62,7 +61,7 @@ class Trained(NamedTuple):
 
 
 class PlainEngine:
-    """Runs orders to train and to evaluate on the nodes of a grid; client ids are the node ids as text.
+    """Runs requests to train and to evaluate on the nodes of a grid; client ids are the node ids as text.
 
     A reply that is late, an error, or not sound is left out and named in `faults`. `sound` and `judged` keep the other
     replies to training and evaluation, without their arrays, until the next `begin`.
@@ -96,6 +95,8 @@ class PlainEngine:
         self._round = 1
         self._sent = 0
         self.known: dict[str, Any] = {}
+        self.traffic = Traffic()
+        self._own: dict[str, Tensor] = {}
         self._updates: dict[str, Tensor] = {}
         self._losses: dict[str, tuple[Tensor, float]] = {}
         self._faults: list[Fault] = []
@@ -120,21 +121,26 @@ class PlainEngine:
         self.samples = {client: self.known.get(client, int(usual)) for client in self.clients}
         return len(connected)
 
-    def run(self, orders: Sequence[Order]) -> Iterator[list[Reply]]:
-        """Do the orders in one exchange (FedCUAU's stages: two); replies come in the order of the orders."""
-        work: dict[type, Callable[[Sequence[Order]], list[Reply]]] = {
+    def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
+        """Do the requests in one exchange (FedCUAU's stages: two); replies come in the order of the requests."""
+        work: dict[type, Callable[[Sequence[Request]], list[Reply]]] = {
             Train: self._train,
             Evaluate: self._evaluate,
             Noise: self._noise,
             LayerUpdate: self._layer_update,
             StagedTraining: self._staged,
+            Collect: self._collect,
         }
-        kinds = {type(order.task) for order in orders}
+        kinds = {type(request.task) for request in requests}
         if len(kinds) > 1 or not kinds <= set(work):
-            told = ", ".join(sorted(kind.__name__ for kind in kinds))
-            raise ConfigError(f"{told}: not possible with train and evaluate alone, use coterie.flower.client_app()")
-        if orders:
-            yield work[kinds.pop()](orders)
+            names = ", ".join(sorted(kind.__name__ for kind in kinds))
+            raise ConfigError(f"{names}: not possible with train and evaluate alone, use coterie.flower.client_app()")
+        if not requests:
+            return
+        replies = work[kinds.pop()](requests)
+        place = {request.client: position for position, request in enumerate(requests)}
+        positions = [place[reply.client] for reply in replies]
+        yield reduced(replies, None if reduce is None else reduce.at(positions))
 
     def initial_model(self, seed: int) -> Tensor:
         """The initial arrays `(d,)`; for other seeds than the first model's, each array's numbers in a new order.
@@ -159,11 +165,12 @@ class PlainEngine:
         return faults
 
     def client_states(self) -> dict[str, dict[str, Tensor]]:
-        """Nothing: what nodes keep, they keep themselves."""
-        return {}
+        """The models of nodes that train alone: an app that only trains keeps nothing, so they are kept here."""
+        return {client: {"private": model} for client, model in self._own.items()}
 
     def restore_client_states(self, states: dict[str, dict[str, Tensor]]) -> None:
-        """Nothing to give back."""
+        """Give the nodes back what a checkpoint kept for them."""
+        self._own = {client: state["private"] for client, state in states.items()}
 
     def close(self) -> None:
         """Nothing to release: the grid belongs to the app."""
@@ -178,23 +185,45 @@ class PlainEngine:
                 self._leave_out(asks[position], str(problem))
                 continue
             self.judged.append(Message(RecordDict({"metrics": metrics}), reply_to=message))
+            self.traffic.up += _metric_bytes(metrics)
             loss = number(metrics, self.keys.evaluate_loss, EVALUATE_LOSS)
             if loss is not None:
                 self._losses[asks[position].client] = (asks[position].model, loss)
         return found
 
-    def _train(self, orders: Sequence[Order]) -> list[Reply]:
-        assessed = [order for order in orders if isinstance(order.task, Train) and order.task.assess]
-        losses = self._losses_at_start([_ask(order.client, order.task) for order in assessed])
-        done = self._trainings([_ask(order.client, order.task) for order in orders])
+    def _train(self, requests: Sequence[Request]) -> list[Reply]:
+        asks = [self._ask(request) for request in requests]
+        assessed = [isinstance(request.task, Train) and request.task.assess for request in requests]
+        losses = self._losses_at_start([ask for ask, wanted in zip(asks, assessed, strict=True) if wanted])
         replies = []
-        for order, trained in zip(orders, done, strict=True):
-            if trained is not None:
-                self._updates[order.client] = trained.update[: self.layout.trainable]
-                reply = self._reply(order.client, trained.update, trained)
-                started = losses.get(order.client, trained.loss)
-                replies.append(replace(reply, values={**reply.values, "start_loss": started}))
+        for request, ask, trained in zip(requests, asks, self._trainings(asks), strict=True):
+            if trained is None:
+                continue
+            self._updates[request.client] = trained.update[: self.layout.trainable]
+            if request.task.private:  # type: ignore[attr-defined]
+                self._own[request.client] = ask.model + trained.update
+                trained = trained._replace(update=torch.zeros_like(trained.update), norm=0.0)
+            reply = self._reply(request.client, trained.update, trained)
+            started = losses.get(request.client, trained.loss)
+            replies.append(replace(reply, values={**reply.values, "start_loss": started}))
         return replies
+
+    def _collect(self, requests: Sequence[Request]) -> list[Reply]:
+        """The models that nodes trained alone; nobody is asked, for they are kept here."""
+        replies = []
+        for client, task in requests:
+            assert isinstance(task, Collect)
+            replies.append(Reply(client, self.samples[client], self._own.get(client, task.model).clone()))
+        return replies
+
+    def _ask(self, request: Request) -> Ask:
+        """The message for a request to train; a node that trains alone continues from its own model."""
+        task: Any = request.task
+        private = getattr(task, "private", ())
+        if private and self.layout.complement(self.layout.select(private)):
+            raise ConfigError(f"private layers {', '.join(private)}: an app that only trains keeps none to itself")
+        model = self._own.get(request.client, task.model) if private else task.model
+        return Ask(request.client, model, task.training.proximal)
 
     def _losses_at_start(self, asks: Sequence[Ask]) -> dict[str, float]:
         """The loss of each ask's model as its node evaluated it; for others, the mean over the nodes of that model.
@@ -202,9 +231,9 @@ class PlainEngine:
         A model that nobody has evaluated yet is evaluated now. There is no entry where that fails, nor for an app that
         is not to evaluate.
         """
-        by_model: dict[int, list[Ask]] = {}
+        by_model: dict[Hashable, list[Ask]] = {}
         for ask in asks:
-            by_model.setdefault(id(ask.model), []).append(ask)
+            by_model.setdefault(tensor_key(ask.model), []).append(ask)
         found: dict[str, float] = {}
         for own in by_model.values():
             if self.evaluates and not self._evaluated(own):
@@ -218,49 +247,51 @@ class PlainEngine:
         """The losses of those asks' models that are known."""
         kept = {ask.client: self._losses[ask.client] for ask in asks if ask.client in self._losses}
         return {
-            ask.client: kept[ask.client][1] for ask in asks if ask.client in kept and kept[ask.client][0] is ask.model
+            ask.client: kept[ask.client][1]
+            for ask in asks
+            if ask.client in kept and tensor_key(kept[ask.client][0]) == tensor_key(ask.model)
         }
 
-    def _layer_update(self, orders: Sequence[Order]) -> list[Reply]:
-        done = self._trainings([_ask(order.client, order.task) for order in orders])
+    def _layer_update(self, requests: Sequence[Request]) -> list[Reply]:
+        done = self._trainings([self._ask(request) for request in requests])
         if not any(done):
             reasons = "; ".join(sorted({fault.reason for fault in self._faults}))
             raise RunError(f"no node sent a first update to cluster by: {reasons}")
         replies = []
-        for order, trained in zip(orders, done, strict=True):
-            if trained is not None and isinstance(order.task, LayerUpdate):
-                vector = gather(trained.update, trainable_spans(self.layout, order.task.layers))
-                replies.append(self._reply(order.client, vector, trained))
+        for request, trained in zip(requests, done, strict=True):
+            if trained is not None and isinstance(request.task, LayerUpdate):
+                vector = gather(trained.update, trainable_spans(self.layout, request.task.layers))
+                replies.append(self._reply(request.client, vector, trained))
         return replies
 
-    def _staged(self, orders: Sequence[Order]) -> list[Reply]:
+    def _staged(self, requests: Sequence[Request]) -> list[Reply]:
         """FedCUAU's round: every node trains the model, then, from what it made of it, each set of cluster layers."""
-        first = self._trainings([_ask(order.client, order.task) for order in orders])
+        first = self._trainings([self._ask(request) for request in requests])
         rows: list[tuple[int, Ask]] = []
-        for position, (order, trained) in enumerate(zip(orders, first, strict=True)):
-            task = order.task
+        for position, (request, trained) in enumerate(zip(requests, first, strict=True)):
+            task = request.task
             assert isinstance(task, StagedTraining)
             if trained is not None:
                 for layers in task.specific:
                     start = task.model + trained.update
                     scatter(start, self.layout.select(task.layers), layers)
-                    rows.append((position, Ask(order.client, start, task.training.proximal)))
-        later: dict[int, list[Trained | None]] = {}
+                    rows.append((position, Ask(request.client, start, task.training.proximal)))
+        later: dict[int, list[TrainReply | None]] = {}
         for (position, _), trained in zip(rows, self._trainings([ask for _, ask in rows]), strict=True):
             later.setdefault(position, []).append(trained)
         replies = []
-        for position, (order, trained) in enumerate(zip(orders, first, strict=True)):
+        for position, (request, trained) in enumerate(zip(requests, first, strict=True)):
             own = later.get(position, [])
             if trained is None or None in own:
                 continue
-            places = self.layout.select(order.task.layers)  # type: ignore[attr-defined]
+            places = self.layout.select(request.task.layers)  # type: ignore[attr-defined]
             parts = [trained.update, *(gather(row.update, places) for row in own if row is not None)]
-            replies.append(self._reply(order.client, torch.cat(parts), trained))
+            replies.append(self._reply(request.client, torch.cat(parts), trained))
         return replies
 
-    def _noise(self, orders: Sequence[Order]) -> list[Reply]:
-        """γ̂ of every client by its nearest peer among the orders; see the head of this module."""
-        known = [order.client for order in orders if order.client in self._updates]
+    def _noise(self, requests: Sequence[Request]) -> list[Reply]:
+        """γ̂ of every client by its nearest peer among the requests; see the head of this module."""
+        known = [request.client for request in requests if request.client in self._updates]
         if len(known) < 2:
             return [Reply(client, 1, values={"noise": math.inf}) for client in known]
         alike = cosine_matrix(torch.stack([self._updates[client] for client in known]))
@@ -271,34 +302,34 @@ class PlainEngine:
             for client, alpha in zip(known, highest, strict=True)
         ]
 
-    def _evaluate(self, orders: Sequence[Order]) -> list[Reply]:
+    def _evaluate(self, requests: Sequence[Request]) -> list[Reply]:
         """Losses of k models, a message each; the data is what the app evaluates on, whatever part was asked for."""
-        tasks = {id(order.task): order.task for order in orders}
+        tasks = {id(request.task): request.task for request in requests}
         # Each model is one object for all, so that it is written out once.
         models = {key: list(task.models) for key, task in tasks.items() if isinstance(task, Evaluate)}
-        asks = [Ask(order.client, model) for order in orders for model in models[id(order.task)]]
+        asks = [Ask(request.client, model) for request in requests for model in models[id(request.task)]]
         found = iter(self.evaluate(asks))
         replies = []
-        for order in orders:
-            own = [next(found) for _ in models[id(order.task)]]
+        for request in requests:
+            own = [next(found) for _ in models[id(request.task)]]
             metrics = [metric for metric in own if metric is not None]
             losses = [number(metric, self.keys.evaluate_loss, EVALUATE_LOSS) for metric in metrics]
             if len(metrics) < len(own) or None in losses:
                 if len(metrics) == len(own):
-                    self._faults.append(Fault(order.client, NO_LOSS))
+                    self._faults.append(Fault(request.client, NO_LOSS))
                 continue
             accuracies = [number(metric, None, ACCURACY) for metric in metrics]
             values = {"loss": losses, "accuracy": [math.nan if a is None else a for a in accuracies]}
-            replies.append(Reply(order.client, self.samples.get(order.client, 1), values=values))
+            replies.append(Reply(request.client, self.samples.get(request.client, 1), values=values))
         return replies
 
-    def _reply(self, client: str, vector: Tensor, trained: Trained) -> Reply:
+    def _reply(self, client: str, vector: Tensor, trained: TrainReply) -> Reply:
         values = {"loss": trained.loss, "norm": trained.norm}
-        return Reply(client, self.samples[client], vector, values, up=NUMBER * self.layout.size)
+        return Reply(client, self.samples[client], vector, values)
 
-    def _trainings(self, asks: Sequence[Ask]) -> list[Trained | None]:
+    def _trainings(self, asks: Sequence[Ask]) -> list[TrainReply | None]:
         """Let nodes train; None for each that sent nothing sound."""
-        found: list[Trained | None] = [None] * len(asks)
+        found: list[TrainReply | None] = [None] * len(asks)
         for position, (message, content) in self._exchange(MessageType.TRAIN, asks, self.train_config):
             try:
                 found[position] = self._trained(asks[position], message, content)
@@ -308,7 +339,7 @@ class PlainEngine:
             self._failures[ask.client] = 0 if trained is not None else self._failures.get(ask.client, 0) + 1
         return found
 
-    def _trained(self, ask: Ask, message: Message, content: RecordDict) -> Trained:
+    def _trained(self, ask: Ask, message: Message, content: RecordDict) -> TrainReply:
         records = content.array_records
         if len(records) != 1:
             raise BadReply(f"it sent {len(records)} ArrayRecords, expected one")
@@ -321,24 +352,27 @@ class PlainEngine:
         self.known[ask.client] = metrics[self.keys.weight]
         self.samples[ask.client] = self.known[ask.client]
         self.sound.append(Message(RecordDict({"metrics": metrics}), reply_to=message))
-        return Trained(update, norm, math.nan if loss is None else loss)
+        self.traffic.up += TENSOR_NUMBER * self.layout.size + _metric_bytes(metrics)
+        return TrainReply(update, norm, math.nan if loss is None else loss)
 
     def _exchange(
         self, kind: str, asks: Sequence[Ask], config: ConfigRecord
     ) -> Iterator[tuple[int, tuple[Message, RecordDict]]]:
-        """Send a message for every ask; what came back, with the message it answers, in the order of the asks."""
-        records: dict[int, ArrayRecord] = {}
+        """Send a message for every ask; what came back, with the message it answers, in the request of the asks."""
+        records: dict[Hashable, ArrayRecord] = {}
         messages = []
         for ask in asks:
-            if id(ask.model) not in records:
-                records[id(ask.model)] = self.template.record(ask.model)
+            key = tensor_key(ask.model)
+            if key not in records:
+                records[key] = self.template.record(ask.model)
             extra = {"proximal-mu": ask.proximal} if ask.proximal else {}
-            told = ConfigRecord({**config, "server-round": self._round, **extra})
-            content = RecordDict({self.keys.arrays: records[id(ask.model)], self.keys.config: told})
+            settings = ConfigRecord({**config, "server-round": self._round, **extra})
+            content = RecordDict({self.keys.arrays: records[key], self.keys.config: settings})
             # Flower names a message by its content: a number of its own keeps two equal ones apart.
             self._sent += 1
             group = f"{self._round}.{self._sent}"
             messages.append(Message(content, int(ask.client), kind, ttl=self.exchange.timeout, group_id=group))
+        self.traffic.down += TENSOR_NUMBER * self.layout.size * len(messages)
         answers = self.exchange.send(messages)
         for position, (ask, message, answer) in enumerate(zip(asks, messages, answers, strict=True)):
             if answer.content is None:
@@ -355,6 +389,5 @@ def peer_noise(alpha: float) -> float:
     return math.sqrt(max(0.0, 1 / alpha - 1)) if alpha > 0 else math.inf
 
 
-def _ask(client: str, task: Any) -> Ask:
-    training: Training = task.training
-    return Ask(client, task.model, training.proximal)
+def _metric_bytes(metrics: MetricRecord) -> int:
+    return NUMBER * sum(len(value) if isinstance(value, list) else 1 for value in metrics.values())

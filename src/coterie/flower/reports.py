@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from flwr.app import MetricRecord, RecordDict
 
-from coterie.flower.wire import BadReply
+from coterie.tasks.wire import BadReply
 
 TRAIN_LOSS = ("train_loss", "train-loss", "loss")
 EVALUATE_LOSS = ("eval_loss", "eval-loss", "val_loss", "test_loss", "loss")
@@ -58,3 +58,21 @@ def weighted_metrics(records: list[RecordDict], weighted_by_key: str) -> MetricR
                     total, weights = totals.get(name, (0.0, 0.0))
                     totals[name] = (total + weight * value, weights + weight)
     return MetricRecord({name: total / weights for name, (total, weights) in totals.items()})
+
+
+def usual_names(metrics: MetricRecord, keys: Keys) -> dict[str, float]:
+    """The app's finite metrics under its own names, and its loss and accuracy also under the usual ones."""
+    found = {
+        name: float(value)
+        for name, value in metrics.items()
+        if name != keys.weight and isinstance(value, int | float) and math.isfinite(value)
+    }
+    loss, accuracy = number(metrics, keys.evaluate_loss, EVALUATE_LOSS), number(metrics, None, ACCURACY)
+    return found | ({} if loss is None else {"loss": loss}) | ({} if accuracy is None else {"accuracy": accuracy})
+
+
+def samples_of(metrics: MetricRecord, keys: Keys) -> float:
+    """The number of samples behind the metrics."""
+    weight = metrics[keys.weight]
+    assert not isinstance(weight, list)
+    return float(weight)

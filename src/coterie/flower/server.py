@@ -1,4 +1,4 @@
-"""A ready ServerApp: it waits for nodes, does a run of any method on them, and goes on where a killed one stopped.
+"""A ready ServerApp: it waits for nodes, does a run of any method on them, and resumes where a killed one stopped.
 
 The run's options are those of `coterie run`, read from Flower's run configuration (with hyphens or underscores; an
 empty text leaves an option out). Some are for a network only: see `NetworkConfig`.
@@ -30,7 +30,7 @@ from coterie.runs.loop import Callback, Run, execute
 from coterie.runs.result import Result
 
 NETWORK = "flower.json"
-"""The file of a run's folder that says how to go on with it on another day."""
+"""The file of a run's folder that says how to resume it on another day."""
 
 
 class NetworkConfig(BaseModel):
@@ -58,7 +58,7 @@ def server_app(
     """A ServerApp that does the run which `config` and Flower's run configuration (which comes first) describe.
 
     With `out` (or the option of that name) the run is kept in that folder, checkpointed after every round; if the
-    folder holds an unfinished run, the app goes on with it. `model` and `method` may be objects, as in `coterie.run`.
+    folder holds an unfinished run, the app resumes it. `model` and `method` may be objects, as in `coterie.run`.
     """
     app = ServerApp()
 
@@ -79,7 +79,7 @@ def run_on(
     method: Method | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Do a run on the clients behind a grid, or go on with the one in the folder `out`."""
+    """Do a run on the clients behind a grid, or resume the one in the folder `out`."""
     config, network = read_options(options)
     place = out or config.out
     path = Path(place) if place else None
@@ -150,11 +150,19 @@ def _prepare(
         defaults=defaults_of(config.scenario),
         engine_for=engine_for,
     )
-    return replace(run, save_every_round=True, groups_now=partial(_groups, run, directory)), used
+    engine = run.engine
+    assert isinstance(engine, FlowerEngine)
+    run = replace(
+        run,
+        save_every_round=True,
+        groups_now=partial(_groups, run, directory),
+        before_round=lambda t: engine.refresh(),
+    )
+    return run, used
 
 
 def _groups(run: Run, directory: Directory) -> list[int] | None:
     """The hidden groups in the order of the clients, if all told theirs."""
-    told = directory.groups
-    known = [told[client] for client in run.server.clients if client in told]
+    groups = directory.groups
+    known = [groups[client] for client in run.server.clients if client in groups]
     return known if len(known) == len(run.server.clients) else None

@@ -20,7 +20,7 @@ from coterie.methods.fedcuau import FedCUAU as FedCUAUMethod
 
 
 class CFL(Clustered):
-    """Clustered federated learning: splits nodes whose updates pull apart, once one model cannot serve them all.
+    """Clustered federated learning: splits nodes whose updates conflict, once one model cannot serve them all.
 
     Options (as of the method `cfl`): `when`, `eps1`, `eps2`, `gamma_max`, `exponent`, `min_rounds`, `patience`,
     `min_size`, `linkage`, `weighting` and more. By default the first split waits for 20 rounds, and for the loss that
@@ -58,7 +58,7 @@ class OneShot(Clustered):
 class FedCUAU(Clustered):
     """Clusters by heterogeneity, each learning from the more homogeneous ones only; options `clusters`, `specific`, ….
 
-    A node of cluster i is sent 1 + C − i messages a round. They train all layers, of which those of the cluster are
+    A node of cluster i is sent 1 + C − i messages per round. They train all layers, of which those of the cluster are
     kept: exact with `specific` naming all layers, near otherwise. The base is FedAvg, or FedProx for apps that
     follow `proximal-mu` in their config, as Flower's own FedProx asks them to.
     """

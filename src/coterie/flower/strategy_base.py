@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,15 +14,18 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from coterie.errors import ConfigError, RunError, did_you_mean
 from coterie.flower.plain import Ask, PlainEngine
-from coterie.flower.reports import Keys, weighted_metrics
-from coterie.flower.standing import Standing, load_standing, save_standing
-from coterie.methods import Assignment, Info, Server
+from coterie.flower.reports import Keys, samples_of, usual_names, weighted_metrics
+from coterie.flower.strategy_checkpoint import StrategyStore
+from coterie.methods import Assignment, Event, Server
 from coterie.methods.base import build_method
-from coterie.methods.tree import Tree
 from coterie.randomness import numpy_generator
-from coterie.runs.metrics import plain
+from coterie.runs.assemble import describe_method
+from coterie.runs.loop import Run, execute
+from coterie.runs.metrics import ClientScore
+from coterie.runs.records import RoundRecord, TreeNode, tree_of
 from coterie.runs.result import History
-from coterie.workbench import Training
+from coterie.runs.result import Result as RunResult
+from coterie.trainers.base import Training
 
 LOG = logging.getLogger("flwr")
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
@@ -43,7 +45,7 @@ class Clustered(Strategy):
     The first ten parameters are those of Flower's FedAvg. A round needs `min_replies` sound replies. `loss_key` and
     `evaluate_loss_key` name the losses among the metrics of the app, where they have unusual names. `buffers` names
     arrays that are kept rather than trained. With `checkpoint`, a file, the state is saved after each round, and
-    `start` goes on from it.
+    `start` resumes from it.
     """
 
     name: ClassVar[str] = "fedavg"
@@ -86,12 +88,13 @@ class Clustered(Strategy):
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
         self.history = History()
         self.state: Any = None
+        self._current: Assignment | None = None
         self._server: Server | None = None
         self._engine: PlainEngine | None = None
 
     @property
     def clusters(self) -> list[list[int]]:
-        """Node ids, one list a cluster."""
+        """Node ids, one list per cluster."""
         return [[int(client) for client in members] for members in self._assignment().members]
 
     @property
@@ -100,19 +103,16 @@ class Clustered(Strategy):
         return [self._running().template.record(model) for model in self._assignment().models]
 
     @property
-    def tree(self) -> Tree | None:
-        """How the clusters came about, for methods that split."""
-        tree = getattr(self.state, "tree", None)
-        return tree if isinstance(tree, Tree) else None
+    def tree(self) -> list[TreeNode]:
+        """The clusters that splits made, by id; empty where nothing was split."""
+        return tree_of(self.history)
 
     def model_of(self, node: int) -> ArrayRecord:
         """The arrays that a node is given."""
-        assignment, client = self._assignment(), str(node)
-        for model, members in zip(assignment.models, assignment.members, strict=True):
-            if client in members:
-                return self._running().template.record(assignment.exceptions.get(client, model))
-        known = [member for members in assignment.members for member in members]
-        raise ConfigError(f"no node {node} in the clusters: {did_you_mean(client, known)}")
+        models = {served.client: served.model for served in self._assignment().served()}
+        if str(node) not in models:
+            raise ConfigError(f"no node {node} in the clusters: {did_you_mean(str(node), models)}")
+        return self._running().template.record(models[str(node)])
 
     def start(
         self,
@@ -137,36 +137,38 @@ class Clustered(Strategy):
             evaluates=self.fraction_evaluate > 0,
         )
         server = self._server = Server(engine, AsTheAppDoes(), self.seed, num_rounds, self.fraction_train)
-        self.history, result = History(), Result(arrays=initial_arrays)
-        train_config, evaluate_config = train_config or ConfigRecord(), evaluate_config or ConfigRecord()
-        self.configure_train(1, initial_arrays, train_config, grid)  # a method may talk before its first round
-        done = self._begin(server, timeout)
-        self._judge_here(result, done, evaluate_fn)
-        for t in range(done + 1, num_rounds + 1):
-            began = time.monotonic()
-            self._follow_nodes(t, server, timeout)
-            self.configure_train(t, result.arrays, train_config, grid)
-            self.state, info = self.method.round(self.state, t, server)
-            self._check_enough(engine)
-            arrays, trained = self.aggregate_train(t, engine.sound)
-            if arrays is not None:
-                result.arrays = arrays
-            if trained is not None:
-                result.train_metrics_clientapp[t] = trained
-            self.configure_evaluate(t, result.arrays, evaluate_config, grid)
-            by_cluster = self._evaluate(t, server)
-            evaluated = self.aggregate_evaluate(t, engine.judged)
-            if evaluated is not None:
-                result.evaluate_metrics_clientapp[t] = evaluated
-            self._note(t, info, trained, evaluated, by_cluster, time.monotonic() - began)
-            if self.checkpoint is not None:
-                save_standing(self.checkpoint, self.method, t, self.state, engine)
-            self._judge_here(result, t, evaluate_fn)
-        if finish := getattr(self.method, "finish", None):
-            self.state = finish(self.state, server)
-        result.arrays = self._largest()
+        frame = Frame(
+            self,
+            Result(arrays=initial_arrays),
+            grid,
+            timeout,
+            train_config or ConfigRecord(),
+            evaluate_config or ConfigRecord(),
+            evaluate_fn,
+        )
+        store = None if self.checkpoint is None else StrategyStore(self.checkpoint, self.method, engine)
+        known = store.checkpoint() if store is not None else None
+        self.state = None if known is None else known.state
+        self.configure_train(1, initial_arrays, frame.train_config, grid)  # a method may talk before its first round
+        self._follow_nodes(known.round if known else 1, server, timeout)
+        frame.judge_here(known.round if known else 0)
+        labels = {"method": describe_method(self.method), "scenario": "flower", "model": "app", "seed": self.seed}
+        run = Run(
+            self.method,
+            server,
+            None,
+            None,
+            labels,
+            {},
+            save_every_round=store is not None,
+            before_round=frame.before_round,
+            evaluate=frame.evaluate,
+        )
+        finished = execute(run, store, [frame])
+        self.history, self.state = finished.history, finished.state
+        frame.result.arrays = self._largest()
         LOG.info("Finished: clusters of %s nodes", ", ".join(str(len(members)) for members in self.clusters))
-        return result
+        return frame.result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -217,22 +219,10 @@ class Clustered(Strategy):
             raise ConfigError(f"{type(self).__name__} has no clusters yet: call start() first")
         return self.method.assignment(self.state, self._server)
 
-    def _largest(self) -> ArrayRecord:
-        assignment = self._assignment()
+    def _largest(self, assignment: Assignment | None = None) -> ArrayRecord:
+        assignment = assignment or self._current or self._assignment()
         sizes = [len(members) for members in assignment.members]
         return self._running().template.record(assignment.models[sizes.index(max(sizes))])
-
-    def _begin(self, server: Server, timeout: float) -> int:
-        """Make the first state, or take that of the checkpoint; how many rounds are done."""
-        engine = self._running()
-        found = None if self.checkpoint is None else load_standing(self.checkpoint, self.method, engine)
-        self._follow_nodes(1 if found is None else found.round, server, timeout)
-        if isinstance(found, Standing):
-            LOG.info("Going on after round %d from %s", found.round, self.checkpoint)
-            self.state = found.state
-            return found.round
-        self.state = self.method.start(server)
-        return 0
 
     def _follow_nodes(self, t: int, server: Server, timeout: float) -> None:
         """Wait until there are enough nodes, and see which they are."""
@@ -253,64 +243,87 @@ class Clustered(Strategy):
             reasons = "; ".join(f"node {fault.client}: {fault.reason}" for fault in engine.faults()[:3])
             raise RunError(f"{len(engine.sound)} sound replies in a round, {self.min_replies} needed: {reasons}")
 
-    def _evaluate(self, t: int, server: Server) -> list[MetricRecord | None]:
-        """Let a sample of the nodes evaluate, each the model it is given; the metrics of every cluster."""
-        engine, assignment = self._running(), self._assignment()
-        if not self.fraction_evaluate:
-            return [None] * len(assignment.members)
-        count = max(int(self.fraction_evaluate * len(engine.clients)), self.min_evaluate_nodes)
-        order = numpy_generator(self.seed, "evaluate", t).permutation(len(engine.clients))
-        chosen = {engine.clients[i] for i in order[:count]}
-        engine.judged = []  # what the method itself let nodes evaluate is no result
-        asks: list[Ask] = []
-        clusters: list[int] = []
-        for cluster, (model, members) in enumerate(zip(assignment.models, assignment.members, strict=True)):
-            own = [client for client in members if client in chosen]
-            asks += [Ask(client, assignment.exceptions.get(client, model)) for client in own]
-            clusters += [cluster] * len(own)
-        found = list(zip(clusters, engine.evaluate(asks), strict=True))
-        told = []
-        for cluster in range(len(assignment.members)):
-            records = [RecordDict({"metrics": m}) for c, m in found if c == cluster and m is not None]
-            told.append(self.evaluate_metrics_aggr_fn(records, self.keys.weight) if records else None)
-        return told
 
-    def _judge_here(
-        self, result: Result, t: int, evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
-    ) -> None:
-        found = evaluate_fn(t, result.arrays) if evaluate_fn else None
-        if found is not None:
-            result.evaluate_metrics_serverapp[t] = found
+class Frame:
+    """Flower's side of a run: what its own strategies do around a round, as hooks of Coterie's loop."""
 
-    def _note(
+    def __init__(
         self,
-        t: int,
-        info: Info,
-        trained: MetricRecord | None,
-        evaluated: MetricRecord | None,
-        by_cluster: Sequence[MetricRecord | None],
-        seconds: float,
+        strategy: Clustered,
+        result: Result,
+        grid: Grid,
+        timeout: float,
+        train_config: ConfigRecord,
+        evaluate_config: ConfigRecord,
+        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
     ) -> None:
-        """Add the round to the history and to the log."""
-        clusters = self.clusters
-        told = [asdict(cluster) for cluster in info.clusters] if len(info.clusters) == len(clusters) else None
-        rows = [
-            (told[i] if told else {}) | {"members": members, "evaluate": dict(metrics or {})}
-            for i, (members, metrics) in enumerate(zip(clusters, by_cluster, strict=True))
+        self.strategy, self.result, self.grid, self.timeout = strategy, result, grid, timeout
+        self.train_config, self.evaluate_config, self.evaluate_fn = train_config, evaluate_config, evaluate_fn
+
+    def before_round(self, t: int) -> None:
+        """See which nodes are there, and let the strategy set the round's config."""
+        strategy = self.strategy
+        assert strategy._server is not None
+        strategy._follow_nodes(t, strategy._server, self.timeout)
+        strategy.configure_train(t, self.result.arrays, self.train_config, self.grid)
+
+    def evaluate(self, assignment: Assignment, t: int) -> list[ClientScore]:
+        """Let a sample of the nodes evaluate, each the model it is given; metrics are the app's own."""
+        strategy, engine = self.strategy, self.strategy._running()
+        strategy._check_enough(engine)
+        strategy._current = assignment
+        arrays, trained = strategy.aggregate_train(t, engine.sound)
+        if arrays is not None:
+            self.result.arrays = arrays
+        if trained is not None:
+            self.result.train_metrics_clientapp[t] = trained
+        strategy.configure_evaluate(t, self.result.arrays, self.evaluate_config, self.grid)
+        scores = self._scores(assignment, t)
+        evaluated = strategy.aggregate_evaluate(t, engine.judged)
+        if evaluated is not None:
+            self.result.evaluate_metrics_clientapp[t] = evaluated
+        return scores
+
+    def _scores(self, assignment: Assignment, t: int) -> list[ClientScore]:
+        strategy, engine = self.strategy, self.strategy._running()
+        engine.judged = []  # what the method itself let nodes evaluate is no result
+        if not strategy.fraction_evaluate:
+            return []
+        count = max(int(strategy.fraction_evaluate * len(engine.clients)), strategy.min_evaluate_nodes)
+        order = numpy_generator(strategy.seed, "evaluate", t).permutation(len(engine.clients))
+        chosen = {engine.clients[i] for i in order[:count]}
+        served = [one for one in assignment.served() if one.client in chosen]
+        found = engine.evaluate([Ask(one.client, one.model) for one in served])
+        return [
+            ClientScore(one.client, one.cluster, one.model_id, int(samples_of(metrics, strategy.keys)), scores)
+            for one, metrics in zip(served, found, strict=True)
+            if metrics is not None
+            for scores in [usual_names(metrics, strategy.keys)]
         ]
-        faults = self._running().faults()
-        record = {
-            "round": t,
-            "clusters": rows,
-            "train": dict(trained or {}),
-            "evaluate": dict(evaluated or {}),
-            "events": [asdict(event) for event in info.events],
-            "faults": [fault._asdict() for fault in faults],
-            "seconds": round(seconds, 4),
-        }
-        self.history.append(plain(record))
-        LOG.info("[ROUND %d] %d clusters, evaluated: %s", t, len(clusters), dict(evaluated or {}))
-        for event in info.events:
-            LOG.info("\t%s", event.text)
-        for fault in faults:
+
+    def judge_here(self, t: int) -> None:
+        """Let the app's own `evaluate_fn` see the arrays after round `t`."""
+        found = self.evaluate_fn(t, self.result.arrays) if self.evaluate_fn else None
+        if found is not None:
+            self.result.evaluate_metrics_serverapp[t] = found
+
+    def on_start(self, run: Run, done: int) -> None:
+        """Say where the run begins."""
+        if done:
+            LOG.info("Resuming after round %d from %s", done, self.strategy.checkpoint)
+
+    def on_event(self, t: int, event: Event) -> None:
+        """Log what happened."""
+        LOG.info("\t%s", event.text)
+
+    def on_round(self, record: RoundRecord) -> None:
+        """Log the round, and let the app evaluate."""
+        self.strategy.history.append(record)
+        means = {name: spread.mean for name, spread in record.metrics.items()}
+        LOG.info("[ROUND %d] %d clusters, evaluated: %s", record.round, len(record.clusters), means)
+        for fault in record.faults:
             LOG.warning("\tnode %s was left out: %s", fault.client, fault.reason)
+        self.judge_here(record.round)
+
+    def on_end(self, result: RunResult) -> None:
+        """Nothing is left to do."""

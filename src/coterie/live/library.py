@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 
 from coterie.errors import RunError
 from coterie.live.watched import WatchedRun
+from coterie.runs.records import parse_json
 
 DEPTH = 3
 RESCAN_SECONDS = 2.0
@@ -68,7 +68,7 @@ def run_folders(root: Path, depth: int = DEPTH) -> Iterator[Path]:
 def is_run_folder(path: Path) -> bool:
     """Does the folder hold the config of a run?"""
     try:
-        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+        config = parse_json((path / "config.json").read_bytes())
     except (OSError, ValueError):
         return False
     return isinstance(config, dict) and "method" in config

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from coterie.errors import RunError
 from coterie.live.growth import Growth
-from coterie.runs.metrics import plain
+from coterie.runs.folder import CHECKSUM
+from coterie.runs.records import RoundRecord, from_json, parse_json
 
 MOST_CLUSTERS = 64
-"""Rounds with more clusters than this are told by their number only, as the run's own record does."""
+"""Rounds with more clusters than this show their number only."""
 MOST_RECORDS = 1500
 """A longer history is thinned when a page asks for all of it; what it adds later comes in full."""
 
@@ -73,35 +74,44 @@ class HistoryTail:
     def _take(self, line: bytes) -> bool:
         """Add a line; False for one that is damaged or out of order, which only a new file can repair."""
         try:
-            record = json.loads(line)
-        except ValueError:
+            value = parse_json(line)
+            if isinstance(value, dict):
+                value.pop(CHECKSUM, None)
+            record = from_json(RoundRecord, value, str(self.path))
+        except (ValueError, RunError):
             return False
-        if not isinstance(record, dict) or record.get("round") != len(self.records) + 1:
+        if record.round != len(self.records) + 1:
             return False
-        self.records.append(self._compact(plain(record)))
+        self.growth.add(record)
+        self.records.append(_compact(record))
         return True
 
-    def _compact(self, record: dict[str, Any]) -> dict[str, Any]:
-        clusters = [cluster for cluster in _list(record.get("clusters")) if isinstance(cluster, dict)]
-        events = [event for event in _list(record.get("events")) if isinstance(event, dict)]
-        ids = self.growth.add(record["round"], clusters, events)
-        accuracy, sent = _dict(record.get("accuracy")), _dict(record.get("bytes"))
-        rows = [
-            {"id": i, **{key: cluster.get(key) for key in ("members", "accuracy", "loss", "mean_norm", "max_norm")}}
-            for i, cluster in zip(ids, clusters, strict=True)
-        ]
-        return {
-            "round": record["round"],
-            "accuracy": accuracy.get("mean"),
-            "worst": accuracy.get("worst10"),
-            "loss": _dict(record.get("loss")).get("mean"),
-            "seconds": record.get("seconds"),
-            "up": sent.get("up"),
-            "down": sent.get("down"),
-            "count": len(clusters),
-            "clusters": rows if len(rows) <= MOST_CLUSTERS else [],
-            "events": [{"kind": str(event.get("kind")), "text": str(event.get("text"))} for event in events],
+
+def _compact(record: RoundRecord) -> dict[str, Any]:
+    rows = [
+        {
+            "id": c.id,
+            "members": c.members,
+            "accuracy": c.accuracy,
+            "loss": c.loss,
+            "mean_norm": c.mean_norm,
+            "max_norm": c.max_norm,
         }
+        for c in record.clusters
+    ]
+    return {
+        "round": record.round,
+        "accuracy": record.accuracy.mean,
+        "worst": record.accuracy.worst10,
+        "loss": record.loss.mean,
+        "seconds": record.seconds,
+        "up": record.bytes.up,
+        "down": record.bytes.down,
+        "count": len(record.clusters),
+        "clusters": rows if len(rows) <= MOST_CLUSTERS else [],
+        "splits": len(record.splits),
+        "events": [{"kind": event.kind, "text": event.text} for event in record.events],
+    }
 
 
 def thinned(records: Sequence[dict[str, Any]], most: int = MOST_RECORDS) -> list[dict[str, Any]]:
@@ -110,16 +120,4 @@ def thinned(records: Sequence[dict[str, Any]], most: int = MOST_RECORDS) -> list
         return list(records)
     step = -(-len(records) // most)
     last = len(records) - 1
-    return [
-        record
-        for i, record in enumerate(records)
-        if i % step == 0 or i == last or any(event["kind"] == "split" for event in record["events"])
-    ]
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _dict(value: Any) -> dict[str, Any]:
-    return value if isinstance(value, dict) else {}
+    return [record for i, record in enumerate(records) if i % step == 0 or i == last or record["splits"]]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from pathlib import Path
 from typing import Any
 
-from coterie.live.places import clusters_in_checkpoint
+from coterie.errors import RunError
 from coterie.live.tail import HistoryTail, thinned
-from coterie.runs.metrics import plain
+from coterie.runs.folder import RunFolder
+from coterie.runs.records import Summary, parse_json, to_json
 
-FILES = ("config.json", "history.jsonl", "summary.json", "clients.json", "checkpoint.safetensors")
+FILES = ("config.json", "history.jsonl", "summary.json", "clients.json")
 PATIENCE = 15.0
 """Seconds without a sign of life after which a run is called stopped, where its lock cannot be seen."""
 CONFIG_KEYS = ("method", "scenario", "data", "model", "rounds", "seed", "participation", "lr", "epochs", "batch_size")
@@ -26,7 +26,7 @@ class WatchedRun:
         self.name = name
         self.tail = HistoryTail(path / "history.jsonl")
         self.config: dict[str, Any] = {}
-        self.summary: dict[str, Any] | None = None
+        self.summary: Summary | None = None
         self.clients_version = 0
         self.status = "stopped"
         self._seen: dict[str, tuple[int, int, int] | None] = {}
@@ -41,20 +41,26 @@ class WatchedRun:
             self.config = _read_table(self.path / "config.json") or {}
             self.tail.restart()
         if "summary.json" in changed:
-            self.summary = _read_table(self.path / "summary.json")
+            self.summary = self._read_summary()
         if "history.jsonl" in changed or "config.json" in changed:
             self.tail.poll()
-        if changed & {"clients.json", "summary.json", "checkpoint.safetensors"}:
+        if changed & {"clients.json", "summary.json", "history.jsonl"}:
             self.clients_version += 1
         status = self._status(locks)
         moved = status != self.status
         self.status = status
         return bool(changed) or moved
 
+    def _read_summary(self) -> Summary | None:
+        try:
+            return RunFolder(self.path).summary()
+        except RunError:
+            return None  # still being written, or damaged: the run counts as unfinished
+
     def _status(self, locks: frozenset[int] | None) -> str:
         if self.summary is not None:
             return "finished"
-        lock = _stamp(self.path / ".lock")
+        lock = _stamp(self.path)
         if locks is not None and lock is not None and lock[0] in locks:
             self._was_locked = True
             return "running"
@@ -69,8 +75,8 @@ class WatchedRun:
         """The run's line in the list of runs."""
         last = self.tail.records[-1] if self.tail.records else {}
         accuracy = next((r["accuracy"] for r in reversed(self.tail.records) if r["accuracy"] is not None), None)
-        if self.summary is not None and isinstance(self.summary.get("accuracy"), dict):
-            accuracy = self.summary["accuracy"].get("mean")
+        if self.summary is not None:
+            accuracy = self.summary.accuracy.mean
         return {
             "id": self.name,
             "status": self.status,
@@ -89,7 +95,8 @@ class WatchedRun:
         first = start if same else 0
         summary = None
         if self.summary is not None:
-            summary = {key: self.summary.get(key) for key in ("accuracy", "loss", "ari", "bytes", "seconds", "clients")}
+            found = to_json(self.summary)
+            summary = {key: found[key] for key in ("ari", "bytes", "seconds", "clients")} | found["metrics"]
         return self.brief() | {
             "from": first,
             "records": thinned(self.tail.records[first:]),
@@ -99,27 +106,25 @@ class WatchedRun:
         }
 
     def clients(self) -> dict[str, Any]:
-        """The clients' rows: with accuracies once the run is complete, before that their clusters only."""
-        rows = _read_json(self.path / "clients.json") if self.summary is not None else None
-        if isinstance(rows, list):
-            ids = [c["id"] for c in self.tail.records[-1]["clusters"]] if self.tail.records else []
-            return {"version": self.clients_version, "rows": [_client_row(row, ids) for row in rows if _is_row(row)]}
-        places = clusters_in_checkpoint(self.path / "checkpoint.safetensors")
-        return {"version": self.clients_version, "rows": [{"client": c, "cluster": k} for c, k in places.items()]}
+        """The clients' rows: with metrics once the run is complete, before that their clusters only."""
+        rows = self._final_rows()
+        if rows is None:
+            places = self.tail.growth.cluster_of
+            rows = [{"client": client, "cluster": cluster} for client, cluster in places.items()]
+        return {"version": self.clients_version, "rows": rows}
 
-
-def _is_row(row: Any) -> bool:
-    return isinstance(row, dict) and "client" in row
-
-
-def _client_row(row: dict[str, Any], ids: list[int]) -> dict[str, Any]:
-    """A row with its cluster's position replaced by the node it has in the curves and in the tree."""
-    cluster = row.get("cluster")
-    if isinstance(cluster, int) and 0 <= cluster < len(ids):
-        cluster = ids[cluster]
-    numbers = {key: row.get(key) for key in ("accuracy", "loss", "test_samples", "personalised") if key in row}
-    shown: dict[str, Any] = plain({"client": str(row["client"]), "cluster": cluster, **numbers})
-    return shown
+    def _final_rows(self) -> list[dict[str, Any]] | None:
+        if self.summary is None:
+            return None
+        try:
+            found = RunFolder(self.path).clients()
+        except RunError:
+            return None
+        return [
+            {"client": row.client, "cluster": row.cluster, "test_samples": row.test_samples, **row.metrics}
+            | ({} if row.personalised is None else {"personalised": row.personalised})
+            for row in found
+        ]
 
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
@@ -131,13 +136,9 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _read_json(path: Path) -> Any:
+def _read_table(path: Path) -> dict[str, Any] | None:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(path.read_bytes())
     except (OSError, ValueError):
         return None
-
-
-def _read_table(path: Path) -> dict[str, Any] | None:
-    content = _read_json(path)
-    return plain(content) if isinstance(content, dict) else None
+    return content if isinstance(content, dict) else None

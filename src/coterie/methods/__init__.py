@@ -1,10 +1,28 @@
-"""The methods, one file each, with the same few names: State, start, round, assignment."""
+"""The methods, one file each with the same few names (State, start, round, assignment), and what a new one needs.
 
-from coterie.methods.base import Assignment, ClusterInfo, Event, Info, Method, make_method, method, method_classes
+Everything that the author of a method in another package needs is here: see docs/methods.md.
+"""
+
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+from coterie.errors import ConfigError
+from coterie.methods.averaging import average_clusters, cluster_info, members_of
+from coterie.methods.base import (
+    Assignment,
+    ClusterInfo,
+    ClusterSplit,
+    Event,
+    Info,
+    Matrix,
+    Method,
+    make_method,
+    method,
+    method_classes,
+)
 from coterie.methods.cfl import CFL
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedbabu import FedBABU
-from coterie.methods.fedcuau import FedCUAU
+from coterie.methods.fedcuau import FedCUAU, divergences
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedsem import FedSEM
@@ -13,14 +31,36 @@ from coterie.methods.ifca import IFCA
 from coterie.methods.local import Local
 from coterie.methods.oneshot import OneShot
 from coterie.methods.pca_kmeans_hc import PcaKMeansHC
-from coterie.methods.server import Server
+from coterie.methods.server import Aggregate, Server, WeightedSum, apply_update
+from coterie.parameters import Layout
+from coterie.snapshot import saved
+from coterie.tasks import (
+    Array,
+    ClientContext,
+    Evaluate,
+    Gradient,
+    Number,
+    Reply,
+    ReplySchema,
+    Request,
+    Sent,
+    Task,
+    Train,
+)
+from coterie.trainers.base import Trainer, Training
 
 __all__ = [
     "CFL",
     "FLT",
     "IFCA",
+    "Aggregate",
+    "Array",
     "Assignment",
+    "ClientContext",
     "ClusterInfo",
+    "ClusterSplit",
+    "ConfigError",
+    "Evaluate",
     "Event",
     "FedAvg",
     "FedBABU",
@@ -28,13 +68,37 @@ __all__ = [
     "FedPer",
     "FedProx",
     "FedSEM",
+    "Field",
+    "Gradient",
     "Info",
+    "Layout",
     "Local",
+    "Matrix",
     "Method",
+    "NonNegativeFloat",
+    "NonNegativeInt",
+    "Number",
     "OneShot",
     "PcaKMeansHC",
+    "PositiveFloat",
+    "PositiveInt",
+    "Reply",
+    "ReplySchema",
+    "Request",
+    "Sent",
     "Server",
+    "Task",
+    "Train",
+    "Trainer",
+    "Training",
+    "WeightedSum",
+    "apply_update",
+    "average_clusters",
+    "cluster_info",
+    "divergences",
     "make_method",
+    "members_of",
     "method",
     "method_classes",
+    "saved",
 ]

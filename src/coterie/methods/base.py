@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import ast
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, TypeVar, dataclass_transform
 
-from pydantic import ValidationError
+import numpy as np
+import numpy.typing as npt
+from pydantic import Field
 from torch import Tensor
 
 from coterie.errors import ConfigError, did_you_mean
+from coterie.methods.option_types import field_types
+from coterie.methods.options import parse_options, unknown_option, with_checked_options
 from coterie.methods.server import Server
+from coterie.plugins import check_name, load, offered
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something worth telling: what happened, in words, and its evidence in numbers."""
+    """Something that happened: its kind, in words, and its evidence in numbers."""
 
     kind: str
     text: str
@@ -32,33 +35,95 @@ class ClusterInfo:
     train_loss: float | None = None
     mean_norm: float | None = None
     max_norm: float | None = None
+    id: int | None = None
+    """The cluster's id, as in `Assignment.ids`; None: its position in the list."""
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """What the method compared its numbers with, by name."""
+
+
+@dataclass(frozen=True)
+class ClusterSplit:
+    """A cluster that was replaced by others, with the evidence for it."""
+
+    cluster: int
+    children: Sequence[int]
+    members: Sequence[Sequence[str]]
+    evidence: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """Values `(n, n)` between clients that a method clustered by.
+
+    `meaning` says in words what the values are; `similar` whether larger values mean more alike.
+    """
+
+    name: str
+    clients: tuple[str, ...]
+    values: npt.NDArray[np.float32]
+    meaning: str
+    similar: bool
 
 
 @dataclass(frozen=True)
 class Info:
-    """What a round tells about itself."""
+    """What a round reports: its clusters, what happened, splits, and matrices worth keeping."""
 
     clusters: Sequence[ClusterInfo] = ()
     events: Sequence[Event] = ()
+    splits: Sequence[ClusterSplit] = ()
+    matrices: Sequence[Matrix] = ()
+
+
+class Served(NamedTuple):
+    """A client with the id of its cluster, and the id and vector `(d,)` of the model it is given."""
+
+    client: str
+    cluster: int
+    model_id: int
+    model: Tensor
 
 
 @dataclass(frozen=True)
 class Assignment:
-    """Which model each client is given: `members[i]` use `models[i]`, with their own `private` layers if any.
-
-    `exceptions` are clients that are better served by another model than their cluster's.
-    """
+    """Which model each client is given: `members[i]` use `models[i]`, with their own `private` layers if any."""
 
     models: Sequence[Tensor]
     members: Sequence[Sequence[str]]
     private: tuple[str, ...] = ()
-    exceptions: Mapping[str, Tensor] = field(default_factory=dict)
+    ids: Sequence[int] | None = None
+    """The clusters' ids, which stay the same from round to round; None: their positions."""
+    served_by: Mapping[str, int] = field(default_factory=dict)
+    """Clients that are given another model than their cluster's, and its id."""
+    other_models: Mapping[int, Tensor] = field(default_factory=dict)
+    """The models of `served_by` that are no cluster's, by id."""
+
+    @property
+    def cluster_ids(self) -> list[int]:
+        """The id of every cluster."""
+        return list(range(len(self.models)) if self.ids is None else self.ids)
+
+    def served(self, among: Sequence[str] | None = None) -> Iterator[Served]:
+        """Every client (or those `among`) with the model it is given, cluster by cluster."""
+        by_id = dict(zip(self.cluster_ids, self.models, strict=True)) | dict(self.other_models)
+        own = self.members
+        if among is not None:
+            # With one cluster there is no need to look through a million clients for a few.
+            wanted = set(among)
+            own = [among] if len(own) == 1 else [[c for c in members if c in wanted] for members in own]
+        for cluster, members in zip(self.cluster_ids, own, strict=True):
+            for client in members:
+                model = self.served_by.get(client, cluster)
+                yield Served(client, cluster, model, by_id[model])
 
 
 class Method(Protocol):
     """A federated method. Its options are its fields; its state is a dataclass marked with `@saved`.
 
-    A method may also have `finish(state, server) -> state`, called once after the last round.
+    A method may also have
+    * `finish(state, server) -> state`, called once after the last round;
+    * `place(state, clients, server) -> dict[str, int]`, the cluster of newcomers, who train but change nothing;
+    * `path(state, client) -> dict[int, Tensor]`, the models on the way to a client's cluster by id, the first first.
     """
 
     def start(self, server: Server) -> Any:
@@ -75,49 +140,67 @@ class Method(Protocol):
 
 
 M = TypeVar("M", bound=type)
+GROUP = "coterie.methods"
+"""The group of entry points in which packages offer methods."""
 _METHODS: dict[str, type] = {}
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(field, Field))
 def method(name: str) -> Callable[[M], M]:
-    """Class decorator that makes a method known by `name`; its docstring's first line is its summary."""
+    """Class decorator that makes a method known by `name`, and its fields checked options.
+
+    The class becomes a frozen dataclass. An option of the wrong type, out of range, or that there is not is a
+    ConfigError when the method is made. The first line of the class's docstring is the method's summary; the text under
+    a field is the option's description.
+
+    Example:
+        >>> from coterie.methods import PositiveInt, method
+        >>> @method("nearest")
+        ... class Nearest:
+        ...     k: PositiveInt = 2
+        >>> Nearest(k=3)
+        Nearest(k=3)
+        >>> Nearest(k=0)
+        Traceback (most recent call last):
+        coterie.errors.ConfigError: method 'nearest', option k=0: expected whole number from 1
+    """
 
     def register(cls: M) -> M:
-        _METHODS[name] = cls
-        cls.name = name  # type: ignore[attr-defined]
-        return cls
+        other = _METHODS.get(name)
+        if other is not None and _origin(other) != _origin(cls):
+            raise ConfigError(f"method {name!r} of {_origin(cls)}: {_origin(other)} has this name: choose another")
+        _METHODS[name] = made = with_checked_options(cls, f"method {name!r}")
+        made.name = name  # type: ignore[attr-defined]
+        return made
 
     return register
 
 
+def _origin(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
 def method_classes() -> dict[str, type]:
     """All known methods by name: ours, and those that installed packages offer as `coterie.methods` entry points."""
-    return {point.name: _load(point) for point in _offered()} | _METHODS
+    return {name: find_method(name) for name in method_names()}
+
+
+def method_names() -> list[str]:
+    """The names of all known methods; no package is loaded."""
+    return sorted({*offered(GROUP), *_METHODS})
 
 
 def find_method(name: str) -> type:
     """The class of the method of that name, or a ConfigError with a suggestion; other packages stay unloaded."""
     if name in _METHODS:
         return _METHODS[name]
-    offered = {point.name: point for point in _offered()}
-    if name not in offered:
-        raise ConfigError(f"unknown method {name!r}: {did_you_mean(name, [*_METHODS, *offered])}")
-    return _load(offered[name])
-
-
-def _offered() -> list[EntryPoint]:
-    return [point for point in entry_points(group="coterie.methods") if point.name not in _METHODS]
-
-
-def _load(point: EntryPoint) -> type:
-    """The class that an installed package offers; it is called by the name the package gave it."""
-    try:
-        cls: type = point.load()
-    except (ImportError, AttributeError) as problem:
-        raise ConfigError(
-            f"method {point.name!r}: {point.value} cannot be loaded ({problem}): repair or remove the package"
-        ) from problem
+    points = offered(GROUP)
+    if name not in points:
+        raise ConfigError(f"unknown method {name!r}: {did_you_mean(name, [*_METHODS, *points])}")
+    cls: type = load(points[name], "method")
     if "name" not in vars(cls):
-        cls.name = point.name  # type: ignore[attr-defined]
+        cls.name = name  # type: ignore[attr-defined]
+    check_name(points[name], "method", vars(cls)["name"])
     return cls
 
 
@@ -131,52 +214,12 @@ def make_method(spec: str) -> Method:
 def build_method(name: str, options: dict[str, Any]) -> Method:
     """The named method with its options checked before anything else happens."""
     cls = find_method(name)
-    known = [f.name for f in fields(cls)] if is_dataclass(cls) else []
+    known = field_types(cls)
     for key in options:
         if key not in known:
-            hint = did_you_mean(key, known) if known else "it has none"
-            raise ConfigError(f"method {name!r} has no option {key!r}: {hint}")
+            raise ConfigError(unknown_option(f"method {name!r}", key, known))
     try:
         made: Method = cls(**options)
-    except ValidationError as problem:
-        first = problem.errors()[0]
-        where = ".".join(str(part) for part in first["loc"][:1]) or "options"
-        raise ConfigError(f"method {name!r}, option {where}={first.get('input')!r}: {first['msg']}") from problem
     except (TypeError, ValueError) as problem:  # a class of another package, with checks of its own
         raise ConfigError(f"method {name!r}: {problem}") from problem
     return made
-
-
-def parse_options(text: str, spec: str) -> dict[str, Any]:
-    """The options in `key=value,key=value`; values are Python literals where they read as such, else text."""
-    options: dict[str, Any] = {}
-    for part in split_outside_brackets(text):
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip():
-            raise ConfigError(f"{spec!r}: expected name:key=value,key=value, got {part!r}")
-        options[key.strip()] = literal(value.strip())
-    return options
-
-
-def literal(text: str) -> Any:
-    """The Python value that the text spells, or the text itself."""
-    if text.lower() in {"true", "false", "none"}:
-        return {"true": True, "false": False, "none": None}[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
-
-
-def split_outside_brackets(text: str) -> list[str]:
-    """The parts between commas that stand in no bracket and no quotes."""
-    parts, depth, start, quote = [], 0, 0, ""
-    for i, char in enumerate(text):
-        if quote or char in "'\"":
-            quote = char if not quote else ("" if char == quote else quote)
-            continue
-        depth += (char in "([{") - (char in ")]}")
-        if char == "," and depth == 0:
-            parts.append(text[start:i])
-            start = i + 1
-    return [part for part in [*parts, text[start:]] if part.strip()]

@@ -1,4 +1,4 @@
-"""CFL (Sattler, Müller, Samek 2020): split clusters in two, recursively, where their clients' updates pull apart."""
+"""CFL (Sattler, Müller, Samek 2020): split clusters in two, recursively, where their clients' updates conflict."""
 
 from __future__ import annotations
 
@@ -10,17 +10,26 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
-from pydantic.dataclasses import dataclass
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.clustering import Bipartition, bipartition, cosine_matrix
 from coterie.clustering.sketch import sketch
 from coterie.errors import RunError
-from coterie.messages import Order, Reply
-from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
-from coterie.methods.cfl_state import State, Track, Trial, follow_population, split_event, split_leaf, trial_event
-from coterie.methods.server import Server, Tally, moved
+from coterie.methods.base import Assignment, ClusterInfo, Event, Info, Matrix, method
+from coterie.methods.cfl_state import (
+    State,
+    Track,
+    Trial,
+    follow_population,
+    placed,
+    similarity_matrix,
+    split_event,
+    split_leaf,
+    splits_since,
+    trial_event,
+)
+from coterie.methods.server import Server, WeightedSum, apply_update
 from coterie.methods.splitting import (
     EPSILON2_MULTIPLE,
     LEAST_ROUNDS,
@@ -32,13 +41,12 @@ from coterie.methods.splitting import (
     trial_gain,
 )
 from coterie.methods.tree import Branch, Node, Tree
-from coterie.tasks import Evaluate, Gradient, Noise, Train
+from coterie.tasks import Evaluate, Gradient, Noise, Reply, Request, Train
 
 Auto = Literal["auto"]
 
 
 @method("cfl")
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class CFL:
     """Clusters by recursive bipartition of clients whose updates point apart; decides by itself when to split."""
 
@@ -60,9 +68,9 @@ class CFL:
     """Rounds until a refused split is considered again."""
     trial_rounds: PositiveInt = 5
     """Rounds that children are on trial (gain)."""
-    assurance: PositiveFloat = 6.0
+    min_gain_z: PositiveFloat = 6.0
     """A trial's gain must exceed its standard error so many times (gain): there are many trials, most on small data."""
-    worth: Annotated[float, Field(gt=0, lt=1)] = 0.28
+    min_relative_gain: Annotated[float, Field(gt=0, lt=1)] = 0.28
     """Share of the members' validation loss that a trial must save (gain): less is what label skew alone can give."""
     min_size: PositiveInt = 1
     """Smallest cluster a split may make."""
@@ -83,10 +91,13 @@ class CFL:
         state, events = follow_population(state, t, server)
         replies = self._train(state, t, server)
         infos: dict[int, ClusterInfo] = {}
+        matrices: list[Matrix] = []
+        before = len(state.tree.nodes)
         for leaf in state.tree.leaves():
-            state = self._round_of(state, leaf, replies.get(leaf.id, []), t, server, infos, events)
+            state = self._round_of(state, leaf, replies.get(leaf.id, []), t, server, infos, events, matrices)
         present = [leaf for leaf in state.tree.leaves() if leaf.members]
-        return state, Info([infos.get(leaf.id, ClusterInfo(len(leaf.members))) for leaf in present], events)
+        clusters = [infos.get(leaf.id, ClusterInfo(len(leaf.members), id=leaf.id)) for leaf in present]
+        return state, Info(clusters, events, splits_since(state.tree, before), matrices)
 
     def assignment(self, state: State, server: Server) -> Assignment:
         present, tree = set(server.clients), state.tree
@@ -95,9 +106,19 @@ class CFL:
         placed = {client for own in members.values() for client in own}
         largest = max(members, key=lambda leaf: len(members[leaf]))
         members[largest] += [client for client in server.clients if client not in placed]
-        exceptions = {client: tree.nodes[node].model for client, node in state.fallback.items() if client in present}
+        served_by = {client: node for client, node in state.fallback.items() if client in present}
         leaves = [leaf for leaf, own in members.items() if own]
-        return Assignment([tree.nodes[i].model for i in leaves], [members[i] for i in leaves], exceptions=exceptions)
+        models = [tree.nodes[i].model for i in leaves]
+        others = {node: tree.nodes[node].model for node in served_by.values()}
+        return Assignment(models, [members[i] for i in leaves], (), leaves, served_by, others)
+
+    def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
+        """The leaf of each newcomer, by Algorithm 4; it trains on its own data from the nodes on its way."""
+        return {client: placed(state.tree, client, server.rounds, server).id for client in clients}
+
+    def path(self, state: State, client: str) -> dict[int, Tensor]:
+        """The models from the root to the client's cluster."""
+        return {node.id: node.model for node in state.tree.path(state.tree.leaf_of(client))}
 
     def finish(self, state: State, server: Server) -> State:
         """Never worse than FL: look for a client's best model on its path, by its own validation data."""
@@ -118,13 +139,13 @@ class CFL:
         """Every cluster's participants train from its model; replies by leaf."""
         asked, how = set(server.participants(t)), server.schedule.at(t)
         leaf_of = {client: leaf for leaf in state.tree.leaves() for client in leaf.members}
-        orders = [
-            Order(client, Train(leaf_of[client].model, how, server.seed_of(t, client), assess=True))
+        requests = [
+            Request(client, Train(leaf_of[client].model, how, server.seed_of(t, client), assess=True))
             for client in server.clients
             if client in asked and client in leaf_of
         ]
         replies: dict[int, list[Reply]] = {}
-        for reply in server.ask(orders):
+        for reply in server.ask(requests):
             replies.setdefault(leaf_of[reply.client].id, []).append(reply)
         return replies
 
@@ -137,24 +158,27 @@ class CFL:
         server: Server,
         infos: dict[int, ClusterInfo],
         events: list[Event],
+        matrices: list[Matrix],
     ) -> State:
         """One cluster's round: Algorithm 2's averaging, then the question of a split."""
         if not replies:
             return state
-        width, track = server.engine.layout.trainable, state.tracks[leaf.id]
+        width, track = server.layout.trainable, state.tracks[leaf.id]
         if server.participation < 1:
             latest = state.latest | {r.client: r.vector[:width].clone() for r in replies if r.vector is not None}
             state = replace(state, latest=latest)
-        tally = self._mean(replies, server)
-        step = tally.mean()
+        total = self._mean(replies, server)
+        step = total.mean()
         mean_norm = float(step[:width].norm())
-        loss = sum(server.weight(r.client, self.weighting) * r.values["start_loss"] for r in replies) / tally.weight
+        loss = sum(server.weight(r.client, self.weighting) * r.values["start_loss"] for r in replies) / total.weight
         track = replace(
             track,
             losses=(*track.losses, loss),
             largest_mean_norm=max(track.largest_mean_norm, mean_norm),
         )
-        infos[leaf.id] = ClusterInfo(len(leaf.members), loss, mean_norm, tally.max_norm)
+        infos[leaf.id] = ClusterInfo(
+            len(leaf.members), loss, mean_norm, total.max_norm, leaf.id, self._thresholds(track)
+        )
         accepted: Trial | None = None
         if track.trial is not None:
             track = self._advance_trial(track, t, server)
@@ -163,10 +187,11 @@ class CFL:
                 accepted, event = self._judge_trial(leaf, track.trial, t, server)
                 events.append(event)
                 track = replace(track, trial=None, considered=t)
-        elif self._may_consider(leaf, track, mean_norm, tally.max_norm, t):
+        elif self._may_consider(leaf, track, mean_norm, total.max_norm, t):
             track = replace(track, considered=t)
             found = self.examine(state, leaf, track, replies, t, server)
             if found is not None and found[0].is_signal:
+                matrices += similarity_matrix(leaf, found[1])
                 proposal = self._propose(leaf, replies, *found, t, server)
                 if self._on_trial:
                     track = replace(track, trial=proposal)
@@ -176,14 +201,14 @@ class CFL:
                     events.append(split_event(leaf, proposal, self._paper_rule is None))
         if accepted is not None:
             return split_leaf(state, leaf, accepted, t, infos)
-        tree = state.tree.updated(replace(leaf, model=moved(leaf.model, step)))
+        tree = state.tree.updated(replace(leaf, model=apply_update(leaf.model, step)))
         return replace(state, tree=tree, tracks=state.tracks | {leaf.id: track})
 
-    def _mean(self, replies: Sequence[Reply], server: Server) -> Tally:
-        tally = Tally(server.engine.layout.size)
+    def _mean(self, replies: Sequence[Reply], server: Server) -> WeightedSum:
+        total = WeightedSum(server.layout.size)
         for reply in replies:
-            tally.add(reply, server.weight(reply.client, self.weighting))
-        return tally
+            total.add(reply, server.weight(reply.client, self.weighting))
+        return total
 
     @property
     def _on_trial(self) -> bool:
@@ -201,6 +226,14 @@ class CFL:
             "auto" if self.gamma_max is None else self.gamma_max,
         )
 
+    def _thresholds(self, track: Track) -> dict[str, float]:
+        """The paper's ε1 and ε2 for a cluster as it stands; empty where another rule decides."""
+        if self._paper_rule is None:
+            return {}
+        eps1, eps2, _ = self._paper_rule
+        epsilon1 = auto_epsilon1(track.largest_mean_norm) if eps1 == "auto" else eps1
+        return {"eps1": epsilon1, "eps2": EPSILON2_MULTIPLE * epsilon1 if eps2 == "auto" else eps2}
+
     def _may_consider(self, leaf: Node, track: Track, mean_norm: float, max_norm: float, t: int) -> bool:
         """Is it time to look at a split of this cluster?"""
         age = t - leaf.born
@@ -211,10 +244,8 @@ class CFL:
         if track.considered and t - track.considered < self.recheck:
             return False
         if self._paper_rule is not None:
-            eps1, eps2, _ = self._paper_rule
-            epsilon1 = auto_epsilon1(track.largest_mean_norm) if eps1 == "auto" else eps1
-            epsilon2 = EPSILON2_MULTIPLE * epsilon1 if eps2 == "auto" else eps2
-            return at_rest(mean_norm, max_norm, epsilon1, epsilon2)
+            epsilon = self._thresholds(track)
+            return at_rest(mean_norm, max_norm, epsilon["eps1"], epsilon["eps2"])
         return self.when == "gain" or has_flattened(track.losses, self.exponent)
 
     def examine(
@@ -233,11 +264,11 @@ class CFL:
             raise RunError(f"cluster {leaf.id}: its updates cannot be compared ({problem})") from problem
         if min(len(sides.first), len(sides.second)) < self.min_size:
             return None
-        tally = self._mean(replies, server)
+        total = self._mean(replies, server)
         gamma = "auto" if self._paper_rule is None else self._paper_rule[2]
         evidence = Evidence(
-            mean_norm=float(tally.mean()[: server.engine.layout.trainable].norm()),
-            max_norm=tally.max_norm,
+            mean_norm=float(total.mean()[: server.layout.trainable].norm()),
+            max_norm=total.max_norm,
             alpha_cross_max=sides.alpha_cross_max,
             noise=self._noise(leaf, t, server) if gamma == "auto" else float(gamma),
             exponent=exponents(track.losses)[0] if len(track.losses) >= LEAST_ROUNDS else math.nan,
@@ -259,12 +290,14 @@ class CFL:
         for side in (sides.first, sides.second):
             members = tuple(leaf.members[i] for i in side)
             own = self._mean([reply for reply in replies if reply.client in members], server)
-            branches.append(Branch(members, moved(leaf.model, own.mean()), sketch(vectors[torch.from_numpy(side)])))
+            branches.append(
+                Branch(members, apply_update(leaf.model, own.mean()), sketch(vectors[torch.from_numpy(side)]))
+            )
         return Trial((branches[0], branches[1]), leaf.model, t, evidence.numbers())
 
     def _vectors(self, state: State, leaf: Node, replies: list[Reply], server: Server) -> Tensor | None:
         """What is compared, `(members, trainable)`: updates or gradients; None until every member has one."""
-        width = server.engine.layout.trainable
+        width = server.layout.trainable
         if self.similarity == "gradient":
             replies = list(server.ask_all(leaf.members, Gradient(leaf.model)))
         known = state.latest | {r.client: r.vector[:width] for r in replies if r.vector is not None}
@@ -275,9 +308,9 @@ class CFL:
     def _noise(self, leaf: Node, t: int, server: Server) -> float:
         """γ̂, the median over the members of the noise in their updates; infinite when none of them answers."""
         how = server.schedule.at(t)
-        orders = [Order(c, Noise(leaf.model, how, server.seed_of(t, c, "noise"))) for c in leaf.members]
-        told = [reply.values["noise"] for reply in server.ask(orders)]
-        return float(statistics.median(told)) if told else math.inf
+        requests = [Request(c, Noise(leaf.model, how, server.seed_of(t, c, "noise"))) for c in leaf.members]
+        found = [reply.values["noise"] for reply in server.ask(requests)]
+        return float(statistics.median(found)) if found else math.inf
 
     def _advance_trial(self, track: Track, t: int, server: Server) -> Track:
         """One round of the children on trial, beside their parent's."""
@@ -287,8 +320,8 @@ class CFL:
         branches = []
         for branch in trial.branches:
             members = [client for client in branch.members if client in asked]
-            tally = self._mean(list(server.train(members, branch.model, t)), server)
-            branches.append(replace(branch, model=moved(branch.model, tally.mean())))
+            total = self._mean(list(server.train(members, branch.model, t)), server)
+            branches.append(replace(branch, model=apply_update(branch.model, total.mean())))
         return replace(track, trial=replace(trial, branches=(branches[0], branches[1])))
 
     def _judge_trial(self, leaf: Node, trial: Trial, t: int, server: Server) -> tuple[Trial | None, Event]:
@@ -300,9 +333,9 @@ class CFL:
         gain = trial_gain(losses)
         sizes = " and ".join(str(len(branch.members)) for branch in trial.branches)
         numbers = trial.evidence | {"gain": gain.mean, "gain_error": gain.error, "gain_relative": gain.relative}
-        told = f"{gain.mean:.3g} ± {gain.error:.2g}, {gain.relative:.0%} of it"
-        if gain.mean > self.assurance * gain.error and gain.relative >= self.worth:
-            text = f"cluster {leaf.id} splits into {sizes}: on trial, validation loss fell by {told}"
+        amount = f"{gain.mean:.3g} ± {gain.error:.2g}, {gain.relative:.0%} of it"
+        if gain.mean > self.min_gain_z * gain.error and gain.relative >= self.min_relative_gain:
+            text = f"cluster {leaf.id} splits into {sizes}: on trial, validation loss fell by {amount}"
             return replace(trial, evidence=numbers), Event("split", text, numbers | {"cluster": leaf.id})
-        text = f"cluster {leaf.id} stays whole: a trial split into {sizes} lowered validation loss only by {told}"
+        text = f"cluster {leaf.id} stays whole: a trial split into {sizes} lowered validation loss only by {amount}"
         return None, Event("undone", text, numbers | {"cluster": leaf.id})

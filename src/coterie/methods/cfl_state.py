@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
+import numpy as np
 from torch import Tensor
 
+from coterie.clustering import cosine_matrix
 from coterie.errors import RunError
-from coterie.methods.base import ClusterInfo, Event
+from coterie.methods.base import ClusterInfo, ClusterSplit, Event, Matrix
 from coterie.methods.server import Server
 from coterie.methods.tree import Branch, Node, Tree
 from coterie.snapshot import saved
 
+MOST_IN_MATRIX = 1000
+"""Members of a cluster whose similarities are kept for the report."""
+
 
 @saved
-@dataclass(frozen=True)
 class Trial:
     """Two children that train beside their parent until their gain is known (`when="gain"`)."""
 
@@ -25,7 +29,6 @@ class Trial:
 
 
 @saved
-@dataclass(frozen=True)
 class Track:
     """What a cluster has shown since it began."""
 
@@ -36,7 +39,6 @@ class Track:
 
 
 @saved
-@dataclass(frozen=True)
 class State:
     """The tree, the track of every leaf, and what is known of single clients.
 
@@ -59,7 +61,7 @@ def split_leaf(state: State, leaf: Node, accepted: Trial, t: int, infos: dict[in
     """The state after a leaf has been replaced by two children."""
     tree = state.tree.split(leaf.id, accepted.branches, t, accepted.evidence, accepted.stationary)
     children = tree.nodes[-2:]
-    infos |= {child.id: ClusterInfo(len(child.members)) for child in children}
+    infos |= {child.id: ClusterInfo(len(child.members), id=child.id) for child in children}
     tracks = {i: track for i, track in state.tracks.items() if i != leaf.id}
     latest = {client: update for client, update in state.latest.items() if client not in leaf.members}
     return replace(state, tree=tree, tracks=tracks | {child.id: Track() for child in children}, latest=latest)
@@ -79,9 +81,8 @@ def follow_population(state: State, t: int, server: Server) -> tuple[State, list
             tree = tree.updated(replace(leaf, members=tuple(c for c in leaf.members if c in present)))
             events.append(Event("left", f"{', '.join(gone)} left cluster {leaf.id}", {"clients": gone}))
     for client in [c for c in server.clients if c not in members]:
-        start = away.get(client, 0)
         try:
-            leaf = tree.descend(lambda model, client=client: newcomer_update(client, model, t, server), start)  # type: ignore[misc]
+            leaf = placed(tree, client, t, server, away.get(client, 0))
         except NoUpdate as problem:
             # It stays outside the tree, and the next round tries again.
             events.append(Event("unplaced", str(problem), {"client": client}))
@@ -96,12 +97,36 @@ def follow_population(state: State, t: int, server: Server) -> tuple[State, list
     return replace(state, tree=tree, away=away, tracks=tracks), events
 
 
+def placed(tree: Tree, client: str, t: int, server: Server, start: int = 0) -> Node:
+    """The leaf of a newcomer by Algorithm 4, from the node `start` on."""
+    return tree.descend(lambda model: newcomer_update(client, model, t, server), start)
+
+
 def newcomer_update(client: str, model: Tensor, t: int, server: Server) -> Tensor:
     """A newcomer's update `(trainable,)` when it trains from a node's model."""
     for reply in server.train([client], model, t):
         assert reply.vector is not None
-        return reply.vector[: server.engine.layout.trainable]
+        return reply.vector[: server.layout.trainable]
     raise NoUpdate(f"client {client!r} gave no update to be placed by: see the faults of the round")
+
+
+def splits_since(tree: Tree, before: int) -> list[ClusterSplit]:
+    """The splits that made the nodes from number `before` on."""
+    parents = dict.fromkeys(node.parent for node in tree.nodes[before:])
+    found = [tree.nodes[parent] for parent in parents if parent is not None]
+    return [
+        ClusterSplit(node.id, node.children, [tree.nodes[child].members for child in node.children], node.evidence)
+        for node in found
+    ]
+
+
+def similarity_matrix(leaf: Node, vectors: Tensor) -> list[Matrix]:
+    """The cosine similarities `(members, members)` that a cluster was judged by, if it is not too large to keep."""
+    if len(leaf.members) > MOST_IN_MATRIX:
+        return []
+    meaning = "cosine similarity of the clients' updates" if leaf.id == 0 else f"the same within cluster {leaf.id}"
+    values = cosine_matrix(vectors).astype(np.float32)
+    return [Matrix(f"similarity-{leaf.id}", leaf.members, values, meaning, similar=True)]
 
 
 def split_event(leaf: Node, trial: Trial, flattened: bool) -> Event:
@@ -113,8 +138,8 @@ def split_event(leaf: Node, trial: Trial, flattened: bool) -> Event:
         else f"its mean update has died down ({seen['mean_norm']:.3g}, largest {seen['max_norm']:.3g})"
     )
     text = (
-        f"cluster {leaf.id} splits into {sizes}: {why}, and the two sides pull apart by {seen['separation']:.2f}, "
-        f"more than noise explains ({seen['noise']:.2f})"
+        f"cluster {leaf.id} splits into {sizes}: {why}; separation {seen['separation']:.2f}, "
+        f"noise level {seen['noise']:.2f}"
     )
     return Event("split", text, seen | {"cluster": leaf.id})
 
@@ -123,7 +148,7 @@ def trial_event(leaf: Node, trial: Trial) -> Event:
     seen = trial.evidence
     sizes = " and ".join(str(len(branch.members)) for branch in trial.branches)
     text = (
-        f"cluster {leaf.id} tries a split into {sizes}: the two sides pull apart by {seen['separation']:.2f}, "
-        f"more than noise explains ({seen['noise']:.2f})"
+        f"cluster {leaf.id} tries a split into {sizes}: separation {seen['separation']:.2f}, "
+        f"noise level {seen['noise']:.2f}"
     )
     return Event("trial", text, seen | {"cluster": leaf.id})

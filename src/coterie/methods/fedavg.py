@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from pydantic import ConfigDict, PositiveFloat
-from pydantic.dataclasses import dataclass
+from pydantic import PositiveFloat
 from torch import Tensor
 
 from coterie.errors import ConfigError
-from coterie.methods.base import Assignment, ClusterInfo, Info, method
-from coterie.methods.server import Server, Tally, moved
+from coterie.methods.averaging import cluster_info
+from coterie.methods.base import Assignment, Info, method
+from coterie.methods.server import Server, apply_update
 from coterie.parameters import Layout
 from coterie.snapshot import saved
-from coterie.workbench import Training
+from coterie.trainers.base import Training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,6 @@ class LocalRule:
 
 
 @saved
-@dataclasses.dataclass(frozen=True)
 class State:
     """The global model `(d,)`."""
 
@@ -68,7 +67,6 @@ class State:
 
 
 @method("fedavg")
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class FedAvg:
     """One global model, the mean of the clients' updates."""
 
@@ -82,24 +80,16 @@ class FedAvg:
         return LocalRule()
 
     def start(self, server: Server) -> State:
-        self.rule().common_layers(server.engine.layout)  # a head that does not fit the model ends here
+        self.rule().common_layers(server.layout)  # a head that does not fit the model ends here
         return State(server.initial_model())
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        layout, rule = server.engine.layout, self.rule()
-        training = rule.training(server.schedule.at(t), layout)
-        tally = Tally(len(state.model))
-        private = rule.private_layers(layout)
-        orders = server.training_orders(server.participants(t), state.model, t, training, private)
-        server.total(orders, [tally], self.weighting)
-        step = tally.mean()
-        info = ClusterInfo(
-            len(server.clients),
-            tally.mean_loss(),
-            float(step[: layout.trainable].norm()),
-            tally.max_norm,
-        )
-        return State(moved(state.model, step, self.server_lr)), Info([info])
+        rule = self.rule()
+        training, private = rule.training(server.schedule.at(t), server.layout), rule.private_layers(server.layout)
+        requests = server.training_requests(server.participants(t), state.model, t, training, private)
+        [total], _ = server.aggregate(requests, self.weighting)
+        info = cluster_info(len(server.clients), total, server)
+        return State(apply_update(state.model, total.mean(), self.server_lr)), Info([info])
 
     def assignment(self, state: State, server: Server) -> Assignment:
-        return Assignment([state.model], [server.clients], self.rule().private_layers(server.engine.layout))
+        return Assignment([state.model], [server.clients], self.rule().private_layers(server.layout))

@@ -5,15 +5,11 @@ The head is tuned when a client personalises the model (`coterie.runs.personalis
 
 from __future__ import annotations
 
-from pydantic import ConfigDict
-from pydantic.dataclasses import dataclass
-
 from coterie.methods.base import method
 from coterie.methods.fedavg import FedAvg, LocalRule
 
 
 @method("fedbabu")
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class FedBABU(FedAvg):
     """FedAvg of the body alone; the head keeps its initial values until a client personalises."""
 

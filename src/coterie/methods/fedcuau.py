@@ -1,7 +1,7 @@
 """FedCUAU (2022): clusters by degree of heterogeneity; knowledge flows from the homogeneous to the heterogeneous.
 
 Stage one, once: every client updates a fresh random model, and its distance from the mean update (CUAU) says how
-unlike the others its data is. Stage two: the base method goes on undisturbed as {w^s, w^CC}; beside it every cluster
+unlike the others its data is. Stage two: the base method continues undisturbed as {w^s, w^CC}; beside it every cluster
 Cj but the last has specific layers w^Cj that only clients of C1 … Cj train, on shared layers that they do not touch.
 
 Where the paper is silent or slips:
@@ -21,25 +21,23 @@ import re
 
 import numpy as np
 import torch
-from pydantic import ConfigDict, PositiveInt
-from pydantic.dataclasses import dataclass
+from pydantic import PositiveInt
 from torch import Tensor
 
 from coterie.clustering import cuau, percentile_clusters
 from coterie.errors import ConfigError, RunError
-from coterie.messages import Order
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, make_method, method
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.server import Server, Tally, moved
+from coterie.methods.server import Server, WeightedSum, apply_update
 from coterie.parameters import Layout, gather, scatter, span_size
 from coterie.snapshot import saved
-from coterie.stages import LayerUpdate, StagedTraining, trainable_spans
+from coterie.tasks import LayerUpdate, Request, StagedTraining
+from coterie.tasks.staged import trainable_spans
 
 BASES = "fedavg, fedprox, fedbabu, fedper"
 
 
 @saved
-@dataclasses.dataclass(frozen=True)
 class State:
     """The base's model with w^CC `(d,)`, the other clusters' layers `(C − 1, h)`, and what stage one found."""
 
@@ -51,7 +49,6 @@ class State:
 
 
 @method("fedcuau")
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class FedCUAU:
     """Clusters by heterogeneity (CUAU), each learning from the more homogeneous ones only, on top of a base method."""
 
@@ -97,7 +94,7 @@ class FedCUAU:
         return tuple(ours)
 
     def start(self, server: Server) -> State:
-        count, layout = len(server.clients), server.engine.layout
+        count, layout = len(server.clients), server.layout
         if self.clusters > count:
             raise ConfigError(f"clusters={self.clusters}: the federation has {count} clients, use as many or fewer")
         places = layout.select(self.specific_layers(layout))
@@ -110,22 +107,25 @@ class FedCUAU:
         return State(model, specific, cluster, values)
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        layout, base = server.engine.layout, self.base_method()
+        layout, base = server.layout, self.base_method()
         rule, names, last = base.rule(), self.specific_layers(layout), self.clusters - 1
         training = rule.training(server.schedule.at(t), layout)
         private = rule.private_layers(layout)
         size, width = len(state.model), span_size(layout.select(names))
         state, events = _with_newcomers(state, last, server)
         rows = [state.specific[i:] for i in range(self.clusters)]  # a client of Ci is sent w^Cj for j = i … C−1
-        orders = [
-            Order(
+        init = server.model_seed() if private else None
+        requests = [
+            Request(
                 c,
-                StagedTraining(state.model, rows[state.cluster[c]], names, training, server.seed_of(t, c), private),
+                StagedTraining(
+                    state.model, rows[state.cluster[c]], names, training, server.seed_of(t, c), private, init
+                ),
             )
             for c in server.participants(t)
         ]
-        whole, parts = Tally(size), [Tally(width) for _ in range(last)]
-        for reply in server.ask(orders):  # lines 12-13
+        whole, parts = WeightedSum(size), [WeightedSum(width) for _ in range(last)]
+        for reply in server.ask(requests):  # lines 12-13
             assert reply.vector is not None
             weight = server.weight(reply.client, base.weighting)
             whole.add(dataclasses.replace(reply, vector=reply.vector[:size]), weight)
@@ -133,8 +133,10 @@ class FedCUAU:
             for j, update in zip(range(state.cluster[reply.client], last), updates, strict=True):
                 parts[j].add(dataclasses.replace(reply, vector=update), weight)
         # Line 14, without its extra 1/K: the weights already sum to one. A part nobody trained has a mean of zero.
-        model = moved(state.model, whole.mean(), base.server_lr)
-        moves = [moved(old, part.mean(), base.server_lr) for old, part in zip(state.specific, parts, strict=True)]
+        model = apply_update(state.model, whole.mean(), base.server_lr)
+        moves = [
+            apply_update(old, part.mean(), base.server_lr) for old, part in zip(state.specific, parts, strict=True)
+        ]
         specific = torch.stack(moves) if moves else state.specific
         present = [state.cluster[client] for client in server.clients]
         sizes = np.bincount(present, minlength=self.clusters).tolist()
@@ -145,7 +147,7 @@ class FedCUAU:
         return dataclasses.replace(state, model=model, specific=specific), Info(infos, events)
 
     def assignment(self, state: State, server: Server) -> Assignment:
-        layout = server.engine.layout
+        layout = server.layout
         places = layout.select(self.specific_layers(layout))
         models = [state.model.clone() for _ in range(self.clusters)]
         for model, layers in zip(models, state.specific, strict=False):
@@ -163,12 +165,15 @@ def divergences(
     All layers train, whatever the base method; only the update of `layers` is sent. A `model` `(d,)` and a round `t`
     ask for CUAU there instead, as in the paper's Figure 1.
     """
-    layout = server.engine.layout
+    layout = server.layout
     if not span_size(trainable_spans(layout, layers)):
         raise ConfigError(f"layers={layers!r} holds no trainable numbers: name at least one layer")
     start, training = server.initial_model(1) if model is None else model, server.schedule.at(t)
-    orders = [Order(c, LayerUpdate(start, training, server.seed_of(t, c, "cuau"), layers)) for c in server.clients]
-    replies = list(server.ask(orders))
+    init = server.model_seed(1) if model is None else None
+    requests = [
+        Request(c, LayerUpdate(start, training, server.seed_of(t, c, "cuau"), layers, init)) for c in server.clients
+    ]
+    replies = list(server.ask(requests))
     if not replies:
         raise RunError("no client gave an update to measure heterogeneity by: see the faults of the run")
     vectors = [reply.vector for reply in replies if reply.vector is not None]

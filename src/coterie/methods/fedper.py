@@ -5,15 +5,11 @@ A client that has not taken part yet uses the initial head. Heads live in the cl
 
 from __future__ import annotations
 
-from pydantic import ConfigDict
-from pydantic.dataclasses import dataclass
-
 from coterie.methods.base import method
 from coterie.methods.fedavg import FedAvg, LocalRule
 
 
 @method("fedper")
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class FedPer(FedAvg):
     """FedAvg of the body; the head is private to each client and is never sent."""
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pydantic import ConfigDict, NonNegativeFloat
-from pydantic.dataclasses import dataclass
+from pydantic import NonNegativeFloat
 
 from coterie.methods.base import method
 from coterie.methods.fedavg import FedAvg, LocalRule
 
 
 @method("fedprox")
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class FedProx(FedAvg):
     """FedAvg with a proximal term μ/2 ‖θ − θ_start‖² in every client's loss."""
 

@@ -15,23 +15,19 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import ConfigDict, PositiveInt
-from pydantic.dataclasses import dataclass
-from sklearn.cluster import KMeans
+from pydantic import PositiveInt
 from torch import Tensor
 
-from coterie.embedding import one_thread
 from coterie.errors import ConfigError, RunError
-from coterie.messages import Order, Reply
 from coterie.methods.base import Assignment, ClusterInfo, Info, method
-from coterie.methods.server import Server, Tally
+from coterie.methods.server import Server, WeightedSum
 from coterie.randomness import derive, numpy_generator
 from coterie.snapshot import saved
-from coterie.tasks import Train
+from coterie.tasks import Reply
+from coterie.trainers.threads import one_thread
 
 
 @saved
-@dataclasses.dataclass(frozen=True)
 class State:
     """The centres `(C, d)` (one, before the first round), who is in which, and the models that outlast their round."""
 
@@ -50,7 +46,6 @@ class Point(NamedTuple):
 
 
 @method("fedsem")
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class FedSEM:
     """Clusters by the distance of clients' models to cluster centres, improved in every round (stochastic EM)."""
 
@@ -77,7 +72,6 @@ class FedSEM:
         return State(server.initial_model()[None], {}, {})
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        how = server.schedule.at(t)
         everybody = mean_of(state.centres)
         start_of = {
             client: state.centres[state.cluster_of[client]] if client in state.cluster_of else everybody
@@ -85,7 +79,7 @@ class FedSEM:
         }
         replies: list[Reply] = []
         trained: dict[str, Tensor] = {}
-        for reply in server.ask([Order(c, Train(m, how, server.seed_of(t, c))) for c, m in start_of.items()]):
+        for reply in server.ask(server.training_requests(list(start_of), start_of, t)):
             assert reply.vector is not None
             trained[reply.client] = start_of[reply.client] + reply.vector
             replies.append(dataclasses.replace(reply, vector=None))
@@ -120,6 +114,8 @@ class FedSEM:
         if self.init == "random":
             seats: list[int] = numpy_generator(seed, "fedsem").permutation(len(points)).tolist()
             return [seat % self.clusters for seat in seats]
+        from sklearn.cluster import KMeans
+
         models = torch.stack([point.model for point in points]).numpy()
         k_means = KMeans(self.clusters, n_init=4, random_state=derive(seed, "fedsem") % 2**32)
         with one_thread():
@@ -133,14 +129,14 @@ class FedSEM:
         return Assignment([model for model, _ in pairs], [clients for _, clients in pairs])
 
     def _infos(self, after: State, before: Tensor, replies: Iterable[Reply], server: Server) -> list[ClusterInfo]:
-        tallies = [Tally(0) for _ in after.centres]
+        sums = [WeightedSum(0) for _ in after.centres]
         for reply in replies:
-            tallies[after.cluster_of[reply.client]].note(reply, server.weight(reply.client, self.weighting))
-        steps = torch.linalg.vector_norm((after.centres - before)[:, : server.engine.layout.trainable], dim=1).tolist()
+            sums[after.cluster_of[reply.client]].note(reply, server.weight(reply.client, self.weighting))
+        steps = torch.linalg.vector_norm((after.centres - before)[:, : server.layout.trainable], dim=1).tolist()
         members = members_of(after, server)
         infos = [
-            ClusterInfo(len(own), tally.mean_loss(), step if tally.count else None, tally.max_norm or None)
-            for own, tally, step in zip(members[:-1], tallies, steps, strict=True)
+            ClusterInfo(len(own), total.mean_loss(), step if total.count else None, total.max_norm or None)
+            for own, total, step in zip(members[:-1], sums, steps, strict=True)
         ]
         infos.append(ClusterInfo(len(members[-1])))
         return [info for info in infos if info.members]

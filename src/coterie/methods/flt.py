@@ -14,21 +14,24 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import ConfigDict, NonNegativeInt, PositiveFloat, PositiveInt
-from pydantic.dataclasses import dataclass
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from coterie.clustering import matching_distances, min_pair_distances, related, ward_clusters
 from coterie.clustering.clearest import clearest_gamma
 from coterie.clustering.manifold import SPREAD, import_umap, place, project
-from coterie.embedding import Embed, centroid_table
 from coterie.encoders import Encoder, load_encoder
 from coterie.errors import ConfigError, RunError
-from coterie.messages import Order
-from coterie.methods.base import Assignment, Info, method
+from coterie.methods.base import Assignment, Info, Matrix, method
 from coterie.methods.graph_averaging import Relatives, State, averaging_round, graph_assignment
 from coterie.methods.server import Server
+from coterie.tasks import Embed, Request
+from coterie.tasks.embed import centroid_table
 
 DISTANCES = {"min": min_pair_distances, "matching": matching_distances}
+
+
+MOST_FOR_DISTANCES = 1000
+"""Up to so many clients the distances are kept for the report; beyond, related or not."""
 
 
 class NoCentroids(RunError):
@@ -36,7 +39,6 @@ class NoCentroids(RunError):
 
 
 @method("flt")
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class FLT:
     """Relatedness of clients found in one shot from their inputs; relatives or clusters average their models."""
 
@@ -45,7 +47,7 @@ class FLT:
     encoder: str = "default"
     """A file made by `coterie encoder train`, or one that comes with the package: default, pca."""
     k: PositiveInt = 5
-    """Centroids a client sends; a client with fewer samples sends fewer."""
+    """Centroids that a client sends; a client with fewer samples sends fewer."""
     finetune: NonNegativeInt = 0
     """F: epochs for which each client first fine-tunes the encoder on its own inputs."""
     gamma: PositiveFloat | Literal["auto"] = "auto"
@@ -69,7 +71,8 @@ class FLT:
         return State(relatives, server.initial_model()[None], (0,) * len(ids))
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        return averaging_round(self.admit(state, server), t, server)
+        after, info = averaging_round(self.admit(state, server), t, server)
+        return after, with_distances(info, after.relatives, self.distance) if t == 1 else info
 
     def assignment(self, state: State, server: Server) -> Assignment:
         return graph_assignment(state, server)
@@ -90,6 +93,17 @@ class FLT:
         known = state.relatives
         positions = place(centroids, known.centroids, known.positions, self.umap_seed)
         return grown(state, ids, centroids, positions, self)
+
+
+def with_distances(info: Info, relatives: Relatives, distance: str) -> Info:
+    """The round's report with the distances between clients or, for many of them, with who is related."""
+    if len(relatives.ids) > MOST_FOR_DISTANCES:
+        values, meaning = relatives.related.astype(np.float32), "related (1) or not (0)"
+    else:
+        values = np.asarray(DISTANCES[distance](relatives.positions), dtype=np.float32)
+        meaning = "distance between the clients' data as embedded"
+    similar = len(relatives.ids) > MOST_FOR_DISTANCES
+    return dataclasses.replace(info, matrices=[Matrix("relatedness", relatives.ids, values, meaning, similar)])
 
 
 def latecomers(state: State, server: Server) -> list[str]:
@@ -133,8 +147,9 @@ def embed(
     server: Server, clients: tuple[str, ...] | list[str], encoder: Encoder, k: int, epochs: int
 ) -> tuple[tuple[str, ...], npt.NDArray[np.float32]]:
     """Ask clients for their centroids: the ids of those that answered, and a table `(M, k, e)` (Algorithm 2)."""
-    orders = [Order(c, Embed.with_encoder(encoder, k, epochs, server.seed_of(0, c, "embed"))) for c in clients]
-    replies = list(server.ask(orders))
+    task = Embed.with_encoder(encoder, k, epochs, seed=0)
+    requests = [Request(c, dataclasses.replace(task, seed=server.seed_of(0, c, "embed"))) for c in clients]
+    replies = list(server.ask(requests))
     if not replies:
         raise NoCentroids("no client answered the embedding: see the faults of the run")
     return tuple(reply.client for reply in replies), centroid_table(replies, k, encoder.code)
@@ -152,15 +167,15 @@ def form_relatives(
     gamma = clearest_gamma(distances, longest) if options.gamma == "auto" else float(options.gamma)
     near = related(distances, gamma)
     share = (np.count_nonzero(near) - len(ids)) / max(1, len(ids) * (len(ids) - 1))
-    told = f"γ = {gamma:.3g}: {100 * share:.0f} % of the pairs are related"
+    text = f"γ = {gamma:.3g}: {100 * share:.0f} % of the pairs are related"
     if options.case == 2:
         labels = ward_clusters(near, options.clusters)
         near = labels[:, None] == labels[None, :]
-        told += f", {labels.max() + 1} clusters of sizes {', '.join(map(str, np.bincount(labels)))}"
-    return Relatives(ids, centroids, positions, gamma, near, told)
+        text += f", {labels.max() + 1} clusters of sizes {', '.join(map(str, np.bincount(labels)))}"
+    return Relatives(ids, centroids, positions, gamma, near, text)
 
 
 def check_clusters(clusters: int | None, server: Server) -> None:
     """Refuse more clusters than there are clients."""
     if clusters is not None and clusters > len(server.clients):
-        raise ConfigError(f"clusters={clusters} with {len(server.clients)} clients: ask for at most one a client")
+        raise ConfigError(f"clusters={clusters} with {len(server.clients)} clients: ask for at most one per client")

@@ -6,7 +6,6 @@ federation of a few families costs a few models, however many clients it has.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,18 +14,16 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import mixing_matrix
-from coterie.messages import Order, Reply
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info
 from coterie.methods.server import Server
 from coterie.snapshot import saved
-from coterie.tasks import Train
+from coterie.tasks import Reply
 
 AT_ONCE = 32
 """Replies that enter the sums with one matrix product; fixed, so that the order of summation is."""
 
 
 @saved
-@dataclasses.dataclass(frozen=True)
 class Relatives:
     """What the one-off stage found out about the clients `ids`."""
 
@@ -38,12 +35,11 @@ class Relatives:
     gamma: float
     related: npt.NDArray[np.bool_]
     """`(M, M)`: whose models each client averages; in case II the members of its cluster."""
-    told: str
+    text: str
     """The stage's result in words, for the first round's event."""
 
 
 @saved
-@dataclasses.dataclass(frozen=True)
 class State:
     """The relatives, the different models `(n, d)`, and for each client the row of its own."""
 
@@ -68,15 +64,14 @@ def averaging_round(state: State, t: int, server: Server) -> tuple[State, Info]:
     recipes, recipe_of = np.unique(mixing, axis=0, return_inverse=True)
     recipe_of = recipe_of.reshape(-1)
 
-    how = server.schedule.at(t)
-    orders = [Order(c, Train(state.models[state.row[known[c]]], how, server.seed_of(t, c))) for c in asked]
+    models = {client: state.models[state.row[known[client]]] for client in asked}
     sums = torch.zeros(len(recipes), state.models.shape[1], dtype=torch.float64)
     weights = np.zeros(len(recipes))
     column_of = {client: column for column, client in enumerate(asked)}
-    told: dict[str, tuple[float, float]] = {}
+    reported: dict[str, tuple[float, float]] = {}
     waiting: list[Reply] = []
-    for reply in server.ask(orders):
-        told[reply.client] = (float(reply.values["loss"]), reply.norm)
+    for reply in server.ask(server.training_requests(asked, models, t)):
+        reported[reply.client] = (float(reply.values["loss"]), reply.norm)
         waiting.append(reply)
         if len(waiting) == AT_ONCE:
             weights += _count_in(sums, waiting, recipes, column_of, state, known)
@@ -91,10 +86,10 @@ def averaging_round(state: State, t: int, server: Server) -> tuple[State, Info]:
     kept = [state.row[i] for i, recipe in enumerate(recipe_of) if int(recipe) not in new_row]
     kept_row = {old: len(means) + i for i, old in enumerate(dict.fromkeys(kept))}
     row = [new_row.get(int(recipe), kept_row.get(state.row[i], -1)) for i, recipe in enumerate(recipe_of)]
-    models = torch.cat([means, state.models[list(kept_row)]]) if kept_row else means
-    after = _in_order_of_clients(State(state.relatives, models, tuple(row)))
-    events = [Event("relatedness", state.relatives.told)] if t == 1 else []
-    return after, Info(_cluster_infos(after, told, server), events)
+    together = torch.cat([means, state.models[list(kept_row)]]) if kept_row else means
+    after = _in_order_of_clients(State(state.relatives, together, tuple(row)))
+    events = [Event("relatedness", state.relatives.text)] if t == 1 else []
+    return after, Info(_cluster_infos(after, reported, server), events)
 
 
 def _count_in(
@@ -125,11 +120,11 @@ def _in_order_of_clients(state: State) -> State:
     return State(state.relatives, state.models[order], tuple(number[old] for old in state.row))
 
 
-def _cluster_infos(state: State, told: dict[str, tuple[float, float]], server: Server) -> list[ClusterInfo]:
+def _cluster_infos(state: State, reported: dict[str, tuple[float, float]], server: Server) -> list[ClusterInfo]:
     """For each model, its clients' number and what those that took part told of their training."""
     infos = []
     for members in members_by_model(state, server):
-        heard = [(client, *told[client]) for client in members if client in told]
+        heard = [(client, *reported[client]) for client in members if client in reported]
         total = sum(server.samples[client] for client, _, _ in heard)
         loss = sum(server.samples[client] * value for client, value, _ in heard) / total if total else None
         infos.append(ClusterInfo(len(members), loss, None, max((norm for _, _, norm in heard), default=None)))

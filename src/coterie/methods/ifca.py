@@ -8,27 +8,25 @@ from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt
-from pydantic.dataclasses import dataclass
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.errors import ConfigError
-from coterie.messages import Order
+from coterie.methods.averaging import cluster_info
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
-from coterie.methods.ifca_init import perturbed_models, random_models, sent_numbers, share, worst_fitted_models
+from coterie.methods.ifca_init import perturbed_models, random_models, share, worst_fitted_models
 from coterie.methods.ifca_pruning import Merge, cheapest_merge
-from coterie.methods.server import Server, Tally, moved
+from coterie.methods.server import Server, WeightedSum, apply_update
 from coterie.parameters import gather, scatter
 from coterie.snapshot import saved
-from coterie.tasks import Choose, Evaluate, Gradient, Train
+from coterie.tasks import Choose, Evaluate, Gradient, Request, Train
 
 SETTLED = 0.05
 """Choices count as settled while at most this share of a round's participants moves."""
 
 
 @saved
-@dataclasses.dataclass(frozen=True)
-class Attempt:
+class Restart:
     """One run of IFCA; with restarts there are several side by side."""
 
     models: Tensor
@@ -51,29 +49,28 @@ class Attempt:
     """For each cluster, rounds in a row in which nobody chose it."""
 
     @classmethod
-    def fresh(cls, models: Tensor) -> Attempt:
-        """An attempt that has not begun."""
+    def fresh(cls, models: Tensor) -> Restart:
+        """An restart that has not begun."""
         return cls(models, {}, [], float("inf"), float("inf"), 0, 0, 0, [0] * len(models))
 
 
 @saved
-@dataclasses.dataclass(frozen=True)
 class State:
     """All restarts, each with its own models."""
 
-    attempts: list[Attempt]
+    runs: list[Restart]
 
     @property
     def best(self) -> int:
-        """The attempt with the lowest training loss in its last round."""
-        return min(range(len(self.attempts)), key=lambda r: self.attempts[r].loss)
+        """The restart with the lowest training loss in its last round."""
+        return min(range(len(self.runs)), key=lambda r: self.runs[r].loss)
 
 
 @dataclasses.dataclass
-class Harvest:
+class RoundStats:
     """What a round's replies add up to."""
 
-    tallies: list[Tally]
+    sums: list[WeightedSum]
     choices: dict[str, int] = dataclasses.field(default_factory=dict)
     losses: dict[str, list[float]] = dataclasses.field(default_factory=dict)
     """Losses under all k models, of those who were sent all."""
@@ -81,14 +78,13 @@ class Harvest:
 
 
 @method("ifca")
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class IFCA:
     """k models; each client picks the one with its lowest training loss and helps to improve it (Algorithm 1)."""
 
     k: Annotated[int, Field(ge=1)] | Literal["auto"] = 2
     """Number of clusters, or "auto": begin with `k_max`, drop clusters nobody chooses and merge redundant ones."""
     averaging: Literal["model", "gradient"] = "model"
-    """Option II (clients train, models are averaged) or option I (one gradient step a round, by the server)."""
+    """Option II (clients train, models are averaged) or option I (one gradient step per round, by the server)."""
     weighting: Literal["uniform", "samples"] = "uniform"
     """Weight of a client in a mean: one, as in the paper, or its number of samples."""
     init: Literal["random", "perturbed", "k-means++"] = "random"
@@ -98,15 +94,15 @@ class IFCA:
     seeding_rounds: PositiveInt = 5
     """For init="k-means++": how many rounds' training a seeding client does by itself."""
     restarts: PositiveInt = 1
-    """Independent attempts side by side; the one with the lowest last training loss counts. All are communicated."""
+    """Independent restarts side by side; the one with the lowest last training loss counts. All are communicated."""
     clustered: str | tuple[str, ...] = "all"
     """Layers that each cluster has for itself ("last" or names); all others are averaged over everybody."""
     stable_after: PositiveInt | None = None
     """Send each client only its own cluster's model once nobody has moved for so many rounds; None: always all k."""
     recheck_every: PositiveInt = 10
-    """While that saving is on, all models are sent, and choices made anew, every so many rounds."""
+    """While that saving is on, all models are sent, and choices made again, every so many rounds."""
     k_max: PositiveInt = 8
-    """For k="auto": how many clusters to begin with (at most one a client)."""
+    """For k="auto": how many clusters to begin with (at most one per client)."""
     patience: PositiveInt = 5
     """For k="auto": rounds without a taker before a cluster is dropped, and of settled choices before any merge."""
     merge_below: NonNegativeFloat = 0.3
@@ -115,9 +111,9 @@ class IFCA:
     def start(self, server: Server) -> State:
         k = min(self.k_max, len(server.clients)) if self.k == "auto" else self.k
         if k > len(server.clients):
-            raise ConfigError(f"k={k} with {len(server.clients)} clients: ask for at most one cluster a client")
+            raise ConfigError(f"k={k} with {len(server.clients)} clients: ask for at most one cluster per client")
         shared = self.shared(server)
-        return State([Attempt.fresh(share(self._initial(server, k, r), shared)) for r in range(self.restarts)])
+        return State([Restart.fresh(share(self._initial(server, k, r), shared)) for r in range(self.restarts)])
 
     def _initial(self, server: Server, k: int, restart: int) -> Tensor:
         if self.init == "random":
@@ -131,126 +127,127 @@ class IFCA:
         if self.clustered == "all":
             return ()
         names = (self.clustered,) if isinstance(self.clustered, str) else self.clustered
-        known = ", ".join(server.engine.layout.layers)
+        known = ", ".join(server.layout.layers)
         if not any(names):
             raise ConfigError(f"clustered={self.clustered!r} leaves nothing to cluster: name some of {known}, or 'all'")
-        rest = server.engine.layout.complement(server.engine.layout.select(names))
+        rest = server.layout.complement(server.layout.select(names))
         if not rest:
             raise ConfigError(f"clustered={self.clustered!r} leaves nothing to share: name fewer of {known}, or 'all'")
         return rest
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        done = [self._round_of(attempt, t, server) for attempt in state.attempts]
-        after = State([attempt for attempt, _ in done])
+        done = [self._round_of(restart, t, server) for restart in state.runs]
+        after = State([restart for restart, _ in done])
         return after, done[after.best][1]
 
-    def _round_of(self, attempt: Attempt, t: int, server: Server) -> tuple[Attempt, Info]:
-        steady = self._is_steady(attempt)
-        harvest = self._exchange(attempt, t, server, steady)
-        before, now = attempt.choices, harvest.choices
+    def _round_of(self, restart: Restart, t: int, server: Server) -> tuple[Restart, Info]:
+        steady = self._is_steady(restart)
+        stats = self._exchange(restart, t, server, steady)
+        before, now = restart.choices, stats.choices
         moves = [c for c in now if c in before and before[c] != now[c]]
         first_timers = [c for c in now if c not in before]
-        present = set(server.clients)  # a client that left chooses anew if it returns
+        present = set(server.clients)  # a client that left chooses again if it returns
         unsure = len(moves) + (0 if steady else len(first_timers))
-        after = Attempt(
-            models=self._averaged(attempt.models, harvest.tallies, server, t),
+        after = Restart(
+            models=self._averaged(restart.models, stats.sums, server, t),
             choices={c: j for c, j in (before | now).items() if c in present},
             latest=list(now),
-            loss=harvest.mean_loss if now else attempt.loss,
-            first_loss=attempt.first_loss if before else _mean_lowest(harvest.losses),
-            steady=0 if unsure else attempt.steady + 1,
-            settled=attempt.settled + 1 if unsure <= SETTLED * len(now) else 0,
-            unchecked=attempt.unchecked + 1 if steady else 0,
-            idle=[0 if tally.count else n + 1 for n, tally in zip(attempt.idle, harvest.tallies, strict=True)],
+            loss=stats.mean_loss if now else restart.loss,
+            first_loss=restart.first_loss if before else _mean_lowest(stats.losses),
+            steady=0 if unsure else restart.steady + 1,
+            settled=restart.settled + 1 if unsure <= SETTLED * len(now) else 0,
+            unchecked=restart.unchecked + 1 if steady else 0,
+            idle=[0 if total.count else n + 1 for n, total in zip(restart.idle, stats.sums, strict=True)],
         )
         events = []
         if moves:
             details = {"clients": len(moves), "participants": len(now)}
             events.append(Event("moved", f"{len(moves)} of {len(now)} participants changed cluster", details))
-        if self._is_steady(after) and not self._is_steady(attempt) and not attempt.unchecked:
+        if self._is_steady(after) and not self._is_steady(restart) and not restart.unchecked:
             text = f"nobody moved for {after.steady} rounds: each client is sent its own model only"
             events.append(Event("stable", text, {"rounds": after.steady}))
-        tallies = harvest.tallies
+        sums = stats.sums
         if self.k == "auto":
-            after, pruned, kept = self._pruned(after, harvest)
+            after, pruned, kept = self._pruned(after, stats)
             events += pruned
-            tallies = [tallies[j] for j in kept]
+            sums = [sums[j] for j in kept]
             if t == server.rounds:
                 remain = len(set(after.choices.values()))
-                details = {"clusters": remain, "began": len(attempt.models)}
+                details = {"clusters": remain, "began": len(restart.models)}
                 events.append(Event("clusters", f"{remain} clusters remain", details))
-        return after, Info(_cluster_infos(after, tallies, server.engine.layout.trainable), events)
+        return after, Info(_cluster_infos(after, sums, server), events)
 
-    def _is_steady(self, attempt: Attempt) -> bool:
+    def _is_steady(self, restart: Restart) -> bool:
         """Does each client of the next round get only the model it chose before?"""
-        if self.stable_after is None or attempt.steady < self.stable_after:
+        if self.stable_after is None or restart.steady < self.stable_after:
             return False
-        return attempt.unchecked < self.recheck_every - 1
+        return restart.unchecked < self.recheck_every - 1
 
-    def _exchange(self, attempt: Attempt, t: int, server: Server, steady: bool) -> Harvest:
+    def _exchange(self, restart: Restart, t: int, server: Server, steady: bool) -> RoundStats:
         """Ask the participants and add up their replies by cluster."""
-        harvest = Harvest([Tally(attempt.models.shape[1]) for _ in attempt.models])
-        orders = list(self._orders(attempt, t, server, steady))
-        known = [0 if isinstance(order.task, Choose) else attempt.choices[order.client] for order in orders]
-        for reply in server.total(orders, harvest.tallies, self.weighting, known):
-            harvest.choices[reply.client] = reply.group
+        requests = list(self._requests(restart, t, server, steady))
+        known = [None if isinstance(r.task, Choose) else restart.choices[r.client] for r in requests]
+        sums, replies = server.aggregate(requests, self.weighting, known, len(restart.models))
+        stats = RoundStats(sums)
+        for reply in replies:
+            stats.choices[reply.client] = reply.group
             if "losses" in reply.values:
-                harvest.losses[reply.client] = reply.values["losses"]
-        weight = sum(tally.weight for tally in harvest.tallies)
+                stats.losses[reply.client] = reply.values["losses"]
+        weight = sum(total.weight for total in sums)
         if weight:
-            harvest.mean_loss = sum(tally.loss for tally in harvest.tallies) / weight
-        return harvest
+            stats.mean_loss = sum(total.loss for total in sums) / weight
+        return stats
 
-    def _orders(self, attempt: Attempt, t: int, server: Server, steady: bool) -> Iterator[Order]:
+    def _requests(self, restart: Restart, t: int, server: Server, steady: bool) -> Iterator[Request]:
         """Lines 4-10: choose and work; when choices are steady, just work from the cluster's own model."""
         how = server.schedule.at(t) if self.averaging == "model" else None
-        sent = sent_numbers(server.engine.layout, self.shared(server), len(attempt.models))
-        rows = [row.clone() for row in attempt.models]
+        shared = tuple((span.start, span.stop) for span in self.shared(server))
+        rows = [row.clone() for row in restart.models]
         for client in server.participants(t):
             seed = server.seed_of(t, client)
-            if not steady or client not in attempt.choices:
-                yield Order(client, Choose(attempt.models, how, seed, sent))
+            if not steady or client not in restart.choices:
+                yield Request(client, Choose(restart.models, how, seed, shared))
             elif how is not None:
-                yield Order(client, Train(rows[attempt.choices[client]], how, seed))
+                yield Request(client, Train(rows[restart.choices[client]], how, seed))
             else:
-                yield Order(client, Gradient(rows[attempt.choices[client]]))
+                yield Request(client, Gradient(rows[restart.choices[client]]))
 
-    def _averaged(self, models: Tensor, tallies: list[Tally], server: Server, t: int) -> Tensor:
+    def _averaged(self, models: Tensor, sums: list[WeightedSum], server: Server, t: int) -> Tensor:
         """Lines 13-14: the models after the round; shared layers follow everybody, an empty cluster stays."""
-        weight = sum(tally.weight for tally in tallies)
+        weight = sum(total.weight for total in sums)
         if not weight:
             return models
         shared = self.shared(server)
-        everybody = gather(sum((tally.total for tally in tallies), torch.zeros(())) / weight, shared)
+        everybody = gather(sum((total.total for total in sums), torch.zeros(())) / weight, shared)
         after = []
-        for model, tally in zip(models, tallies, strict=True):
+        for model, total in zip(models, sums, strict=True):
             if self.averaging == "gradient":
                 # Option I divides by all participants, not by those of the cluster.
-                step, lr = tally.total / weight, -server.schedule.at(t).lr
+                step, lr = total.total / weight, -server.schedule.at(t).lr
             else:
-                step, lr = tally.mean(), 1.0
+                step, lr = total.mean(), 1.0
             scatter(step, shared, everybody)
-            after.append(moved(model, step, lr))
+            after.append(apply_update(model, step, lr))
         return torch.stack(after)
 
-    def _pruned(self, attempt: Attempt, harvest: Harvest) -> tuple[Attempt, list[Event], list[int]]:
-        """The attempt without clusters that nobody has chosen for long, at most one redundant cluster merged.
+    def _pruned(self, restart: Restart, stats: RoundStats) -> tuple[Restart, list[Event], list[int]]:
+        """The restart without clusters that nobody has chosen for long, at most one redundant cluster merged.
 
         Also what happened, and the former numbers of the clusters that remain.
         """
-        merge = self._redundant(attempt, harvest)
-        choices = dict(attempt.choices)
+        merge = self._redundant(restart, stats)
+        choices = dict(restart.choices)
         if merge is not None:
             choices = {client: merge.into if j == merge.gone else j for client, j in choices.items()}
-        unwanted = [j for j, n in enumerate(attempt.idle) if n >= self.patience and j not in choices.values()]
+        unwanted = [j for j, n in enumerate(restart.idle) if n >= self.patience and j not in choices.values()]
         gone = {*unwanted, *([merge.gone] if merge else [])}
-        kept = [j for j in range(len(attempt.models)) if j not in gone]
+        kept = [j for j in range(len(restart.models)) if j not in gone]
         place = {j: i for i, j in enumerate(kept)}
         after = dataclasses.replace(
-            attempt,
-            models=attempt.models[kept],
+            restart,
+            models=restart.models[kept],
             choices={client: place[j] for client, j in choices.items()},
-            idle=[attempt.idle[j] for j in kept],
+            idle=[restart.idle[j] for j in kept],
         )
         events = []
         if merge is not None:
@@ -262,12 +259,12 @@ class IFCA:
             events.append(Event("dropped", text, {"dropped": unwanted, "remain": len(kept)}))
         return after, events, kept
 
-    def _redundant(self, attempt: Attempt, harvest: Harvest) -> Merge | None:
+    def _redundant(self, restart: Restart, stats: RoundStats) -> Merge | None:
         """The merge to make now, if choices have settled and one is cheap enough."""
-        if not self.merge_below or attempt.settled < self.patience or not harvest.losses:
+        if not self.merge_below or restart.settled < self.patience or not stats.losses:
             return None
-        chosen = [harvest.choices[client] for client in harvest.losses]
-        merge = cheapest_merge(list(harvest.losses.values()), chosen, attempt.first_loss)
+        chosen = [stats.choices[client] for client in stats.losses]
+        merge = cheapest_merge(list(stats.losses.values()), chosen, restart.first_loss)
         return merge if merge is not None and merge.lost <= self.merge_below else None
 
     def assignment(self, state: State, server: Server) -> Assignment:
@@ -276,16 +273,16 @@ class IFCA:
         Those who took part in the last round keep the choice they made there; the others are asked now, since
         the models may have changed much since they were last seen, if ever.
         """
-        attempt = state.attempts[state.best]
-        choices = {client: attempt.choices[client] for client in attempt.latest if client in attempt.choices}
+        restart = state.runs[state.best]
+        choices = {client: restart.choices[client] for client in restart.latest if client in restart.choices}
         absent = [client for client in server.clients if client not in choices]
-        for reply in server.ask_all(absent, Evaluate(attempt.models, "train")):
+        for reply in server.ask_all(absent, Evaluate(restart.models, "train")):
             choices[reply.client] = int(np.argmin(np.nan_to_num(reply.values["loss"], nan=np.inf)))
         for client in absent:
-            choices.setdefault(client, attempt.choices.get(client, 0))
-        members = [[c for c in server.clients if choices[c] == j] for j in range(len(attempt.models))]
+            choices.setdefault(client, restart.choices.get(client, 0))
+        members = [[c for c in server.clients if choices[c] == j] for j in range(len(restart.models))]
         taken = [j for j, clients in enumerate(members) if clients]
-        return Assignment([attempt.models[j] for j in taken], [members[j] for j in taken])
+        return Assignment([restart.models[j] for j in taken], [members[j] for j in taken], ids=taken)
 
 
 def _mean_lowest(losses: dict[str, list[float]]) -> float:
@@ -293,11 +290,7 @@ def _mean_lowest(losses: dict[str, list[float]]) -> float:
     return float(np.mean([min(row) for row in losses.values()])) if losses else float("inf")
 
 
-def _cluster_infos(attempt: Attempt, tallies: list[Tally], trainable: int) -> list[ClusterInfo]:
-    """What was seen of each cluster that has clients, in the order of the assignment."""
-    members = list(attempt.choices.values())
-    return [
-        ClusterInfo(members.count(j), tally.mean_loss(), float(tally.mean()[:trainable].norm()), tally.max_norm)
-        for j, tally in enumerate(tallies)
-        if j in members
-    ]
+def _cluster_infos(restart: Restart, sums: list[WeightedSum], server: Server) -> list[ClusterInfo]:
+    """What was seen of each cluster that has clients."""
+    members = list(restart.choices.values())
+    return [cluster_info(members.count(j), total, server, j) for j, total in enumerate(sums) if j in members]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from coterie.methods.server import Server, moved
-from coterie.parameters import Layout, span_size
+from coterie.methods.server import Server, apply_update
 from coterie.randomness import numpy_generator, torch_generator
 from coterie.tasks import Evaluate
 
@@ -28,7 +27,7 @@ def perturbed_models(server: Server, k: int, restart: int, scale: float) -> Tens
 def _noise_like(model: Tensor, server: Server, restart: int, j: int) -> Tensor:
     generator = torch_generator(server.seed, "perturbed", restart, j)
     noise = torch.randn(len(model), generator=generator, dtype=torch.float64)
-    for entry in server.engine.layout.entries:
+    for entry in server.layout.entries:
         place = slice(entry.start, entry.stop)
         size = 0.0 if entry.buffer else float(model[place].double().square().mean().sqrt())
         noise[place] *= size
@@ -58,10 +57,10 @@ def worst_fitted_models(server: Server, k: int, restart: int, rounds: int) -> Te
 def _trained_alone(server: Server, client: str, restart: int, rounds: int) -> Tensor:
     model = server.initial_model(restart)
     for step in range(1, rounds + 1):
-        # Negative rounds come before the first, so that their batches are drawn anew.
+        # Negative rounds come before the first, so that their batches are drawn again.
         for reply in server.train([client], model, -step, server.schedule.at(1)):
             assert reply.vector is not None
-            model = moved(model, reply.vector.double())
+            model = apply_update(model, reply.vector.double())
     return model
 
 
@@ -70,9 +69,3 @@ def share(models: Tensor, shared: tuple[slice, ...]) -> Tensor:
     for place in shared:
         models[:, place] = models[0, place]
     return models
-
-
-def sent_numbers(layout: Layout, shared: tuple[slice, ...], k: int) -> int:
-    """How many numbers k models take on the wire: the shared layers once, the others k times."""
-    once = span_size(shared)
-    return once + k * (layout.size - once)

@@ -11,19 +11,26 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
-from pydantic import ConfigDict, PositiveFloat, PositiveInt
-from pydantic.dataclasses import dataclass
+from pydantic import PositiveFloat, PositiveInt
 
 from coterie.encoders import Encoder, load_encoder
 from coterie.errors import ConfigError
 from coterie.methods.base import Assignment, Info, method
-from coterie.methods.flt import FLT, NoCentroids, check_clusters, embed, form_relatives, grown, latecomers
+from coterie.methods.flt import (
+    FLT,
+    NoCentroids,
+    check_clusters,
+    embed,
+    form_relatives,
+    grown,
+    latecomers,
+    with_distances,
+)
 from coterie.methods.graph_averaging import State, averaging_round, graph_assignment
 from coterie.methods.server import Server
 
 
 @method("pca-kmeans-hc")
-@dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class PcaKMeansHC:
     """Clients' PCA and k-means, hierarchical clustering at the server, FedAvg in each cluster (FLT's baseline)."""
 
@@ -32,7 +39,7 @@ class PcaKMeansHC:
     components: PositiveInt = 16
     """Coordinates a centroid has with basis=own."""
     k: PositiveInt = 5
-    """Centroids a client sends."""
+    """Centroids that a client sends."""
     gamma: PositiveFloat | Literal["auto"] = "auto"
     """Clients nearer than this are related."""
     clusters: PositiveInt | None = None
@@ -45,7 +52,8 @@ class PcaKMeansHC:
         return State(form_relatives(ids, centroids, centroids, options), server.initial_model()[None], (0,) * len(ids))
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        return averaging_round(self.admit(state, server), t, server)
+        after, info = averaging_round(self.admit(state, server), t, server)
+        return after, with_distances(info, after.relatives, "min") if t == 1 else info
 
     def assignment(self, state: State, server: Server) -> Assignment:
         return graph_assignment(state, server)

@@ -1,6 +1,6 @@
 """When a CFL cluster should be split: the paper's thresholds, or two questions without units.
 
-*Can one model fit them all?* If it can, the loss goes on falling as a power of the rounds; if it cannot, it
+*Can one model fit them all?* If it can, the loss keeps falling as a power of the rounds; if it cannot, it
 flattens. *Is the split signal or noise?* It is signal when the two sides differ by more than the clients' own
 sampling noise explains. All functions are pure.
 """

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from torch import Tensor
@@ -14,7 +14,6 @@ from coterie.snapshot import saved
 
 
 @saved
-@dataclass(frozen=True)
 class Node:
     """A cluster that is or was: its members, its model, and how it came to be split.
 
@@ -35,7 +34,6 @@ class Node:
 
 
 @saved
-@dataclass(frozen=True)
 class Branch:
     """A cluster to be: its members, the model it starts from, and sketches of their updates `(members, w)`."""
 
@@ -45,7 +43,6 @@ class Branch:
 
 
 @saved
-@dataclass(frozen=True)
 class Tree:
     """All nodes by id (their position); node 0 is the root. Trees are values: changes make new ones."""
 
@@ -122,7 +119,7 @@ class Tree:
             yield from self.walk(child, depth + 1)
 
     def lines(self, scores: Callable[[Node], str] = lambda node: "") -> list[str]:
-        """The tree as text, a line a node."""
+        """The tree as text, a line per node."""
         return ["  " * depth + describe(node) + scores(node) for depth, node in self.walk()]
 
 
@@ -135,8 +132,8 @@ def describe(node: Node) -> str:
     who = f"{len(node.members)} clients" if len(node.members) != 1 else f"client {node.members[0]}"
     if not node.children:
         return f"cluster {node.id}: {who}, since round {node.born}"
-    told = ", ".join(f"{name} {value:.3g}" for name, value in node.evidence.items())
-    return f"node {node.id}: {who}, split in round {node.split_round} ({told})"
+    numbers = ", ".join(f"{name} {value:.3g}" for name, value in node.evidence.items())
+    return f"node {node.id}: {who}, split in round {node.split_round} ({numbers})"
 
 
 def as_table(tree: Tree) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from coterie.errors import ConfigError, did_you_mean
 Option = bool | int | float | str
 
 
-def parse_options(model: str, text: str, builder: Callable[..., nn.Module]) -> dict[str, Option]:
+def parse_model_options(model: str, text: str, builder: Callable[..., nn.Module]) -> dict[str, Option]:
     """The keyword arguments that `text` (`key=value,key=value`) gives to `builder`: known, typed, given once."""
     known = {
         name: parameter.annotation

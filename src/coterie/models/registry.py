@@ -13,7 +13,7 @@ from torch import nn
 
 from coterie.errors import ConfigError, did_you_mean
 from coterie.models import autoencoder, convolutional, custom, feedforward, recurrent, residual
-from coterie.models.options import parse_options
+from coterie.models.options import parse_model_options
 from coterie.randomness import derive
 
 
@@ -78,7 +78,7 @@ def build(
     if name in _MODELS:
         model = _MODELS[name]
         _check_dtype(model, dtype)
-        options = parse_options(name, rest, model.build) if colon else {}
+        options = parse_model_options(name, rest, model.build) if colon else {}
         with _seeded(seed):
             return model.build(input_shape, classes, **options)
     # "cnn-smal:width=3" is a misspelt name, not somebody's module.

@@ -1,5 +1,5 @@
 """What keeps a client's update from telling more than it must."""
 
-from coterie.privacy.masks import Mask, MaskedBench
+from coterie.privacy.masks import Mask, MaskedTrainer, masked_layout
 
-__all__ = ["Mask", "MaskedBench"]
+__all__ = ["Mask", "MaskedTrainer", "masked_layout"]

@@ -1,4 +1,4 @@
-"""CFL's encryption (Algorithm 5): clients share a secret and turn every vector before the server sees it.
+"""CFL's encryption (Algorithm 5): clients apply a secret permutation to every vector before the server sees it.
 
 The turn is orthonormal (a permutation of the indices, optionally with random signs), so norms, means and cosine
 similarities stay what they are, and the server's decisions with them. The server works with turned vectors
@@ -7,7 +7,7 @@ throughout; only clients can turn them back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ from coterie.errors import ConfigError
 from coterie.federation import Split
 from coterie.parameters import Entry, Layout
 from coterie.randomness import torch_generator
-from coterie.workbench import Job, Training, Workbench, train_sum
+from coterie.trainers.base import Trainer, Training, TrainingJob
 
 
 @dataclass(frozen=True)
@@ -53,47 +53,51 @@ class Mask:
         return (hidden * self.sign.to(hidden.dtype))[..., self.back]
 
 
-class MaskedBench:
-    """A workbench whose every vector comes and goes turned: what a client with the secret works on.
+class MaskedTrainer(Trainer):
+    """A trainer whose every vector comes and goes transformed: what a client with the secret works on.
 
     Its layout has no layers: the server cannot tell them apart any more, and methods that need layers are refused.
     """
 
-    def __init__(self, bench: Workbench, mask: Mask) -> None:
-        self.bench, self.mask = bench, mask
-        plain = bench.layout
-        entries = [Entry("(turned)", (plain.trainable,), 0, plain.trainable, False)]
-        if plain.size > plain.trainable:
-            rest = plain.size - plain.trainable
-            entries.append(Entry("(turned buffers)", (rest,), plain.trainable, plain.size, True))
-        self.layout = Layout(tuple(entries))
+    def __init__(self, trainer: Trainer, mask: Mask) -> None:
+        self.trainer, self.mask = trainer, mask
+        self.layout = masked_layout(trainer.layout)
 
-    def train(self, jobs: Sequence[Job], training: Training) -> tuple[Tensor, Tensor]:
-        """Train from what the turned starts stand for; the updates are turned."""
-        updates, losses = self.bench.train(self._opened(jobs, training), training)
+    def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:
+        updates, losses = self.trainer._updates(self._revealed(jobs, training), training)
         return self.mask.hide(updates), losses
 
-    def train_sum(
-        self, jobs: Sequence[Job], training: Training, weights: Sequence[float]
+    def _sum(
+        self, jobs: Sequence[TrainingJob], training: Training, weights: Sequence[float]
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Train as `train` does; the sum of the updates is turned."""
-        total, norms, losses = train_sum(self.bench, self._opened(jobs, training), training, weights)
+        total, norms, losses = self.trainer._sum(self._revealed(jobs, training), training, weights)
         return self.mask.hide(total), norms, losses
 
-    def _opened(self, jobs: Sequence[Job], training: Training) -> list[Job]:
+    def _revealed(self, jobs: Sequence[TrainingJob], training: Training) -> list[TrainingJob]:
+        """The jobs from what their transformed starts stand for; those that share a start still share it."""
         if training.layers:
             raise ConfigError("privacy hides the layers from the server: a method that trains some of them cannot run")
-        plain: dict[int, Tensor] = {}
+        plain: dict[Hashable, Tensor] = {}
         for job in jobs:
-            if id(job.start) not in plain:
-                plain[id(job.start)] = self.mask.reveal(job.start)
-        return [Job(job.data, plain[id(job.start)], job.seed) for job in jobs]
+            key = job.start.data_ptr()
+            if key not in plain:
+                plain[key] = self.mask.reveal(job.start)
+        return [job._replace(start=plain[job.start.data_ptr()]) for job in jobs]
 
     def evaluate(self, data: Sequence[Split], models: Tensor) -> tuple[Tensor, Tensor]:
-        """Evaluate what the turned models stand for."""
-        return self.bench.evaluate(data, self.mask.reveal(models))
+        """Evaluate what the transformed models stand for."""
+        return self.trainer.evaluate(data, self.mask.reveal(models))
 
     def gradient(self, data: Sequence[Split], model: Tensor) -> tuple[Tensor, Tensor]:
-        """Turned gradients at what the turned model stands for."""
-        gradients, losses = self.bench.gradient(data, self.mask.reveal(model))
+        """Transformed gradients at what the transformed model stands for."""
+        gradients, losses = self.trainer.gradient(data, self.mask.reveal(model))
         return self.mask.hide(gradients), losses
+
+
+def masked_layout(plain: Layout) -> Layout:
+    """The layout of masked vectors: trainable numbers and buffers, without layers."""
+    entries = [Entry("(masked)", (plain.trainable,), 0, plain.trainable, False)]
+    if plain.size > plain.trainable:
+        rest = plain.size - plain.trainable
+        entries.append(Entry("(masked buffers)", (rest,), plain.trainable, plain.size, True))
+    return Layout(tuple(entries))

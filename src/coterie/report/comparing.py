@@ -57,17 +57,16 @@ def gain_rows(place: Path, table: Mapping[str, Any], baseline: str = "fedavg") -
 
 
 def _read(place: Path, row: Mapping[str, Any], seed: int) -> RunView:
-    return read_run(place / row["folders"][str(seed)], with_state=False)
+    return read_run(place / row["folders"][str(seed)], with_matrix=False)
 
 
 def _course(place: Path, row: Mapping[str, Any]) -> dict[int, list[float]]:
-    """Mean accuracy by round, one value a seed."""
+    """Mean accuracy by round, one value per seed."""
     course: dict[int, list[float]] = {}
     for folder in row["folders"].values():
         for record in RunFolder(place / folder).history():
-            value = record.get("accuracy", {}).get("mean")
-            if value is not None:
-                course.setdefault(record["round"], []).append(100 * value)
+            if record.accuracy.mean is not None:
+                course.setdefault(record.round, []).append(100 * record.accuracy.mean)
     return dict(sorted(course.items()))
 
 
@@ -88,8 +87,14 @@ def _curves(courses: Mapping[str, dict[int, list[float]]]) -> Draw:
 def _spread(place: Path, rows: list[Mapping[str, Any]]) -> Draw:
     ends = []
     for row in rows:
-        summaries = [RunFolder(place / row["folders"][str(seed)]).read_json("summary.json") for seed in row["finished"]]
-        ends.append([100 * float(np.mean([s["accuracy"][key] for s in summaries])) for key in ("worst10", "best10")])
+        found = [RunFolder(place / row["folders"][str(seed)]).summary() for seed in row["finished"]]
+        spreads = [summary.accuracy for summary in found if summary is not None]
+        ends.append(
+            [
+                100 * float(np.mean([value or 0.0 for value in values]))
+                for values in ([s.worst10 for s in spreads], [s.best10 for s in spreads])
+            ]
+        )
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from coterie.errors import ConfigError
-from coterie.methods.base import make_method
-from coterie.methods.splitting import EPSILON2_MULTIPLE, auto_epsilon1
 from coterie.report.drawing import HEIGHT, INK, Draw, colour
 from coterie.report.reading import Gains, RunView, Series
+from coterie.runs.records import Spread, TreeNode
 
 MOST_LINES = 12
 """Clusters with a line of their own; beyond, the largest ones have one."""
 MOST_BARS = 80
 """Clients with a bar of their own; beyond, a histogram."""
 MOST_BOUNDARIES = 40
+LETTERS = {"eps1": "ε1", "eps2": "ε2"}
+"""How the papers write the thresholds."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ def run_figures(run: RunView, gains: Sequence[Gains] = ()) -> list[Figure]:
 
 
 def accuracy(run: RunView) -> Figure | None:
-    """Accuracy over rounds (loss where there is no accuracy): the mean, and a line a cluster, with splits marked."""
+    """Accuracy over rounds (loss where there is no accuracy): the mean, and a line per cluster, with splits marked."""
     records = run.evaluated()
     if not records:
         return _loss(run)
@@ -47,9 +47,8 @@ def accuracy(run: RunView) -> Figure | None:
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
-        rounds = [record["round"] for record in records]
-        low = [100 * record["accuracy"]["worst10"] for record in records]
-        high = [100 * record["accuracy"]["best10"] for record in records]
+        rounds = [record.round for record in records]
+        low, mean, high = zip(*(_percentages(record.accuracy) for record in records), strict=True)
         axes.fill_between(rounds, low, high, color=INK, alpha=0.15, linewidth=0, label="worst to best tenth")
         if len(run.series) > 1:
             for series in shown:
@@ -58,13 +57,13 @@ def accuracy(run: RunView) -> Figure | None:
                     lone = "o" if len(points) == 1 else None
                     name = f"cluster {series.cluster}" if len(shown) <= 6 else None
                     axes.plot(*zip(*points, strict=True), color=colour(series.cluster), marker=lone, ms=3, label=name)
-        axes.plot(rounds, [100 * r["accuracy"]["mean"] for r in records], color=INK, ls="--", label="all clients")
-        for t, _ in run.splits():
+        axes.plot(rounds, mean, color=INK, ls="--", label="all clients")
+        for t in run.split_rounds():
             axes.axvline(t, color=INK, alpha=0.5, lw=0.8, ls=":")
         axes.set(xlabel="round", ylabel="accuracy on own test data, %")
         _legend(axes)
 
-    marks = " Dotted lines mark splits." if run.splits() else ""
+    marks = " Dotted lines mark splits." if run.split_rounds() else ""
     marks += " Colours as in the tree." if len(run.tree) > 1 else ""
     caption = (
         f"Mean over the clients (dashed), the band from the worst to the best tenth, and clusters.{marks}{_cut(run)}"
@@ -72,8 +71,15 @@ def accuracy(run: RunView) -> Figure | None:
     return Figure("accuracy", "Accuracy over rounds", caption, draw)
 
 
+def _percentages(spread: Spread) -> tuple[float, float, float]:
+    """The worst tenth, the mean and the best tenth in per cent."""
+    values = (spread.worst10, spread.mean, spread.best10)
+    low, mean, high = (float("nan") if value is None else 100 * value for value in values)
+    return low, mean, high
+
+
 def _loss(run: RunView) -> Figure | None:
-    points = [(r["round"], r["loss"]["mean"]) for r in run.history if r.get("loss", {}).get("mean") is not None]
+    points = [(r.round, r.loss.mean) for r in run.history if r.loss.mean is not None]
     if not points:
         return None
 
@@ -86,29 +92,30 @@ def _loss(run: RunView) -> Figure | None:
 
 
 def tree(run: RunView) -> Figure | None:
-    """CFL's tree over the rounds: a bar a cluster, as thick as it has members, branching where it was split."""
+    """The tree of splits over the rounds: a bar per cluster, its width its members, branching where it was split."""
     if len(run.tree) < 2:
         return None
     place: dict[int, float] = {}
-    leaves = [row["id"] for row in depth_first(run.tree) if not row["children"]]
+    nodes = depth_first(run.tree)
+    leaves = [node.id for node in nodes if not node.children]
     place |= {leaf: -float(i) for i, leaf in enumerate(leaves)}
-    for row in reversed(run.tree):  # children have higher numbers than their parents
-        if row["children"]:
-            place[row["id"]] = sum(place[child] for child in row["children"]) / len(row["children"])
-    last = run.history[-1]["round"] if run.history else run.tree[-1]["born"]
-    everybody = max(1, len(run.tree[0]["members"]))
+    for node in reversed(nodes):  # children come after their parents
+        if node.children:
+            place[node.id] = sum(place[child] for child in node.children) / len(node.children)
+    last = run.history[-1].round
+    everybody = max(1, len(nodes[0].members))
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
-        for row in run.tree:
-            y, end = place[row["id"]], row["split_round"] if row["children"] else last
-            width = 1.5 + 8.5 * len(row["members"]) / everybody
-            axes.plot([row["born"], end], [y, y], color=colour(row["id"]), lw=width, solid_capstyle="butt")
-            for child in row["children"]:
+        for node in nodes:
+            y, end = place[node.id], node.split_round if node.children else last
+            width = 1.5 + 8.5 * len(node.members) / everybody
+            axes.plot([node.born, end], [y, y], color=colour(node.id), lw=width, solid_capstyle="butt")
+            for child in node.children:
                 axes.plot([end, end], [y, place[child]], color=INK, lw=0.9)
             side = {"xytext": (4, 6 + width / 2 - 4), "ha": "left"}
             axes.annotate(
-                f"{row['id']}: {len(row['members'])}", (row["born"], y), textcoords="offset points", fontsize=10, **side
+                f"{node.id}: {len(node.members)}", (node.born, y), textcoords="offset points", fontsize=10, **side
             )
         axes.set(xlabel="round", yticks=[], ylim=(-len(leaves) + 0.4, 0.8), xlim=(0, max(1, last)))
         axes.spines["left"].set_visible(False)
@@ -117,13 +124,13 @@ def tree(run: RunView) -> Figure | None:
     return Figure("tree", "How the clusters split", caption, draw, min(12.0, 1.2 + 0.5 * len(leaves)))
 
 
-def depth_first(rows: Sequence[dict[str, Any]], start: int = 0) -> list[dict[str, Any]]:
-    """The nodes below one, itself first, each before its children."""
-    found, waiting = [], [start]
+def depth_first(tree: Mapping[int, TreeNode]) -> list[TreeNode]:
+    """The nodes from the root on, each before its children."""
+    found, waiting = [], [node.id for node in tree.values() if node.parent is None][::-1]
     while waiting:
-        row = rows[waiting.pop()]
-        found.append(row)
-        waiting += reversed(row["children"])
+        node = tree[waiting.pop()]
+        found.append(node)
+        waiting += reversed(node.children)
     return found
 
 
@@ -132,7 +139,7 @@ def matrix(run: RunView) -> Figure | None:
     found = run.matrix
     if found is None:
         return None
-    similar = "cosine" in found.meaning
+    similar = found.similar
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
@@ -177,7 +184,7 @@ def gain(gains: Gains) -> Figure:
 
 
 def norms(run: RunView) -> Figure | None:
-    """Norms of updates over rounds: of the mean and the largest in each cluster, with the paper's thresholds."""
+    """Norms of updates over rounds: of the mean and the largest in each cluster, with the method's thresholds."""
     shown = [s for s in largest(run.series) if any(v is not None for v in (*s.mean_norm, *s.max_norm))]
     if not shown:
         return None
@@ -196,7 +203,7 @@ def norms(run: RunView) -> Figure | None:
         for name, (rounds, level) in lines.items():
             axes.plot(rounds, level, color=INK, lw=1, ls=":")
             axes.annotate(name, (rounds[-1], level[-1]), fontsize=10, ha="right", va="bottom")
-        for t, _ in run.splits():
+        for t in run.split_rounds():
             axes.axvline(t, color=INK, alpha=0.5, lw=0.8, ls=":")
         axes.set(xlabel="round", ylabel="norm", yscale="log")
         axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
@@ -204,35 +211,34 @@ def norms(run: RunView) -> Figure | None:
         axes.yaxis.set_minor_formatter(NullFormatter())
         _legend(axes)
 
-    told = " Grey: the thresholds ε1 and ε2 of the first cluster." if lines else ""
+    note = f" Grey: thresholds of the first cluster ({', '.join(lines)})." if lines else ""
     caption = (
-        f"Solid: the norm of a cluster's mean update; dashed: its largest update. Colours as above.{told}{_cut(run)}"
+        f"Solid: the norm of a cluster's mean update; dashed: its largest update. Colours as above.{note}{_cut(run)}"
     )
     return Figure("norms", "Size of the updates", caption, draw)
 
 
 def thresholds(run: RunView) -> dict[str, tuple[list[int], list[float]]]:
-    """ε1 and ε2 over the rounds of the first cluster, where the run was asked to split by the paper's rule."""
-    try:
-        method = make_method(run.method)
-    except ConfigError:  # a method from Python, or of a package that is not here
-        return {}
-    given = [getattr(method, name, None) for name in ("eps1", "eps2", "gamma_max")]
-    if all(value is None for value in given) or not run.series:
+    """The thresholds of the first cluster over its rounds, by name, where the method compared norms with some."""
+    if not run.series:
         return {}
     first = run.series[0]
-    grown = np.maximum.accumulate([value or 0.0 for value in first.mean_norm])
-    eps1 = [auto_epsilon1(float(v)) if given[0] in (None, "auto") else float(given[0]) for v in grown]
-    eps2 = [EPSILON2_MULTIPLE * e if given[1] in (None, "auto") else float(given[1]) for e in eps1]
-    return {"ε1": (first.rounds, eps1), "ε2": (first.rounds, eps2)}
+    lines: dict[str, tuple[list[int], list[float]]] = {}
+    for t, own in zip(first.rounds, first.thresholds, strict=True):
+        for name, level in own.items():
+            if level is not None:
+                rounds, levels = lines.setdefault(LETTERS.get(name, name), ([], []))
+                rounds.append(t)
+                levels.append(level)
+    return lines
 
 
 def communication(run: RunView) -> Figure | None:
     """Megabytes sent so far, up and down."""
     if not run.history:
         return None
-    rounds = [record["round"] for record in run.history]
-    sent = {way: np.cumsum([r["bytes"][way] for r in run.history]) / 1e6 for way in ("up", "down")}
+    rounds = [record.round for record in run.history]
+    sent = {way: np.cumsum([getattr(r.bytes, way) for r in run.history]) / 1e6 for way in ("up", "down")}
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
@@ -242,7 +248,12 @@ def communication(run: RunView) -> Figure | None:
         axes.set(xlabel="round", ylabel="MB, all clients together", ylim=(0, None))
         _legend(axes)
 
-    return Figure("communication", "Communication", "Sent so far, as counted from the messages themselves.", draw)
+    return Figure(
+        "communication",
+        "Communication",
+        "Sent so far: the tensors and numbers in the messages, without their framing.",
+        draw,
+    )
 
 
 def largest(series: Sequence[Series]) -> list[Series]:

@@ -14,10 +14,12 @@ class Markup(str):
 
 def element(tag: str, *children: object, **attributes: str) -> Markup:
     """`<tag …>children</tag>`; children that are not markup are escaped. `class_` stands for the attribute class."""
-    told = "".join(f' {name.rstrip("_").replace("_", "-")}="{html.escape(text)}"' for name, text in attributes.items())
+    spelled = "".join(
+        f' {name.rstrip("_").replace("_", "-")}="{html.escape(text)}"' for name, text in attributes.items()
+    )
     if tag in VOID:
-        return Markup(f"<{tag}{told}>")
-    return Markup(f"<{tag}{told}>{joined(children)}</{tag}>")
+        return Markup(f"<{tag}{spelled}>")
+    return Markup(f"<{tag}{spelled}>{joined(children)}</{tag}>")
 
 
 def joined(children: Iterable[object]) -> Markup:

@@ -69,7 +69,7 @@ def _existing(path: str | Path) -> Path:
 
 def _where(run: RunView) -> str:
     if run.summary is not None:
-        return str(run.summary["scenario"])
+        return run.summary.scenario
     return str(run.config.get("scenario") or run.config.get("data") or "a federation from Python")
 
 
@@ -100,7 +100,7 @@ def _lead(headline: str, paragraph: str) -> Markup:
 
 def _subtitle(run: RunView) -> str:
     state = "finished" if run.finished else f"unfinished, round {len(run.history)} of {run.config.get('rounds')}"
-    seconds = sum(record["seconds"] for record in run.history)
+    seconds = sum(record.seconds for record in run.history)
     return f"model {run.config.get('model')} · seed {run.config.get('seed')} · {state} · {seconds:.1f} s of computing"
 
 

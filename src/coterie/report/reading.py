@@ -1,27 +1,22 @@
-"""What a report knows of a run: everything its folder tells, put in the order a reader asks for it."""
+"""What a report knows of a run: everything its records say, put in the order a reader asks for it."""
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from coterie.errors import RunError
-from coterie.methods.cfl_state import State as TreeState
-from coterie.methods.graph_averaging import State as GraphState
-from coterie.methods.tree import as_table
-from coterie.report.matrix import Matrix, from_relatives, from_tree
+from coterie.report.matrix import DrawnMatrix, arranged
 from coterie.runs.folder import RunFolder
-
-KEEPS_MATRIX = {"cfl", "flt", "pca-kmeans-hc"}
-"""Methods whose checkpoint is opened: others keep nothing there to show, and theirs may be large."""
+from coterie.runs.matrices import read_matrices
+from coterie.runs.records import Bytes, ClientRecord, RoundRecord, Summary, TreeNode, assignments, tree_of
 
 
 @dataclass(frozen=True)
 class Series:
-    """One cluster's course: a value of each measure for every round in which it existed."""
+    """One cluster over the rounds in which it existed: a value of each measure per round."""
 
     cluster: int
     rounds: list[int] = field(default_factory=list)
@@ -29,6 +24,7 @@ class Series:
     accuracy: list[float | None] = field(default_factory=list)
     mean_norm: list[float | None] = field(default_factory=list)
     max_norm: list[float | None] = field(default_factory=list)
+    thresholds: list[Mapping[str, float | None]] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -37,13 +33,12 @@ class RunView:
 
     path: Path
     config: dict[str, Any]
-    history: list[dict[str, Any]]
-    summary: dict[str, Any] | None
-    clients: list[dict[str, Any]]
-    tree: list[dict[str, Any]]
-    """CFL's nodes as rows by id; empty for other methods."""
-    fallback: dict[str, int]
-    matrix: Matrix | None
+    history: list[RoundRecord]
+    summary: Summary | None
+    clients: list[ClientRecord]
+    tree: dict[int, TreeNode]
+    """The clusters that splits made, by id; empty where nothing was split."""
+    matrix: DrawnMatrix | None
     series: list[Series]
 
     @property
@@ -56,78 +51,56 @@ class RunView:
         """Is the run complete?"""
         return self.summary is not None
 
-    def evaluated(self) -> list[dict[str, Any]]:
+    @property
+    def served_elsewhere(self) -> list[ClientRecord]:
+        """Clients that are given another model than their cluster's."""
+        return [row for row in self.clients if row.model not in (None, f"cluster-{row.cluster}")]
+
+    def evaluated(self) -> list[RoundRecord]:
         """The rounds in which accuracy was measured."""
-        return [record for record in self.history if record.get("accuracy", {}).get("mean") is not None]
+        return [record for record in self.history if record.accuracy.mean is not None]
 
-    def splits(self) -> list[tuple[int, dict[str, Any]]]:
-        """The rounds in which a cluster was split, with the event."""
-        return [(r["round"], event) for r in self.history for event in r["events"] if event["kind"] == "split"]
+    def split_rounds(self) -> list[int]:
+        """The rounds in which a cluster was split, once for each."""
+        return [record.round for record in self.history for _ in record.splits]
 
-    def bytes(self) -> dict[str, int]:
-        """Bytes sent so far, up and down."""
+    def bytes(self) -> Bytes:
+        """Bytes sent so far."""
         if self.summary is not None:
-            return dict(self.summary["bytes"])
-        return {way: sum(record["bytes"][way] for record in self.history) for way in ("up", "down")}
+            return self.summary.bytes
+        return Bytes(sum(r.bytes.up for r in self.history), sum(r.bytes.down for r in self.history))
 
     def accuracies(self) -> dict[str, float]:
         """Final accuracy by client, of those that have one."""
-        return {row["client"]: row["accuracy"] for row in self.clients if row["accuracy"] is not None}
+        return {row.client: row.accuracy for row in self.clients if row.accuracy is not None}
 
 
-def read_run(path: Path, *, with_state: bool = True) -> RunView:
-    """Read a run folder, finished or not; `with_state=False` leaves tree and matrix out."""
+def read_run(path: Path, *, with_matrix: bool = True) -> RunView:
+    """Read a run folder, finished or not; `with_matrix=False` leaves the matrix out."""
     folder = RunFolder(path)
     if not folder.has("config.json"):
         raise RunError(f"{path}: not a run folder (no config.json in it): give the folder that 'coterie run' made")
-    config = folder.config()
-    history = folder.history()
-    summary = folder.read_json("summary.json") if folder.has("summary.json") else None
-    clients = folder.read_json("clients.json") if folder.has("clients.json") else []
-    name = str(config.get("method", "")).partition(":")[0]
-    checkpoint = folder.checkpoint() if with_state and name in KEEPS_MATRIX else None
-    state = checkpoint.state if checkpoint else None
-    tree: list[dict[str, Any]] = []
-    fallback: dict[str, int] = {}
-    matrix = None
-    if isinstance(state, TreeState):
-        tree, matrix, fallback = as_table(state.tree), from_tree(state.tree), dict(state.fallback)
-    elif isinstance(state, GraphState):
-        clusters = summary["clusters"] if summary else []
-        matrix = from_relatives(state, clusters, str(config["method"]))
-    return RunView(path, config, history, summary, clients, tree, fallback, matrix, course_of_clusters(history))
+    config, history = folder.config(), folder.history()
+    cluster_of = assignments(history)
+    matrices = read_matrices(path / "matrices") if with_matrix else []
+    tree = {node.id: node for node in tree_of(history)}
+    matrix = arranged(matrices[0], cluster_of) if matrices else None
+    return RunView(path, config, history, folder.summary(), folder.clients(), tree, matrix, cluster_series(history))
 
 
-def course_of_clusters(history: Sequence[Mapping[str, Any]]) -> list[Series]:
-    """Every cluster's course by its id.
-
-    CFL numbers clusters by their nodes: a split retires one and brings the next two numbers, and the history lists
-    the present ones in order of number. Elsewhere a cluster's number is its place in the list.
-    """
-    present, following = [0], itertools.count(1)
+def cluster_series(history: Sequence[RoundRecord]) -> list[Series]:
+    """Every cluster over the rounds, by id."""
     found: dict[int, Series] = {}
-    follows_tree = any(_retired(event) is not None for record in history for event in record["events"])
     for record in history:
-        for event in record["events"]:
-            if (retired := _retired(event)) is not None:
-                children = [next(following), next(following)]
-                present = sorted([*(c for c in present if c != retired), *children])
-        clusters = record["clusters"]
-        # A cluster whose members all left is no longer listed; from there on numbers cannot be told.
-        numbers = present if follows_tree and len(present) == len(clusters) else range(len(clusters))
-        for number, cluster in zip(numbers, clusters, strict=True):
-            series = found.setdefault(number, Series(number))
-            series.rounds.append(record["round"])
-            series.members.append(cluster["members"])
-            series.accuracy.append(cluster.get("accuracy"))
-            series.mean_norm.append(cluster.get("mean_norm"))
-            series.max_norm.append(cluster.get("max_norm"))
+        for cluster in record.clusters:
+            series = found.setdefault(cluster.id, Series(cluster.id))
+            series.rounds.append(record.round)
+            series.members.append(cluster.members)
+            series.accuracy.append(cluster.accuracy)
+            series.mean_norm.append(cluster.mean_norm)
+            series.max_norm.append(cluster.max_norm)
+            series.thresholds.append(cluster.thresholds)
     return [found[number] for number in sorted(found)]
-
-
-def _retired(event: Mapping[str, Any]) -> int | None:
-    """The number of the cluster that an event says was split, or None."""
-    return event["details"].get("cluster") if event["kind"] == "split" else None
 
 
 @dataclass(frozen=True)
@@ -161,7 +134,7 @@ def find_baselines(path: Path, config: Mapping[str, Any]) -> list[RunView]:
     for name in ("fedavg", "local"):
         for place in (path.parent / name, path.parent.parent / name / path.name):
             if place.resolve() != path.resolve() and (place / "summary.json").exists():
-                other = read_run(place, with_state=False)
+                other = read_run(place, with_matrix=False)
                 if other.config.get("federation") == config.get("federation"):
                     found.append(other)
                     break
@@ -170,7 +143,7 @@ def find_baselines(path: Path, config: Mapping[str, Any]) -> list[RunView]:
 
 def given_baseline(run: RunView, path: Path) -> RunView:
     """The run that the user named as baseline; it must be finished and on the same clients."""
-    other = read_run(path, with_state=False)
+    other = read_run(path, with_matrix=False)
     if not other.finished:
         raise RunError(f"{path}: the baseline is not finished: resume it with 'coterie resume {path}'")
     if other.config.get("federation") != run.config.get("federation"):

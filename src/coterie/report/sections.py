@@ -7,6 +7,7 @@ from typing import Any
 
 from coterie.report.markup import Markup, element, joined, section, table
 from coterie.report.reading import Gains, RunView
+from coterie.runs.records import FaultRecord
 
 WORST, BEST = 50, 10
 """Clients in the table from either end; the figures show them all."""
@@ -23,21 +24,14 @@ def settings(config: Mapping[str, Any]) -> Markup:
     )
 
 
-def cluster_ids(run: RunView) -> list[int]:
-    """The number of each cluster of the summary: CFL's are the leaves of its tree, elsewhere they count from 0."""
-    leaves = [row["id"] for row in run.tree if not row["children"] and row["members"]]
-    count = len(run.summary["clusters"]) if run.summary else 0
-    return leaves if len(leaves) == count else list(range(count))
-
-
 def clusters(run: RunView) -> Markup:
     """The clusters, largest first: size, accuracy, who is in it."""
-    if run.summary is None or len(run.summary["clusters"]) < 2:
+    if run.summary is None or len(run.summary.clusters) < 2:
         return Markup()
     accuracy = run.accuracies()
     rows = []
     pairs = sorted(
-        zip(cluster_ids(run), run.summary["clusters"], strict=True), key=lambda pair: (-len(pair[1]), pair[0])
+        zip(run.summary.cluster_ids, run.summary.clusters, strict=True), key=lambda pair: (-len(pair[1]), pair[0])
     )
     for number, members in pairs[:MOST_CLUSTERS]:
         names = ", ".join(members[:MOST_NAMES]) + (", …" if len(members) > MOST_NAMES else "")
@@ -49,31 +43,35 @@ def clusters(run: RunView) -> Markup:
 
 
 def tree(run: RunView) -> Markup:
-    """CFL's tree as nested lists: sizes, evidence of every split, accuracy and what it gained."""
+    """The tree of splits as nested lists: sizes, evidence of every split, accuracy and what it gained."""
     if len(run.tree) < 2:
         return Markup()
     after = _node_accuracy(run)
 
     def item(number: int) -> Markup:
-        row = run.tree[number]
-        told = element("b", f"{'cluster' if not row['children'] else 'node'} {number}")
-        words = f" · {len(row['members'])} clients"
+        node = run.tree[number]
+        name = element("b", f"{'cluster' if not node.children else 'node'} {number}")
+        words = f" · {len(node.members)} clients"
         if number in after:
             words += f" · accuracy {percent(after[number])}"
-            if row["parent"] is not None and row["parent"] in after:
-                words += f" ({100 * (after[number] - after[row['parent']]):+.1f} points)"
-        parts: list[object] = [told, words]
-        if row["children"]:
-            evidence = ", ".join(f"{key.replace('_', ' ')} {value:.3g}" for key, value in row["evidence"].items())
-            parts.append(element("span", f"split in round {row['split_round']}: {evidence}", class_="note"))
-            parts.append(element("ul", *(item(child) for child in row["children"])))
+            if node.parent is not None and node.parent in after:
+                words += f" ({100 * (after[number] - after[node.parent]):+.1f} points)"
+        parts: list[object] = [name, words]
+        if node.children:
+            known = {key: value for key, value in node.evidence.items() if value is not None}
+            evidence = ", ".join(f"{key.replace('_', ' ')} {value:.3g}" for key, value in known.items())
+            parts.append(element("span", f"split in round {node.split_round}: {evidence}", class_="note"))
+            parts.append(element("ul", *(item(child) for child in node.children)))
         return element("li", *parts)
 
-    served = len(run.fallback)
+    served = len(run.served_elsewhere)
     who = "1 client is" if served == 1 else f"{served} clients are"
-    told = f"{who} served by a model further up, as validation data likes it better." if served else ""
+    fallback = f"{who} served by a model further up, where validation loss is lower." if served else ""
+    roots = [node.id for node in run.tree.values() if node.parent is None]
     note = "Accuracy is the cluster's last; a node's is that of the round before its split. Points are over the parent."
-    return section("The tree", element("ul", item(0), class_="tree"), element("p", f"{note} {told}", class_="note"))
+    return section(
+        "The tree", element("ul", *map(item, roots), class_="tree"), element("p", f"{note} {fallback}", class_="note")
+    )
 
 
 def _node_accuracy(run: RunView) -> dict[int, float]:
@@ -84,10 +82,10 @@ def _node_accuracy(run: RunView) -> dict[int, float]:
         if known:
             found[series.cluster] = known[-1]
     final = run.accuracies()
-    for row in run.tree:
-        known = [final[member] for member in row["members"] if member in final]
-        if known and not row["children"]:
-            found[row["id"]] = sum(known) / len(known)
+    for node in run.tree.values():
+        known = [final[member] for member in node.members if member in final]
+        if known and not node.children:
+            found[node.id] = sum(known) / len(known)
     return found
 
 
@@ -95,20 +93,19 @@ def clients(run: RunView, gains: Sequence[Gains]) -> Markup:
     """The clients by gain over the first baseline (by accuracy without one), worst first; of many, both ends."""
     if not run.clients:
         return Markup()
-    numbers = dict(enumerate(cluster_ids(run)))
     by_gain = [dict(one.by_client) for one in gains]
     known = by_gain[0] if by_gain else run.accuracies()
-    rows = sorted(run.clients, key=lambda row: (known.get(row["client"], float("inf")), row["client"]))
+    rows = sorted(run.clients, key=lambda row: (known.get(row.client, float("inf")), row.client))
     shown = rows if len(rows) <= WORST + BEST else rows[:WORST] + rows[-BEST:]
     titles = ["client", "cluster", "test samples", "accuracy", "loss", *(f"over {one.baseline}" for one in gains)]
     lines = [
         (
-            row["client"],
-            numbers.get(row["cluster"], row["cluster"]),
-            row["test_samples"],
-            percent(row["accuracy"]),
-            "-" if row["loss"] is None else f"{row['loss']:.4g}",
-            *(f"{100 * gain[row['client']]:+.1f}" if row["client"] in gain else "-" for gain in by_gain),
+            row.client,
+            row.cluster,
+            row.test_samples,
+            percent(row.accuracy),
+            "-" if row.loss is None else f"{row.loss:.4g}",
+            *(f"{100 * gain[row.client]:+.1f}" if row.client in gain else "-" for gain in by_gain),
         )
         for row in shown
     ]
@@ -122,20 +119,20 @@ def clients(run: RunView, gains: Sequence[Gains]) -> Markup:
 
 def events(run: RunView) -> Markup:
     """What happened, round by round, in the method's own words; and clients that failed."""
-    told = [(record["round"], event["text"]) for record in run.history for event in record["events"]]
-    told += [
-        (record["round"], f"{len(record['faults'])} clients failed: {_faults(record['faults'])}")
+    lines = [(record.round, event.text) for record in run.history for event in record.events]
+    lines += [
+        (record.round, f"{len(record.faults)} clients failed: {_faults(record.faults)}")
         for record in run.history
-        if record.get("faults")
+        if record.faults
     ]
-    if not told:
+    if not lines:
         return Markup()
-    rows = [(text, f"round {t}") for t, text in sorted(told)[:MOST_EVENTS]]
-    return section("What happened", table(["event", "when"], rows), _cut(len(told), MOST_EVENTS, "events"))
+    rows = [(text, f"round {t}") for t, text in sorted(lines)[:MOST_EVENTS]]
+    return section("What happened", table(["event", "when"], rows), _cut(len(lines), MOST_EVENTS, "events"))
 
 
-def _faults(faults: Sequence[Mapping[str, Any]], most: int = 3) -> str:
-    return "; ".join(", ".join(f"{value}" for value in fault.values()) for fault in faults[:most])
+def _faults(faults: Sequence[FaultRecord], most: int = 3) -> str:
+    return "; ".join(f"{fault.client}, {fault.reason}" for fault in faults[:most])
 
 
 def _cut(count: int, most: int, what: str) -> Markup:

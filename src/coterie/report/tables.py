@@ -18,13 +18,13 @@ def columns(table: Mapping[str, Any]) -> list[str]:
 
 
 def cells(table: Mapping[str, Any]) -> list[list[str]]:
-    """One row of text a method, under `columns`; a method without a finished run says why in `problems`."""
+    """One row of text per method, under `columns`; a method without a finished run says why in `problems`."""
     titles = columns(table)
     return [[_cell(title, row) for title in titles] for row in table["rows"]]
 
 
 def problems(table: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Methods that failed or are not finished, and why; one line a method."""
+    """Methods that failed or are not finished, and why; one line per method."""
     found = []
     for row in table["rows"]:
         reasons = dict.fromkeys(row["failures"].values())
@@ -84,10 +84,10 @@ def markdown(table: Mapping[str, Any]) -> str:
 def caption(table: Mapping[str, Any]) -> str:
     """What the numbers of the table are."""
     seeds = table["seeds"]
-    told = f"Means over {len(seeds)} seeds ({', '.join(map(str, seeds))}). {NOTE}" if len(seeds) > 1 else "One seed."
+    text = f"Means over {len(seeds)} seeds ({', '.join(map(str, seeds))}). {NOTE}" if len(seeds) > 1 else "One seed."
     if table["target"] is not None:
-        told += f" 90 % of the best is an accuracy of {100 * table['target']:.2f} %."
-    return told
+        text += f" 90 % of the best is an accuracy of {100 * table['target']:.2f} %."
+    return text
 
 
 def as_csv(table: Mapping[str, Any]) -> str:

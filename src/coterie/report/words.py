@@ -13,8 +13,8 @@ NOTICEABLE = 0.01
 
 def run_words(run: RunView, gains: Sequence[Gains] = (), baselines: Sequence[RunView] = ()) -> str:
     """A paragraph on one run, for somebody who has never heard of it."""
-    told = [_setting(run), _clusters(run), _quality(run), *map(gain_words, gains), _cost(run, baselines)]
-    return _bound(" ".join(sentence for sentence in told if sentence))
+    sentences = [_setting(run), _clusters(run), _quality(run), *map(gain_words, gains), _cost(run, baselines)]
+    return _bound(" ".join(sentence for sentence in sentences if sentence))
 
 
 def _setting(run: RunView) -> str:
@@ -28,28 +28,28 @@ def _setting(run: RunView) -> str:
 
 def _clients(run: RunView) -> int:
     if run.summary is not None:
-        return int(run.summary["clients"])
-    return sum(cluster["members"] for cluster in run.history[-1]["clusters"]) if run.history else 0
+        return run.summary.clients
+    return sum(cluster.members for cluster in run.history[-1].clusters) if run.history else 0
 
 
 def _clusters(run: RunView) -> str:
-    sizes = [len(members) for members in run.summary["clusters"]] if run.summary else []
+    sizes = [len(members) for members in run.summary.clusters] if run.summary else []
     if not sizes and run.history:
-        sizes = [cluster["members"] for cluster in run.history[-1]["clusters"]]
+        sizes = [cluster.members for cluster in run.history[-1].clusters]
     if not sizes:
         return ""
     if len(sizes) == 1:
-        return "All clients share one model: no kinds of clients were told apart."
+        return "All clients share one model: no groups of clients were told apart."
     if len(sizes) == _clients(run):
         return "Every client has a model of its own."
-    told = f"It found {len(sizes)} clusters, of {_list([str(size) for size in sizes])} clients."
-    rounds = [t for t, _ in run.splits()]
+    text = f"It found {len(sizes)} clusters, of {_list([str(size) for size in sizes])} clients."
+    rounds = run.split_rounds()
     if len(rounds) == 1:
-        told += f" The split came in round {rounds[0]}."
+        text += f" The split came in round {rounds[0]}."
     elif rounds:
-        told += f" The first split came in round {rounds[0]}, the last in round {rounds[-1]}."
-    ari = run.summary.get("ari") if run.summary else None
-    return told + (f" {_agreement(ari)}" if ari is not None else "")
+        text += f" The first split came in round {rounds[0]}, the last in round {rounds[-1]}."
+    ari = run.summary.ari if run.summary else None
+    return text + (f" {_agreement(ari)}" if ari is not None else "")
 
 
 def _agreement(ari: float) -> str:
@@ -64,13 +64,13 @@ def _agreement(ari: float) -> str:
 
 def _quality(run: RunView) -> str:
     records = run.evaluated()
-    accuracy = run.summary["accuracy"] if run.summary else (records[-1]["accuracy"] if records else None)
-    if accuracy is None or accuracy["mean"] is None:
-        loss = run.summary["loss"]["mean"] if run.summary else None
+    accuracy = run.summary.accuracy if run.summary else (records[-1].accuracy if records else None)
+    if accuracy is None or accuracy.mean is None or accuracy.worst10 is None:
+        loss = run.summary.loss.mean if run.summary else None
         return "" if loss is None else f"On its own test data, the average client has a loss of {loss:.4g}."
     return (
-        f"On its own test data, the average client gets {100 * accuracy['mean']:.1f} % right, "
-        f"the worst tenth of the clients {100 * accuracy['worst10']:.1f} %."
+        f"On its own test data, the average client gets {100 * accuracy.mean:.1f} % right, "
+        f"the worst tenth of the clients {100 * accuracy.worst10:.1f} %."
     )
 
 
@@ -89,13 +89,12 @@ def gain_words(gains: Gains) -> str:
 
 
 def _cost(run: RunView, baselines: Sequence[RunView]) -> str:
-    sent = run.bytes()
-    total, clients = sent["up"] + sent["down"], max(1, _clients(run))
+    total, clients = run.bytes().total, max(1, _clients(run))
     if total == 0:
         return "Nothing was sent: the clients worked alone."
-    text = f"{size(total)} were sent in all, {size(total / clients)} a client."
+    text = f"{size(total)} were sent in all, {size(total / clients)} per client."
     for other in baselines:
-        theirs = sum(other.bytes().values())
+        theirs = other.bytes().total
         if theirs:
             ratio = total / theirs
             many = "as much as" if 0.95 < ratio < 1.05 else f"{ratio:.2g} times what"

@@ -1,7 +1,32 @@
 """A run: a method on a federation with a model and an engine, recorded and resumable."""
 
 from coterie.runs.api import resume, run
+from coterie.runs.assemble import assemble, make_federation
+from coterie.runs.config import RunConfig, make_config
+from coterie.runs.loading import open_run
 from coterie.runs.loop import Callback, Run
+from coterie.runs.metrics import score_clients
+from coterie.runs.personalised import global_accuracy, personalised, personalised_accuracy
+from coterie.runs.records import RoundRecord
 from coterie.runs.result import History, Result
+from coterie.snapshot import write_atomically
 
-__all__ = ["Callback", "History", "Result", "Run", "resume", "run"]
+__all__ = [
+    "Callback",
+    "History",
+    "Result",
+    "RoundRecord",
+    "Run",
+    "RunConfig",
+    "assemble",
+    "global_accuracy",
+    "make_config",
+    "make_federation",
+    "open_run",
+    "personalised",
+    "personalised_accuracy",
+    "resume",
+    "run",
+    "score_clients",
+    "write_atomically",
+]

@@ -7,17 +7,17 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Literal
 
 from coterie.errors import ConfigError, RunError
 from coterie.federation import Federation
-from coterie.losses import Loss
 from coterie.methods import Method
-from coterie.runs.assemble import DEFAULT_SCENARIO, Model, assemble, check_same_run, stored_values
-from coterie.runs.config import PLACE_KEYS, RunConfig, make_config
+from coterie.runs.assemble import Model, assemble, check_same_run, stored_values
+from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, make_config
 from coterie.runs.folder import RunFolder
 from coterie.runs.loop import Callback, execute
 from coterie.runs.result import Result
+from coterie.trainers.losses import Loss
 
 
 def run(
@@ -26,26 +26,119 @@ def run(
     *,
     model: Model | None = None,
     loss: Loss | None = None,
+    scenario: str | None = None,
+    data: str | Path | None = None,
+    clients: int | None = None,
+    samples: int | None = None,
+    groups: int | None = None,
+    rounds: int | None = None,
+    seed: int = 0,
+    participation: float = 1.0,
+    lr: float | None = None,
+    epochs: int | None = None,
+    steps: int | None = None,
+    batch_size: int | Literal["full"] | None = None,
+    momentum: float | None = None,
+    weight_decay: float | None = None,
+    lr_schedule: str = "constant",
+    evaluate_every: int | Literal["auto"] = "auto",
+    personalise: int = 0,
+    precision: Literal["float32", "float64", "bf16"] = "float32",
+    privacy: Literal["none", "permutation", "signed-permutation"] = "none",
+    workers: int | Literal["auto"] = "auto",
+    engine: Literal["local", "ray"] = "local",
+    ray_address: str | None = None,
+    device: str = "auto",
+    memory: str | None = None,
+    data_dir: str | Path | None = None,
     out: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
-    **options: Any,
 ) -> Result:
     """Train a method on a federation and return clusters, models, history and summary.
 
-    Give a `federation`, or name a `scenario=` or a folder `data=`. `model` is a known name, an `nn.Module`, or a
-    callable that makes one. With `out`, everything is also written to that folder and can be resumed. The other
-    options are those of the command: rounds, seed, lr, epochs, batch_size, participation, workers, …
+    Args:
+        method: a method's name with its options, as in "ifca:k=4", or an object such as `IFCA(k=4)`.
+        federation: the clients. Without it a scenario or a folder of data is named.
+        model: a known name such as "mlp:hidden=64", an `nn.Module`, or a callable that makes one; by default the
+            scenario's.
+        loss: a function of outputs and targets; by default cross entropy, or the squared error for regression.
+        scenario: the name of a federation, as `coterie scenarios` lists them; by default "digits-permuted".
+        data: a folder with one file per client, instead of a scenario (see `Federation.from_folder`).
+        clients: number of clients of the scenario.
+        samples: training samples per client of the scenario.
+        groups: number of hidden groups of the scenario.
+        rounds: communication rounds; by default the scenario's number, as with all of training below.
+        seed: seed of every random draw.
+        participation: fraction of the clients that take part in a round, above 0 and up to 1.
+        lr: step size of local training.
+        epochs: local passes over the data in a round.
+        steps: local SGD steps in a round, instead of epochs.
+        batch_size: samples per step, or "full" for all of a client's.
+        momentum: momentum of local training, from 0 and below 1.
+        weight_decay: weight decay of local training.
+        lr_schedule: how `lr` changes over the rounds: "constant", "step:…", "decay:…" or "exponential:…".
+        evaluate_every: rounds between two evaluations of all clients, or "auto": a round's participants in every
+            round, and all clients as rarely as a client takes part.
+        personalise: local epochs for which every client fine-tunes its model at the end; 0: none.
+        precision: arithmetic of the clients.
+        privacy: apply a secret permutation of the clients to every vector before the server sees it.
+        workers: worker processes; "auto" starts one per core when there is enough work.
+        engine: where clients run, on this machine or on Ray.
+        ray_address: the Ray cluster to join; by default RAY_ADDRESS, else one that is started here.
+        device: where clients compute: "auto", "cpu", "cuda" or "cuda:N".
+        memory: memory to keep within, such as "8GB"; the rest of a data folder stays on disk.
+        data_dir: folder with the data sets; by default COTERIE_DATA, else ~/.cache/coterie.
+        out: a new folder for the results. A run with a folder can be resumed; without one nothing is written.
+        callbacks: objects that follow the run (see `Callback`).
+
+    Returns:
+        The finished run.
+
+    Raises:
+        ConfigError: an option is out of range or does not go with another one. Options of the method are checked
+            before any data is touched.
+        DataError: data is missing, damaged, or cannot make the federation that was asked for.
+        RunError: the folder `out` is in use or holds another run, or training diverged.
+
+    Example:
+        >>> import coterie
+        >>> result = coterie.run("ifca:k=2", scenario="digits-rotated", clients=8, groups=2, rounds=10, seed=1)
+        >>> [len(members) for members in result.clusters]
+        [4, 4]
+        >>> model = result.model_of("client-3")  # a torch module, ready to evaluate
     """
-    values = dict(options)
-    if isinstance(method, str):
-        values["method"] = method
-    if isinstance(model, str):
-        values["model"] = model
-    if federation is not None and (clash := {"scenario", "data", "clients", "samples", "groups"} & set(values)):
-        raise ConfigError(f"{sorted(clash)[0]} does not go with a federation: give one of the two")
-    config = make_config(values)
+    named = {"scenario": scenario, "data": data, "clients": clients, "samples": samples, "groups": groups}
+    if federation is not None and (clash := sorted(key for key, value in named.items() if value is not None)):
+        raise ConfigError(f"{clash[0]} does not go with a federation: give one of the two")
+    values = {
+        **named,
+        "method": method if isinstance(method, str) else "fedavg",  # stands in for an object, which is what counts
+        "model": model if isinstance(model, str) else None,
+        "data": _as_text(data),
+        "rounds": rounds,
+        "seed": seed,
+        "participation": participation,
+        "lr": lr,
+        "epochs": epochs,
+        "steps": steps,
+        "batch_size": batch_size,
+        "momentum": momentum,
+        "weight_decay": weight_decay,
+        "lr_schedule": lr_schedule,
+        "evaluate_every": evaluate_every,
+        "personalise": personalise,
+        "precision": precision,
+        "privacy": privacy,
+        "workers": workers,
+        "engine": engine,
+        "ray_address": ray_address,
+        "device": device,
+        "memory": memory,
+        "data_dir": _as_text(data_dir),
+        "out": _as_text(out),
+    }
     return start(
-        config,
+        make_config(values),
         out=Path(out) if out else None,
         callbacks=callbacks,
         federation=federation,
@@ -55,9 +148,18 @@ def run(
     )
 
 
-def start(config: RunConfig, *, out: Path | None, callbacks: Sequence[Callback] = (), **objects: Any) -> Result:
+def start(
+    config: RunConfig,
+    *,
+    out: Path | None,
+    callbacks: Sequence[Callback] = (),
+    federation: Federation | None = None,
+    model: Model | None = None,
+    method: Method | None = None,
+    loss: Loss | None = None,
+) -> Result:
     """Do a new run from a checked configuration, in a folder of its own if `out` is given."""
-    prepared, used = assemble(config, **objects)
+    prepared, used = assemble(config, federation=federation, model=model, method=method, loss=loss)
     try:
         if out is None:
             return execute(prepared, None, callbacks)
@@ -74,15 +176,48 @@ def resume(
     model: Model | None = None,
     method: Method | None = None,
     loss: Loss | None = None,
+    workers: int | Literal["auto"] = "auto",
+    engine: Literal["local", "ray"] = "local",
+    ray_address: str | None = None,
+    device: str = "auto",
+    memory: str | None = None,
+    data_dir: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
-    **places: Any,
 ) -> Result:
-    """Go on with a run after a kill, as if it had never stopped. Objects given to `run` must be given again."""
-    unknown = set(places) - PLACE_KEYS
-    if unknown:
-        raise ConfigError(
-            f"{sorted(unknown)[0]} cannot change when a run is resumed; only {', '.join(sorted(PLACE_KEYS))} can"
-        )
+    """Resume a run after a kill, as if it had never stopped; a finished one is returned as it is.
+
+    What a run computes cannot change. Where and how fast it runs can, and is given again.
+
+    Args:
+        path: the run's folder.
+        federation: the federation that was given to `run` in Python, if one was.
+        model: the module or callable that was given to `run`, if one was.
+        method: the method that was given to `run` as an object, if its class is not known by name.
+        loss: the loss that was given to `run`, if one was.
+        workers: worker processes, as in `run`.
+        engine: where clients run, as in `run`.
+        ray_address: the Ray cluster to join, as in `run`.
+        device: where clients compute, as in `run`.
+        memory: memory to keep within, as in `run`.
+        data_dir: folder with the data sets, as in `run`.
+        callbacks: objects that follow the run.
+
+    Returns:
+        The finished run.
+
+    Raises:
+        ConfigError: an option is out of range or does not go with another one.
+        RunError: the folder holds no run, is in use, or was begun with another federation, model, method or loss.
+
+    Example:
+        >>> import tempfile
+        >>> import coterie
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> first = coterie.run("cfl", scenario="digits-iid", clients=4, rounds=2, out=f"{folder.name}/run")
+        >>> coterie.resume(f"{folder.name}/run").clusters == first.clusters
+        True
+        >>> folder.cleanup()
+    """
     with RunFolder.open(Path(path)) as folder:
         stored = folder.config()
         values = stored_values(stored)
@@ -94,6 +229,14 @@ def resume(
             values["method"] = "fedavg"  # stands in for the object, which is what counts
         if federation is None and values.get("scenario") is None and values.get("data") is None:
             raise RunError(f"{path}: the run was made with a federation from Python: resume it with coterie.resume(…)")
+        places = {
+            "workers": workers,
+            "engine": engine,
+            "ray_address": ray_address,
+            "device": device,
+            "memory": memory,
+            "data_dir": _as_text(data_dir),
+        }
         config = make_config(values | places, str(folder.path / "config.json"))
         prepared, used = assemble(config, federation=federation, model=model, method=method, loss=loss)
         try:
@@ -101,6 +244,10 @@ def resume(
             return execute(prepared, folder, callbacks)
         finally:
             prepared.engine.close()
+
+
+def _as_text(path: str | Path | None) -> str | None:
+    return None if path is None else str(path)
 
 
 def new_folder(config: RunConfig, title: str | None = None, root: Path = Path("runs")) -> Path:

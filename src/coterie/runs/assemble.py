@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from coterie import models
-from coterie.data.folders import federation_from_npz
 from coterie.data.scenarios import Defaults, find_scenario
 from coterie.engines import LocalEngine
 from coterie.engines.base import Engine
 from coterie.engines.ray import RayEngine
 from coterie.errors import ConfigError, RunError
 from coterie.federation import PARTS, Federation
-from coterie.losses import Loss
+from coterie.federation.base import JOINED, joined
 from coterie.methods import Method, Server, make_method
-from coterie.methods.base import literal
+from coterie.methods.options import literal
 from coterie.randomness import derive
-from coterie.runs.config import RunConfig, memory_bytes
+from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, memory_bytes
 from coterie.runs.loop import Run
-from coterie.schedules import make_schedule
+from coterie.trainers.losses import Loss
+from coterie.trainers.schedules import make_schedule
+from coterie.trainers.threads import one_torch_thread
 
-DEFAULT_SCENARIO = "digits-permuted"
 PIECE = 2**20
 """Numbers of a client's data that are added up at once."""
 Model = str | nn.Module | Callable[..., nn.Module]
@@ -40,7 +41,7 @@ def make_federation(config: RunConfig) -> tuple[Federation, Defaults]:
             if getattr(config, key) is not None:
                 raise ConfigError(f"{key}={getattr(config, key)} goes with a scenario, not with data={config.data!r}")
         bound = memory_bytes(config.memory) if config.memory else None
-        return federation_from_npz(Path(config.data), seed=config.seed, memory_bytes=bound), Defaults()
+        return Federation.from_folder(config.data, seed=config.seed, memory_bytes=bound), Defaults()
     scenario = find_scenario(config.scenario or DEFAULT_SCENARIO)
     federation = scenario.build(
         clients=config.clients,
@@ -105,8 +106,20 @@ def assemble(
     before any data is touched. Where the clients are elsewhere, `federation` only shows what their data looks like,
     `defaults` are what goes with it, and `engine_for` makes the engine that reaches them from the architecture.
     """
+    with one_torch_thread():
+        return _assembled(config, federation, model, method, loss, defaults, engine_for)
+
+
+def _assembled(
+    config: RunConfig,
+    given: Federation | None,
+    model: Model | None,
+    method: Method | None,
+    loss: Loss | None,
+    defaults: Defaults | None,
+    engine_for: Callable[[Callable[[int], nn.Module]], Engine] | None,
+) -> tuple[Run, dict[str, Any]]:
     method = method or make_method(config.method)
-    given = federation
     federation, defaults = (given, defaults or Defaults()) if given else make_federation(config)
     network: Model = model or config.model or defaults.model
     architecture = make_architecture(network, federation)
@@ -216,25 +229,55 @@ def _written(value: Any) -> str:
 
 
 def fingerprint(federation: Federation) -> str:
-    """A short hash of who the clients are and what they hold, so that a run goes on with the same data only."""
+    """A short hash of who the clients are and what they hold, so that a run resumes with the same data only."""
     digest = hashlib.blake2b(digest_size=12)
-    for client in federation:
-        digest.update(f"{client.id}/{len(client.train)}/{len(client.validation)}/{len(client.test)};".encode())
-        for part in PARTS:
-            split = client.part(part)
-            for values in (split.x, split.y):
-                # Sums of bit patterns: as fast as memory, and one changed number changes them.
-                bits = values.contiguous().view(torch.int32 if values.element_size() == 4 else torch.int64)
-                # In pieces, because torch widens what it sums in memory.
-                total = sum(int(piece.sum(dtype=torch.int64)) for piece in bits.flatten().split(PIECE))
-                total = (total + 2**63) % 2**64 - 2**63
-                digest.update(f"{tuple(bits.shape)}/{bits.dtype}/{total};".encode())
-        digest.update(client.train.x[:1].contiguous().numpy().tobytes())
+    first = federation.clients[0].train
+    digest.update(f"{tuple(first.x.shape[1:])}/{first.x.dtype}/{tuple(first.y.shape[1:])}/{first.y.dtype};".encode())
+    digest.update("/".join(f"{client.id};{len(client.train)}" for client in federation).encode())
+    for part in PARTS:
+        digest.update(np.array([len(client.part(part)) for client in federation]).tobytes())
+        for what in ("x", "y"):
+            for values in _small_together(getattr(client.part(part), what) for client in federation):
+                digest.update(_digest_of(values))
     return digest.hexdigest()
 
 
+def _small_together(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
+    """The tensors in turn: small ones joined to larger, because hashing a tensor costs more than its few numbers."""
+    small: list[Tensor] = []
+    room = JOINED
+    for tensor in tensors:
+        if tensor.numel() < JOINED:
+            small.append(tensor)
+            room -= tensor.numel()
+            if room > 0:
+                continue
+            yield joined(small)
+        else:
+            if small:
+                yield joined(small)
+            yield tensor
+        small, room = [], JOINED
+    if small:
+        yield joined(small)
+
+
+def _digest_of(values: Tensor) -> bytes:
+    """What tells a tensor from others: all of its bytes, or of a large one the sum of its bit patterns and a sample.
+
+    A sum is as fast as memory, and one changed number changes it.
+    """
+    values = values.contiguous()
+    if values.numel() <= 2 * JOINED:
+        return values.numpy().tobytes()
+    bits = values.view(torch.int32 if values.element_size() == 4 else torch.int64)
+    # In pieces, because torch widens what it sums in memory.
+    total = sum(int(piece.sum(dtype=torch.int64)) for piece in bits.flatten().split(PIECE))
+    return f"{(total + 2**63) % 2**64 - 2**63};".encode() + values[:1].numpy().tobytes()
+
+
 def check_same_run(used: dict[str, Any], stored: dict[str, Any], path: Path) -> None:
-    """Refuse to go on with a run under another configuration or other data."""
+    """Refuse to resume a run under another configuration or other data."""
     for key in sorted(set(used) | set(stored)):
         if used.get(key) != stored.get(key):
             raise RunError(

@@ -21,27 +21,46 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from coterie.data.scenarios import find_scenario
 from coterie.engines.local import available_cores
 from coterie.errors import ConfigError, CoterieError, RunError
-from coterie.methods.base import make_method, split_outside_brackets
+from coterie.methods.base import make_method
+from coterie.methods.options import split_outside_brackets
 from coterie.runs import api
-from coterie.runs.assemble import DEFAULT_SCENARIO
-from coterie.runs.config import make_config
+from coterie.runs.config import DEFAULT_SCENARIO, make_config
 from coterie.runs.folder import RunFolder
-from coterie.runs.standing import Trial, standing
+from coterie.runs.ranking import ComparedRun, rank
+from coterie.runs.records import from_json, parse_json
 from coterie.snapshot import write_atomically
 
 FILE = "comparison.json"
 
 
 @dataclass(frozen=True)
-class Job:
+class ComparisonJob:
     """One run of a comparison, and its configuration but for method and seed."""
 
-    trial: Trial
+    trial: ComparedRun
     values: Mapping[str, Any]
+
+
+@pydantic_dataclass(frozen=True)
+class KeptRow:
+    """A method of a comparison in its file: where its runs are, and which failed, by seed."""
+
+    method: str
+    folders: dict[int, str]
+    failures: dict[int, str]
+
+
+@pydantic_dataclass(frozen=True)
+class KeptComparison:
+    """What is read back from a comparison's file; the measures are taken from the runs themselves."""
+
+    options: dict[str, Any]
+    rows: list[KeptRow]
 
 
 def split_methods(texts: Sequence[str]) -> list[str]:
@@ -93,7 +112,7 @@ def compare(
     numbers = range(config.seed, config.seed + seeds)
     _claim(place, common)
     values = {key: value for key, value in options.items() if key != "seed"}
-    trials = [Trial(method, seed, run_folder(place, method, seed)) for seed in numbers for method in methods]
+    trials = [ComparedRun(method, seed, run_folder(place, method, seed)) for seed in numbers for method in methods]
     waiting = [trial for trial in trials if not RunFolder(trial.folder).has("summary.json")]
     done, failures = len(trials) - len(waiting), _unmakable(waiting)
     _write(place, common, trials, failures)
@@ -105,8 +124,8 @@ def compare(
     count = available_cores() if config.workers == "auto" else config.workers
     pool = ProcessPoolExecutor(max(1, min(count, len(waiting))), mp_context=get_context("spawn"), initializer=_begin)
     others = set(active_children())
-    with _deaf_to_interrupts():
-        futures = {pool.submit(perform, Job(trial, values)): trial for trial in waiting}
+    with ignore_sigint():
+        futures = {pool.submit(perform, ComparisonJob(trial, values)): trial for trial in waiting}
     try:
         for ended, future in enumerate(as_completed(futures), start=len(trials) - len(waiting) + 1):
             trial, problem = futures[future], future.exception()
@@ -127,7 +146,7 @@ def compare(
 
 
 @contextmanager
-def _deaf_to_interrupts() -> Iterator[None]:
+def ignore_sigint() -> Iterator[None]:
     """Processes that are started meanwhile do not hear Ctrl-C: the one that started them does, and ends them."""
     if threading.current_thread() is not threading.main_thread():  # no other thread may say so
         yield
@@ -152,8 +171,8 @@ def _begin() -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
-def perform(job: Job) -> None:
-    """Do one run, or go on with it, in this process."""
+def perform(job: ComparisonJob) -> None:
+    """Do one run, or resume it, in this process."""
     trial, places = job.trial, {key: job.values[key] for key in ("data_dir", "memory") if key in job.values}
     if RunFolder(trial.folder).has("config.json"):
         api.resume(trial.folder, workers=1, **places)
@@ -162,7 +181,7 @@ def perform(job: Job) -> None:
     api.start(config, out=trial.folder)
 
 
-def _unmakable(trials: Sequence[Trial]) -> dict[tuple[str, int], str]:
+def _unmakable(trials: Sequence[ComparedRun]) -> dict[tuple[str, int], str]:
     """Methods that do not exist or have other options, found before any process is started for them."""
     failures = {}
     for trial in trials:
@@ -184,27 +203,25 @@ def read_comparison(place: Path) -> dict[str, Any]:
     """The comparison kept in a folder, finished or not; also of plain run folders that lie side by side."""
     if (place / FILE).exists():
         kept = _read(place)
-        trials = [Trial(row["method"], seed, place / folder) for row in kept["rows"] for seed, folder in _runs(row)]
-        failures = {(row["method"], int(seed)): text for row in kept["rows"] for seed, text in row["failures"].items()}
-        return standing(trials, failures, place).table(kept["options"])
+        trials = [
+            ComparedRun(row.method, seed, place / folder) for row in kept.rows for seed, folder in row.folders.items()
+        ]
+        failures = {(row.method, seed): text for row in kept.rows for seed, text in row.failures.items()}
+        return rank(trials, failures, place).table(kept.options)
     found = sorted(path.parent for path in place.glob("*/config.json"))
     if not found:
         raise RunError(f"{place}: neither a run folder nor a folder of runs: expected config.json or {FILE} in it")
     trials = []
     for path in found:
         config = RunFolder(path).config()
-        trials.append(Trial(str(config.get("method", path.name)), int(config.get("seed", 0)), path))
-    return standing(trials, {}, place).table({})
-
-
-def _runs(row: Mapping[str, Any]) -> list[tuple[int, str]]:
-    return [(int(seed), folder) for seed, folder in row["folders"].items()]
+        trials.append(ComparedRun(str(config.get("method", path.name)), int(config.get("seed", 0)), path))
+    return rank(trials, {}, place).table({})
 
 
 def _claim(place: Path, common: Mapping[str, Any]) -> None:
     """Refuse a folder that holds something else, or a comparison with other options: rows must be comparable."""
     if (place / FILE).exists():
-        held = _read(place)["options"]
+        held = _read(place).options
         for key in sorted(set(held) | set(common)):
             if held.get(key) != common.get(key):
                 raise RunError(
@@ -216,18 +233,18 @@ def _claim(place: Path, common: Mapping[str, Any]) -> None:
     place.mkdir(parents=True, exist_ok=True)
 
 
-def _read(place: Path) -> dict[str, Any]:
+def _read(place: Path) -> KeptComparison:
     try:
-        kept: dict[str, Any] = json.loads((place / FILE).read_text(encoding="utf-8"))
-    except ValueError as problem:
+        kept = parse_json((place / FILE).read_bytes())
+    except (OSError, ValueError) as problem:
         raise RunError(f"{place / FILE}: damaged ({problem}): choose another --out") from problem
-    return kept
+    return from_json(KeptComparison, kept, str(place / FILE))
 
 
 def _write(
-    place: Path, common: Mapping[str, Any], trials: Sequence[Trial], failures: Mapping[tuple[str, int], str]
+    place: Path, common: Mapping[str, Any], trials: Sequence[ComparedRun], failures: Mapping[tuple[str, int], str]
 ) -> dict[str, Any]:
-    table = standing(trials, failures, place).table(common)
+    table = rank(trials, failures, place).table(common)
     write_atomically(place / FILE, (json.dumps(table, indent=2, ensure_ascii=False) + "\n").encode())
     return table
 

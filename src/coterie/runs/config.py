@@ -5,17 +5,39 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, Union, get_type_hints
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from coterie.engines.devices import choose_device
 from coterie.errors import ConfigError, did_you_mean
-from coterie.schedules import make_schedule
-from coterie.workbench import Training
+from coterie.methods.option_types import Placeholder, takes, type_in_words, union_members, value_in_words
+from coterie.trainers.base import Training
+from coterie.trainers.devices import choose_device
+from coterie.trainers.schedules import make_schedule
 
+DEFAULT_SCENARIO = "digits-permuted"
+"""The federation of a run that names none."""
+UNSET = {
+    "scenario": DEFAULT_SCENARIO,
+    "data": "none",
+    "ray_address": "RAY_ADDRESS, else one started here",
+    "memory": "no limit",
+    "data_dir": "COTERIE_DATA, else ~/.cache/coterie",
+    "out": "a new one under runs/",
+}
+"""What is used where one of these is not given; any other that is None is the scenario's."""
 PLACE_KEYS = frozenset({"out", "data_dir", "workers", "quiet", "memory", "engine", "ray_address", "device"})
 """Keys that say where and how fast a run runs, not what it computes: they may differ when a run is resumed."""
+
+
+Address = Annotated[str, Placeholder("ADDRESS")]
+Device = Annotated[str, Placeholder("DEVICE")]
+Folder = Annotated[str, Placeholder("FOLDER")]
+MethodText = Annotated[str, Placeholder("METHOD")]
+ModelText = Annotated[str, Placeholder("MODEL")]
+Name = Annotated[str, Placeholder("NAME")]
+ScheduleText = Annotated[str, Placeholder("SCHEDULE")]
+Size = Annotated[str, Placeholder("SIZE")]
 
 
 class RunConfig(BaseModel):
@@ -23,42 +45,50 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
-    method: str = Field("fedavg", description="method, with options as name:key=value,key=value")
-    scenario: str | None = Field(None, description="named federation (see 'coterie scenarios')")
-    data: str | None = Field(
-        None, description="folder with one .npz file (or .x.npy and .y.npy) a client, instead of a scenario"
+    method: MethodText = Field("fedavg", description="method, with options as name:key=value,key=value")
+    scenario: Name | None = Field(None, description="named federation (see 'coterie scenarios')")
+    data: Folder | None = Field(
+        None, description="folder with one .npz file (or .x.npy and .y.npy) per client, instead of a scenario"
     )
     clients: int | None = Field(None, ge=1, description="number of clients")
-    samples: int | None = Field(None, ge=1, description="training samples a client")
+    samples: int | None = Field(None, ge=1, description="training samples per client")
     groups: int | None = Field(None, ge=1, description="number of hidden groups")
-    model: str | None = Field(None, description="network: a known name with options, or module:callable")
+    model: ModelText | None = Field(None, description="network: a known name with options, or module:callable")
     rounds: int | None = Field(None, ge=1, description="communication rounds")
     seed: int = Field(0, ge=0, description="seed of every random draw")
     participation: float = Field(1.0, gt=0, le=1, description="fraction of the clients that take part in a round")
     lr: float | None = Field(None, gt=0, description="step size of local training")
     epochs: int | None = Field(None, ge=1, description="local passes over the data in a round")
     steps: int | None = Field(None, ge=1, description="local SGD steps in a round, instead of epochs")
-    batch_size: int | Literal["full"] | None = Field(None, description="samples in a step, or 'full'")
+    batch_size: Annotated[int, Field(ge=1)] | Literal["full"] | None = Field(
+        None, description="samples per step, or all of a client's"
+    )
     momentum: float | None = Field(None, ge=0, lt=1, description="momentum of local training")
     weight_decay: float | None = Field(None, ge=0, description="weight decay of local training")
-    lr_schedule: str = Field("constant", description="constant, step:…, decay:… or exponential:…")
-    evaluate_every: int = Field(1, ge=1, description="rounds between two evaluations")
-    personalise: int = Field(0, ge=0, description="local epochs of every client's own fine-tuning at the end (0: none)")
+    lr_schedule: ScheduleText = Field(
+        "constant", description="how lr changes over the rounds: constant, step:…, decay:… or exponential:…"
+    )
+    evaluate_every: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto",
+        description="rounds between two evaluations of all clients; auto: a round's participants, and all clients as "
+        "rarely as a client takes part",
+    )
+    personalise: int = Field(
+        0, ge=0, description="local epochs for which every client fine-tunes its model at the end; 0: none"
+    )
     precision: Literal["float32", "float64", "bf16"] = Field("float32", description="arithmetic of the clients")
     privacy: Literal["none", "permutation", "signed-permutation"] = Field(
-        "none", description="turn every vector by a secret of the clients before the server sees it"
+        "none", description="apply a secret permutation of the clients to every vector before the server sees it"
     )
-    workers: int | Literal["auto"] = Field("auto", description="worker processes, or 'auto'")
+    workers: Annotated[int, Field(ge=1)] | Literal["auto"] = Field("auto", description="worker processes")
     engine: Literal["local", "ray"] = Field("local", description="where clients run: on this machine, or on Ray")
-    ray_address: str | None = Field(
-        None, description="Ray cluster to join (default: RAY_ADDRESS, else one started here)"
-    )
-    device: str = Field("auto", description="where clients compute: auto, cpu, cuda or cuda:N")
-    memory: str | None = Field(
+    ray_address: Address | None = Field(None, description="Ray cluster to join")
+    device: Device = Field("auto", description="where clients compute: auto, cpu, cuda or cuda:N")
+    memory: Size | None = Field(
         None, description="memory to keep within, e.g. 8GB; the rest of a data folder stays on disk"
     )
-    data_dir: str | None = Field(None, description="where data sets lie (default: COTERIE_DATA)")
-    out: str | None = Field(None, description="folder for the results (default: a new one under runs/)")
+    data_dir: Folder | None = Field(None, description="folder with the data sets")
+    out: Folder | None = Field(None, description="folder for the results")
     quiet: bool = Field(False, description="print nothing but errors")
 
     def identity(self) -> dict[str, Any]:
@@ -88,21 +118,37 @@ def overlay(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
     return {key: value for key, value in table.items() if key not in replaced} | dict(given)
 
 
+def option_type(key: str) -> str:
+    """What may be given for a key, in words: "whole number from 1", "one of local, ray"."""
+    return type_in_words(option_annotation(key), RunConfig.model_fields[key].metadata)
+
+
+def option_annotation(key: str) -> Any:
+    """The type of what may be given for a key; None, which stands for what is not given, is no part of it."""
+    hint = get_type_hints(RunConfig, include_extras=True)[key]
+    return Union[tuple(part for part in union_members(hint) if part is not type(None))]  # noqa: UP007 (made here)
+
+
+def option_default(key: str) -> str:
+    """What is used where a key is not given, in words."""
+    default = RunConfig.model_fields[key].default
+    return UNSET.get(key, "the scenario's") if default is None else value_in_words(default)
+
+
 def make_config(values: Mapping[str, Any], origin: str = "") -> RunConfig:
     """A checked configuration; an unknown key or a bad value is one line with a suggestion."""
     where = f"{origin}: " if origin else ""
     for key in values:
         if key not in RunConfig.model_fields:
             raise ConfigError(f"{where}unknown option {key!r}: {did_you_mean(key, RunConfig.model_fields)}")
+    for key, value in values.items():
+        if not takes(value, RunConfig.model_fields[key].annotation):
+            raise ConfigError(f"{where}{key}={value!r}: expected {option_type(key)}")
     try:
         config = RunConfig(**values)
     except ValidationError as problem:
-        first = problem.errors()[0]
-        raise ConfigError(f"{where}{first['loc'][0]}={first['input']!r}: {first['msg'].lower()}") from problem
-    if isinstance(config.batch_size, int) and config.batch_size < 1:
-        raise ConfigError(f"{where}batch_size={config.batch_size}: expected 1 or more, or 'full'")
-    if isinstance(config.workers, int) and config.workers < 1:
-        raise ConfigError(f"{where}workers={config.workers}: expected 1 or more, or 'auto'")
+        key = str(problem.errors()[0]["loc"][0])
+        raise ConfigError(f"{where}{key}={values[key]!r}: expected {option_type(key)}") from problem
     if config.scenario and config.data:
         raise ConfigError(f"{where}scenario={config.scenario!r} and data={config.data!r}: give one of the two")
     if config.ray_address is not None and config.engine != "ray":

@@ -40,15 +40,15 @@ class Diagnosis:
             return ["Nothing to diagnose: there is one client alone, or one of them gave no update."]
         seen = self.evidence
         falling = "still falling" if seen.exponent >= self.threshold else "no longer falling"
-        signal = "more than" if seen.is_signal else "not more than"
+        signal = "above" if seen.is_signal else "not above"
         sizes = " and ".join(str(len(side)) for side in self.sides)
         accuracy = "" if self.accuracy is None else f", mean accuracy {self.accuracy:.3f}"
         lines = [
             f"After {self.rounds} rounds of one model for {self.clients} clients{accuracy}:",
             f"  the loss is {falling} (exponent {seen.exponent:.2f}; below {self.threshold:g} it has flattened)",
             f"  the mean update has norm {seen.mean_norm:.3g}, the largest of a client {seen.max_norm:.3g}",
-            f"  the best split, {sizes}, pulls apart by {seen.separation:.2f}, "
-            f"{signal} noise explains ({seen.noise:.2f})",
+            f"  the best split, {sizes}, has separation {seen.separation:.2f}, {signal} the noise level "
+            f"{seen.noise:.2f}",
         ]
         if self.conflict:
             verdict = "Not congruent: no single model fits them. Method cfl would split here."
@@ -88,7 +88,7 @@ def diagnose(
                 evidence = found[0]
                 first, second = (tuple(root.members[i] for i in side) for side in found[2][:2])
                 sides = (first, second)
-        accuracy = result.summary["accuracy"]["mean"]
+        accuracy = result.summary.accuracy.mean
         return Diagnosis(server.rounds, len(root.members), accuracy, evidence, sides, method.exponent)
     finally:
         run.engine.close()

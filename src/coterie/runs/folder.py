@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import warnings
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, Any
-from weakref import WeakSet
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-from safetensors.torch import save
 from torch import Tensor
 
 from coterie.errors import RunError
-from coterie.parameters import Layout
-from coterie.snapshot import load_snapshot, save_snapshot, saved, write_atomically
+from coterie.methods import Matrix
+from coterie.runs.matrices import write_matrix
+from coterie.runs.records import FORMAT, ClientRecord, RoundRecord, Summary, from_json, parse_json, to_json
+from coterie.runs.store import Checkpoint
+from coterie.snapshot import load_snapshot, save_snapshot, save_tensors, write_atomically
+
+if TYPE_CHECKING:
+    from coterie.runs.result import Result
+
+R = TypeVar("R")
 
 try:
     import fcntl
@@ -26,30 +33,25 @@ except ImportError:  # not a POSIX system: two processes on one folder go unnoti
     fcntl = None  # type: ignore[assignment]
 
 
-_held: WeakSet[IO[str]] = WeakSet()
+_held: set[int] = set()
+"""The open folders that this process holds a lock on."""
 
 
 def _let_go_in_child() -> None:
     """A forked worker must not keep its parent's folders locked; closing its copy leaves the parent's lock alone."""
-    for lock in list(_held):
-        lock.close()
+    for lock in _held:
+        os.close(lock)
+    _held.clear()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go_in_child)
 
 
-@saved
-@dataclass(frozen=True)
-class Checkpoint:
-    """All that is needed to go on after `round` as if nothing had happened."""
-
-    round: int
-    state: Any
-    client_states: dict[str, dict[str, Tensor]]
-    bytes_down: int
-    bytes_up: int
-    seconds: float
+CHECKSUM = "checksum"
+ROWS = "rows"
+"""Name under which a file keeps a list."""
+LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint-previous.safetensors"
 
 
 class RunFolder:
@@ -57,8 +59,11 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._lock: IO[str] | None = None
+        self._lock: int | None = None
         self._history: IO[str] | None = None
+        self._lines: list[str] = []
+        self._check = ""
+        self._identity = ""
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
@@ -78,13 +83,13 @@ class RunFolder:
             folder.close()
             folder._refuse_existing(config)
         folder._tidy()
-        folder.write_json("config.json", config)
+        folder.write_json("config.json", {"format": FORMAT, **config})
         folder.write_json("environment.json", environment())
         return folder
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """Open an existing run's folder to go on with it."""
+        """Open an existing run's folder to resume it."""
         folder = cls(path)
         if not folder.has("config.json"):
             raise RunError(f"{path}: not a run folder (no config.json in it): begin one with 'coterie run'")
@@ -100,7 +105,7 @@ class RunFolder:
     def _refuse_foreign(self) -> None:
         """Refuse a folder with anything in it but what a run leaves that was killed before it wrote its config."""
         if self.path.is_dir():
-            strange = [p for p in self.path.iterdir() if p.name != ".lock" and not p.match(".config.json.*.tmp")]
+            strange = [p for p in self.path.iterdir() if not p.match(".config.json.*.tmp")]
             if strange:
                 raise RunError(f"{self.path}: the folder is not empty and is not a run's: choose another --out")
 
@@ -116,112 +121,221 @@ class RunFolder:
         )
 
     def _acquire(self) -> None:
-        self._lock = open(self.path / ".lock", "w")  # noqa: SIM115 (held until close)
+        """Lock the folder itself: a lock file could be removed and made again while another process holds it."""
         if fcntl is None:
             return
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            lock = os.open(self.path, os.O_RDONLY)
+        except OSError as problem:
+            raise RunError(f"{self.path}: cannot open the folder ({problem.strerror})") from problem
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            self._lock.close()
-            self._lock = None
+            os.close(lock)
             raise RunError(f"{self.path}: in use by another run: wait for it, or choose another --out") from None
-        _held.add(self._lock)
+        self._lock = lock
+        _held.add(lock)
 
     def has(self, name: str) -> bool:
         """Is there a file of that name?"""
         return (self.path / name).exists()
 
     def write_json(self, name: str, content: Any) -> None:
-        """Write a JSON file atomically."""
-        text = json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)
+        """Write a JSON file with a checksum of its content, atomically."""
+        table = content if isinstance(content, Mapping) else {ROWS: content}
+        text = json.dumps({CHECKSUM: checksum(table), **table}, indent=2, ensure_ascii=False, allow_nan=False)
         write_atomically(self.path / name, (text + "\n").encode())
 
     def read_json(self, name: str) -> Any:
         """Read a JSON file of the run; a damaged one is a RunError that names it."""
         path = self.path / name
         try:
-            return json.loads(path.read_text(encoding="utf-8"))
+            found = parse_json(path.read_bytes())
         except (OSError, ValueError) as problem:
             raise RunError(f"{path}: cannot be read ({problem})") from problem
+        if not isinstance(found, dict):
+            raise RunError(f"{path}: damaged, expected a table")
+        if found.pop(CHECKSUM, None) != checksum(found):
+            raise RunError(f"{path}: damaged, its content does not fit its checksum: restore it from a copy")
+        return found[ROWS] if set(found) == {ROWS} else found
 
     def config(self) -> dict[str, Any]:
-        """The config as used."""
+        """The config as used; RunError for a folder of another format."""
+        path = self.path / "config.json"
+        try:
+            stated = parse_json(path.read_bytes()).get("format", 1)
+        except (OSError, ValueError, AttributeError) as problem:
+            raise RunError(f"{path}: cannot be read ({problem})") from problem
+        if stated != FORMAT:
+            raise RunError(
+                f"{self.path}: the folder has format {stated!r}, this version reads {FORMAT}: use the version "
+                "that made it, or run again"
+            )
         config: dict[str, Any] = self.read_json("config.json")
-        if not isinstance(config, dict):
-            raise RunError(f"{self.path / 'config.json'}: damaged, expected a table of options")
+        del config["format"]
         return config
 
-    def append_history(self, record: Mapping[str, Any]) -> None:
-        """Add one round's line to the history."""
+    def identity(self) -> str:
+        """A hash of the config, which names the method, the seed and a fingerprint of the data."""
+        if not self._identity:
+            self._identity = checksum(self.config())
+        return self._identity
+
+    def write_model_shape(self, shape: Mapping[str, Any]) -> None:
+        """Keep what is needed to make the model again without the data."""
+        self.write_json("model.json", shape)
+
+    def append_history(self, record: RoundRecord) -> None:
+        """Add one round's line to the history; a file that was removed meanwhile is rewritten."""
+        self._check, line = _line(self._check or self.identity(), record)
+        self._lines.append(line)
+        path = self.path / "history.jsonl"
+        if self._history is not None and not _still_there(self._history, path):
+            self._history.close()
+            self._history = None
+            write_atomically(path, "".join(self._lines[:-1]).encode())
         if self._history is None:
-            self._history = open(self.path / "history.jsonl", "a", encoding="utf-8")  # noqa: SIM115 (held open)
-        self._history.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+            self._history = open(path, "a", encoding="utf-8")  # noqa: SIM115 (held open)
+        self._history.write(line)
         self._history.flush()
 
-    def history(self, up_to: int | None = None) -> list[dict[str, Any]]:
-        """The rounds on record, up to a round; a line cut off by a crash is left out."""
+    def history(self, up_to: int | None = None) -> list[RoundRecord]:
+        """The rounds on record, up to a round; a last line cut off by a crash is left out.
+
+        Every line holds a hash of itself and of all before it: a change, a gap or a line of another run is found.
+        """
         path = self.path / "history.jsonl"
-        records: list[dict[str, Any]] = []
+        records: list[RoundRecord] = []
         if not path.exists():
             return records
-        # A crash may cut a line inside a character, and a line may hold any separator but a newline.
-        for line in path.read_text(encoding="utf-8", errors="replace").split("\n"):
+        check = self.identity()
+        # A crash may cut a line inside a character, and a line may hold any separator but a newline. What follows
+        # the last newline is cut off, or is being written right now.
+        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1][:up_to], 1):
+            where = f"{path}, line {number}"
             try:
-                record = json.loads(line)
-            except ValueError:
-                break
-            if up_to is not None and record["round"] > up_to:
-                break
+                value = parse_json(line)
+            except ValueError as problem:
+                raise RunError(f"{where}: damaged ({problem}): restore the file from a copy") from None
+            stated = value.pop(CHECKSUM, None) if isinstance(value, dict) else None
+            record = from_json(RoundRecord, value, where)
+            check, _ = _line(check, record)
+            if stated != check:
+                raise RunError(f"{where}: damaged, or lines before it are missing: restore the file from a copy")
             records.append(record)
         return records
 
-    def rewind_history(self, to: int) -> list[dict[str, Any]]:
+    def rewind_history(self, to: int) -> list[RoundRecord]:
         """Forget the rounds after `to`: they are about to be done again."""
         records = self.history(to)
-        if [record.get("round") for record in records] != list(range(1, to + 1)):
+        if [record.round for record in records] != list(range(1, to + 1)):
             raise RunError(
                 f"{self.path / 'history.jsonl'}: damaged, it does not hold rounds 1 to {to} of the checkpoint: "
                 "restore it, or begin again with another --out"
             )
-        lines = "".join(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n" for record in records)
-        write_atomically(self.path / "history.jsonl", lines.encode())
+        self._check, self._lines = self.identity(), []
+        for record in records:
+            self._check, line = _line(self._check, record)
+            self._lines.append(line)
+        write_atomically(self.path / "history.jsonl", "".join(self._lines).encode())
         return records
 
+    def write_matrix(self, matrix: Matrix, t: int) -> None:
+        """Keep a matrix of round `t` in `matrices/`."""
+        write_matrix(matrix, self.path / "matrices", t)
+
+    def summary(self) -> Summary | None:
+        """The summary of a finished run, or None."""
+        return self._read(Summary, "summary.json") if self.has("summary.json") else None
+
+    def clients(self) -> list[ClientRecord]:
+        """The clients' records of a finished run, or none."""
+        return self._read(list[ClientRecord], "clients.json") if self.has("clients.json") else []
+
+    def _read(self, kind: type[R], name: str) -> R:
+        return from_json(kind, self.read_json(name), str(self.path / name))
+
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Replace the checkpoint, atomically; the history it stands on reaches the disk first."""
+        """Replace the checkpoint, atomically, and keep the one before. The history reaches the disk first."""
         if self._history is not None:
             os.fsync(self._history.fileno())
-        save_snapshot(checkpoint, self.path / "checkpoint.safetensors")
+        save_snapshot(checkpoint, self.path / LATEST, self.identity(), previous=self.path / PREVIOUS)
 
     def checkpoint(self) -> Checkpoint | None:
-        """The last checkpoint, or None when the run was killed before its first."""
-        if not self.has("checkpoint.safetensors"):
-            return None
-        loaded = load_snapshot(self.path / "checkpoint.safetensors")
-        if not isinstance(loaded, Checkpoint):
-            raise RunError(f"{self.path / 'checkpoint.safetensors'}: not a checkpoint of a run")
-        return loaded
+        """The last checkpoint that is whole, or None when the run was killed before its first."""
+        problems = []
+        for name in (LATEST, PREVIOUS):
+            if not self.has(name):
+                continue
+            try:
+                loaded = load_snapshot(self.path / name, self.identity())
+            except RunError as problem:
+                problems.append(str(problem))
+                continue
+            if not isinstance(loaded, Checkpoint):
+                problems.append(f"{self.path / name}: not a checkpoint of a run")
+                continue
+            if problems:
+                warnings.warn(f"{problems[0]}; using the checkpoint before it, of round {loaded.round}", stacklevel=2)
+            return loaded
+        if problems:
+            raise RunError("; ".join(problems))
+        return None
 
-    def save_models(self, models: Sequence[Tensor], layout: Layout) -> None:
-        """One safetensors file a cluster, with the tensors named as in the module's state_dict."""
-        target = self.path / "models"
-        target.mkdir(exist_ok=True)
-        for i, model in enumerate(models):
-            tensors = {name: tensor.clone().contiguous() for name, tensor in layout.unflatten(model).items()}
-            write_atomically(target / f"cluster-{i}.safetensors", save(tensors))
+    def save_result(self, result: Result, models: Mapping[str, Tensor], private: Mapping[str, Tensor]) -> None:
+        """Keep the models, the clients' records and, last, the summary, which makes the run a finished one.
+
+        A model's tensors are named as in the module's state_dict; private layers are one vector per client.
+        """
+        if models:
+            target = self.path / "models"
+            target.mkdir(exist_ok=True)
+            for name, model in models.items():
+                tensors = {key: value.clone().contiguous() for key, value in result.layout.unflatten(model).items()}
+                save_tensors(tensors, target / f"{name}.safetensors")
+            if private:
+                about = {"layers": json.dumps(result.private_layers)}
+                tensors = {client: vector.clone().contiguous() for client, vector in private.items()}
+                save_tensors(tensors, target / "private.safetensors", about)
+        self.write_json("clients.json", to_json(result.clients))
+        self.write_json("summary.json", to_json(result.summary))
 
     def close(self) -> None:
         """Let go of the folder."""
-        for file in (self._history, self._lock):
-            if file is not None:
-                file.close()
-        self._history = self._lock = None
+        if self._history is not None:
+            self._history.close()
+            self._history = None
+        if self._lock is not None:
+            _held.discard(self._lock)
+            os.close(self._lock)
+            self._lock = None
 
     def __enter__(self) -> RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def checksum(content: Any) -> str:
+    """A hash of JSON content, whatever its spaces and the order of its keys."""
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _line(check: str, record: RoundRecord) -> tuple[str, str]:
+    """The check of a record that follows one with another check, and the record's line."""
+    content = to_json(record)
+    check = checksum([check, content])
+    return check, json.dumps({**content, CHECKSUM: check}, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _still_there(file: IO[str], path: Path) -> bool:
+    """Whether an open file is still the one at its path."""
+    try:
+        return os.fstat(file.fileno()).st_ino == os.stat(path).st_ino
+    except OSError:
+        return False
 
 
 def environment() -> dict[str, Any]:

@@ -2,81 +2,53 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from coterie.clustering import adjusted_rand_index
 from coterie.engines.base import Engine
-from coterie.messages import Order
 from coterie.methods import Assignment
-from coterie.tasks import Evaluate
+from coterie.runs.records import Spread
+from coterie.tasks import Evaluate, Request
 
 
 @dataclass(frozen=True)
 class ClientScore:
-    """One client's result: NaN where it has no such data, or where targets are real numbers."""
+    """One client's metrics on its own data: NaN where it has none, or where a metric does not apply."""
 
     client: str
     cluster: int
+    """Its cluster's id."""
+    model: int
+    """The id of the model it was measured with."""
     samples: int
-    loss: float
-    accuracy: float
+    metrics: Mapping[str, float]
 
 
-def score_clients(assignment: Assignment, engine: Engine, part: str = "test") -> list[ClientScore]:
-    """Loss and accuracy of every client with its own model, in the order of the engine's clients."""
-    orders, cluster_of = [], {}
-    for cluster, (model, members) in enumerate(zip(assignment.models, assignment.members, strict=True)):
-        task = Evaluate(model[None], part, assignment.private)
-        for client in members:
-            other = assignment.exceptions.get(client)
-            orders.append(Order(client, task if other is None else Evaluate(other[None], part, assignment.private)))
-        cluster_of.update(dict.fromkeys(members, cluster))
+def score_clients(
+    assignment: Assignment, engine: Engine, part: str = "test", among: Sequence[str] | None = None
+) -> list[ClientScore]:
+    """Loss and accuracy of every client (or those `among`) with its own model, in the order of the engine's clients."""
+    tasks: dict[int, Evaluate] = {}
+    requests, served = [], {}
+    for client in assignment.served(among):
+        if client.model_id not in tasks:
+            tasks[client.model_id] = Evaluate(client.model[None], part, assignment.private)
+        requests.append(Request(client.client, tasks[client.model_id]))
+        served[client.client] = client
     scores = {}
-    for block in engine.run(orders):
-        for reply in block:
-            scores[reply.client] = ClientScore(
-                reply.client,
-                cluster_of[reply.client],
-                reply.samples,
-                reply.values["loss"][0],
-                reply.values["accuracy"][0],
-            )
-    return [scores[client] for client in engine.clients if client in scores]
+    for block in engine.run(requests):
+        for reply in block.replies:
+            own = served[reply.client]
+            metrics = {name: reply.values[name][0] for name in ("loss", "accuracy")}
+            scores[reply.client] = ClientScore(reply.client, own.cluster, own.model_id, reply.samples, metrics)
+    return [scores[client] for client in (engine.clients if among is None else among) if client in scores]
 
 
-def spread(values: Sequence[float]) -> dict[str, float | None]:
-    """Mean, extremes, variance, and the means of the worst and best tenth (at least one client) of the values."""
-    known = np.sort([value for value in values if not math.isnan(value)])
-    if not len(known):
-        return dict.fromkeys(("mean", "min", "max", "variance", "worst10", "best10"))
-    tenth = max(1, len(known) // 10)
-    return {
-        "mean": float(known.mean()),
-        "min": float(known[0]),
-        "max": float(known[-1]),
-        "variance": float(known.var()) if math.isfinite(known[-1]) else math.inf,
-        "worst10": float(known[:tenth].mean()),
-        "best10": float(known[-tenth:].mean()),
-    }
-
-
-def mean(values: Sequence[float]) -> float | None:
-    """The mean of the known values, or None."""
-    return spread(values)["mean"]
-
-
-def plain(value: Any) -> Any:
-    """The nested value with None for every number that JSON cannot hold (a loss that overflowed, say)."""
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def spreads(scores: Sequence[ClientScore]) -> dict[str, Spread]:
+    """Every metric's spread over the clients."""
+    names = dict.fromkeys(name for score in scores for name in score.metrics)
+    return {name: Spread.of([score.metrics.get(name) for score in scores]) for name in names}
 
 
 def partition_score(members: Sequence[Sequence[str]], ids: Sequence[str], groups: Sequence[int] | None) -> float | None:
@@ -92,17 +64,3 @@ def check_partition(members: Sequence[Sequence[str]], clients: Sequence[str]) ->
     counted = sorted(client for cluster in members for client in cluster)
     if counted != sorted(clients):
         raise AssertionError(f"clusters are not a partition of the clients: {len(counted)} places, {len(clients)} ids")
-
-
-def scores_table(scores: Sequence[ClientScore]) -> list[dict[str, Any]]:
-    """The scores as plain rows, with None for what is unknown."""
-    return [
-        {
-            "client": s.client,
-            "cluster": s.cluster,
-            "test_samples": s.samples,
-            "loss": s.loss if math.isfinite(s.loss) else None,
-            "accuracy": None if math.isnan(s.accuracy) else s.accuracy,
-        }
-        for s in scores
-    ]

@@ -9,13 +9,11 @@ import numpy as np
 from torch import Tensor
 
 from coterie.engines.base import Engine
-from coterie.messages import Order
 from coterie.methods import Assignment
-from coterie.personalisation import Personalise
 from coterie.randomness import derive
-from coterie.runs.metrics import mean
-from coterie.tasks import Evaluate
-from coterie.workbench import Training
+from coterie.runs.records import Spread
+from coterie.tasks import Evaluate, Personalise, Request
+from coterie.trainers.base import Training
 
 EPOCHS = 5
 """Local passes of personalisation in the paper."""
@@ -37,16 +35,14 @@ def personalised(
 ) -> list[PersonalScore]:
     """Every client fine-tunes its model for `epochs` on all layers; `training` gives step size and batches."""
     how = replace(training, epochs=epochs, steps=None, proximal=0.0, layers=())
-    orders, cluster_of = [], {}
-    for cluster, (model, members) in enumerate(zip(assignment.models, assignment.members, strict=True)):
-        for client in members:
-            own = assignment.exceptions.get(client, model)
-            task = Personalise(own, how, derive(seed, "personalise", client), assignment.private)
-            orders.append(Order(client, task))
-            cluster_of[client] = cluster
+    requests, cluster_of = [], {}
+    for served in assignment.served():
+        task = Personalise(served.model, how, derive(seed, "personalise", served.client), assignment.private)
+        requests.append(Request(served.client, task))
+        cluster_of[served.client] = served.cluster
     scores = {}
-    for block in engine.run(orders):
-        for reply in block:
+    for block in engine.run(requests):
+        for reply in block.replies:
             loss, accuracy = reply.values["loss"], reply.values["accuracy"]
             scores[reply.client] = PersonalScore(
                 reply.client, cluster_of[reply.client], reply.samples, (loss[0], loss[1]), (accuracy[0], accuracy[1])
@@ -56,7 +52,7 @@ def personalised(
 
 def personalised_accuracy(scores: Sequence[PersonalScore], clients: Sequence[str] | None = None) -> float | None:
     """Mean accuracy after fine-tuning, over all clients or those named."""
-    return mean([score.accuracy[1] for score in scores if clients is None or score.client in clients])
+    return Spread.of([score.accuracy[1] for score in scores if clients is None or score.client in clients]).mean
 
 
 def global_accuracy(model: Tensor, engine: Engine) -> float:
@@ -65,7 +61,9 @@ def global_accuracy(model: Tensor, engine: Engine) -> float:
     NaN where no client has test data.
     """
     task = Evaluate(model[None])
-    replies = [reply for block in engine.run([Order(client, task) for client in engine.clients]) for reply in block]
+    replies = [
+        reply for block in engine.run([Request(client, task) for client in engine.clients]) for reply in block.replies
+    ]
     known = [(reply.values["accuracy"][0], reply.samples) for reply in replies if reply.samples]
     if not known:
         return float("nan")

@@ -334,7 +334,7 @@ function drawCurves(pane) {
     svg.append(make("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, isAccuracy ? `${25 * i} %` : number(value)));
   }
   for (const record of pane.records) {
-    if (!record.events.some((event) => event.kind === "split")) continue;
+    if (!record.splits) continue;
     const mark = make("line", { class: "split", "data-round": record.round, x1: x(record.round), x2: x(record.round), y1: top, y2: bottom });
     mark.append(make("title", {}, `split in round ${record.round}`));
     svg.append(mark);
@@ -400,8 +400,9 @@ function drawTree(pane) {
   if (!nodes) return;
   const plot = pane.find(".tree .plot");
   const order = [];
-  const walk = (id) => { const [a, ...rest] = nodes[id].children; if (a !== undefined) walk(a); order.push(id); rest.forEach(walk); };
-  walk(0);
+  const byId = new Map(nodes.map((node) => [node.id, node]));
+  const walk = (id) => { const [a, ...rest] = byId.get(id).children; if (a !== undefined) walk(a); order.push(id); rest.forEach(walk); };
+  nodes.filter((node) => node.parent === null).forEach((node) => walk(node.id));
   const row = 34;
   const { svg, width, height } = canvas(plot, order.length * row + 28);
   const now = Math.max(pane.run.round, 1);

@@ -1,0 +1,109 @@
+"""Timing: contenders alternate within one run, and the machine's GEMM peak is measured in every repetition."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from coterie import Split
+from coterie.trainers import Loss
+from coterie_bench.contenders import Contender
+
+GEMM_SIDE = 2048
+GEMM_TRIES = 3
+
+Log = Callable[[str], None]
+
+
+@dataclass
+class Timing:
+    """Seconds of every contender, one number per repetition, and the GEMM peak (FLOP/s) of each repetition."""
+
+    seconds: dict[str, list[float]] = field(default_factory=dict)
+    peaks: list[float] = field(default_factory=list)
+
+    def ratios(self, name: str, against: str) -> list[float]:
+        """How many times faster `name` was than `against`, repetition by repetition."""
+        return [slow / fast for fast, slow in zip(self.seconds[name], self.seconds[against], strict=True)]
+
+    def shares_of_peak(self, name: str, flops: float) -> list[float]:
+        """`flops` over the seconds of `name`, as a fraction of the GEMM peak, repetition by repetition."""
+        return [flops / seconds / peak for seconds, peak in zip(self.seconds[name], self.peaks, strict=True)]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, lowest and highest of several measurements."""
+
+    median: float
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> Spread:
+        return cls(statistics.median(values), min(values), max(values))
+
+    def as_dict(self) -> dict[str, float]:
+        return {"median": self.median, "low": self.low, "high": self.high}
+
+
+def seconds_of(work: Callable[[], Any]) -> float:
+    """Wall-clock seconds that `work` takes."""
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def interleaved(contenders: Sequence[Contender], repeat: int, first_round: int, log: Log) -> Timing:
+    """Time `repeat` rounds of every contender in turn.
+
+    Every other repetition has the reverse order, so that a machine that slows down or speeds up favours no contender.
+    """
+    timing = Timing({contender.name: [] for contender in contenders})
+    for repetition in range(repeat):
+        timing.peaks.append(gemm_peak())
+        for contender in contenders if repetition % 2 == 0 else list(reversed(contenders)):
+            timing.seconds[contender.name].append(seconds_of(partial(contender.round, first_round + repetition)))
+        seconds = ", ".join(f"{name} {values[-1]:.3g} s" for name, values in timing.seconds.items())
+        log(f"repetition {repetition + 1} of {repeat}: {seconds}")
+    return timing
+
+
+def gemm_peak() -> float:
+    """Operations per second of a large float32 matrix product with torch's threads, the best of several tries."""
+    side = GEMM_SIDE
+    a, b = torch.rand(side, side), torch.rand(side, side)
+    out = torch.empty(side, side)
+    best = min(seconds_of(lambda: torch.mm(a, b, out=out)) for _ in range(GEMM_TRIES))
+    return 2 * side**3 / best
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Floating-point operations per sample: of the forward pass, and of training (forward and backward)."""
+
+    forward: float
+    training: float
+
+
+def cost_per_sample(module: nn.Module, loss: Loss, sample: Split) -> Cost:
+    """Operations per sample, counted by torch on a few samples."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch warns of missing Intel GPUs here
+        # Without oneDNN an LSTM consists of matrix products, which the counter knows.
+        with torch.backends.mkldnn.flags(enabled=False):
+            with FlopCounterMode(display=False) as forward:
+                value = loss(module(sample.x), sample.y)
+            with FlopCounterMode(display=False) as backward:
+                value.backward()
+    there, back = forward.get_total_flops() / len(sample), backward.get_total_flops() / len(sample)
+    return Cost(there, there + back)

@@ -1,0 +1,58 @@
+"""Commands that other packages add to `coterie`, by entry points of the group `coterie.commands`.
+
+An entry point's value is a click command. Its package is imported when the command is used, not to list it.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from importlib.metadata import EntryPoint
+
+import click
+
+from coterie import plugins
+from coterie.cli.lazy_command import LazyCommand
+from coterie.errors import ConfigError
+
+GROUP = "coterie.commands"
+OWN_PACKAGES = {"reproduce": "coterie-recipes", "bench": "coterie-bench"}
+"""Commands that come with packages of this repository, by the name of the package."""
+
+
+class CommandGroup(click.Group):
+    """The core's commands and those of installed packages; the core's win where names are the same."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*super().list_commands(ctx), *plugins.offered(GROUP)})
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        own = super().get_command(ctx, cmd_name)
+        point = plugins.offered(GROUP).get(cmd_name)
+        if own is not None or point is None:
+            return own
+        return LazyCommand(cmd_name, summary(point), partial(load_command, point))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        missing = OWN_PACKAGES.get(args[0]) if args else None
+        if missing and not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
+            raise ConfigError(f"'coterie {args[0]}' is a package of its own: pip install {missing}")
+        return super().resolve_command(ctx, args)
+
+
+def summary(point: EntryPoint) -> str:
+    """The one-line description of the package that a command belongs to."""
+    text = point.dist.metadata["Summary"] if point.dist is not None else None
+    return text or f"Comes from the package {plugins.package(point)}."
+
+
+def load_command(point: EntryPoint) -> click.Command:
+    """The command of another package; ConfigError where the package offers none."""
+    loaded = plugins.load(point, "command")
+    if not isinstance(loaded, click.Command):
+        raise ConfigError(
+            f"command {point.name!r}: {point.value} of the package {plugins.package(point)!r} is of type "
+            f"{type(loaded).__name__}: expected a click command"
+        )
+    return loaded

@@ -1,0 +1,107 @@
+"""A worker process: it takes blocks of requests, does them on one thread, and sends the replies."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from multiprocessing.connection import Connection
+
+import torch
+from torch import Tensor
+
+from coterie.engines.buffers import TensorBuffer, attach, pack, unpack
+from coterie.tasks.base import ClientContext, perform
+from coterie.trainers.base import Trainer
+
+NUMBER_BYTES = 8
+"""Length of the number before every message: the slot of a block, or the bytes its replies take there."""
+PR_SET_PDEATHSIG = 1
+"""Linux's name for: send this process a signal when its parent ends."""
+LOOK_FOR_PARENT = 1.0
+"""Seconds between a waiting worker's looks at whether its parent still lives."""
+TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
+"""glibc's numbers for what `mallopt` can set."""
+
+
+def die_with_parent() -> None:
+    """Ask Linux to end this process when its parent ends, however busy it is; elsewhere it looks by itself."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def work(
+    connection: Connection,
+    contexts: Mapping[str, ClientContext],
+    make_trainer: Callable[[], Trainer],
+    path: str,
+    slots: int,
+    slot_bytes: int,
+    broadcast_bytes: int,
+) -> None:
+    """A worker's life. It ends without a word: what went wrong shows when the parent does the block itself."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    die_with_parent()
+    code = 1
+    try:
+        torch.set_num_threads(1)
+        keep_freed_memory()
+        memory = attach(path, slots * slot_bytes + broadcast_bytes)
+        _serve(connection, contexts, make_trainer(), memory, slots, slot_bytes)
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _serve(
+    connection: Connection,
+    contexts: Mapping[str, ClientContext],
+    trainer: Trainer,
+    memory: Tensor,
+    slots: int,
+    slot_bytes: int,
+) -> None:
+    """Do blocks until told to stop, or until the parent is gone."""
+    parent = os.getppid()
+    broadcast = memory[slots * slot_bytes :]
+    while True:
+        while not connection.poll(LOOK_FOR_PARENT):
+            if os.getppid() != parent:
+                return
+        try:
+            message = connection.recv_bytes()
+        except EOFError:
+            return
+        if not message:
+            return
+        number = int.from_bytes(message[:NUMBER_BYTES], "little")
+        slot = memory[number * slot_bytes : (number + 1) * slot_bytes]
+        requests, states, reduce = unpack(message[NUMBER_BYTES:], slot, broadcast)
+        for request in requests:
+            state = contexts[request.client].state
+            state.clear()
+            # Copies, because the replies will be written over the slot that the states came in.
+            state.update({name: value.clone() for name, value in states.get(request.client, {}).items()})
+        done = perform(requests, contexts, trainer, reduce)
+        after = {r.client: dict(contexts[r.client].state) for r in requests if contexts[r.client].state}
+        buffer = TensorBuffer(slot, aligned=False)
+        data = pack((done, after), buffer)
+        connection.send_bytes(buffer.used.to_bytes(NUMBER_BYTES, "little") + data)
+
+
+def keep_freed_memory() -> bool:
+    """Tell glibc to reuse freed memory instead of returning it to the system; False where there is no glibc.
+
+    Memory that comes back from the system is cleared page by page, a fifth of the time of a convolutional network on
+    batches of 100. The process stays as large as it once was: this is for workers, not for the user's own process.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    libc = ctypes.CDLL(None)
+    # 32 MB is the largest threshold that glibc takes; larger tensors still come from the system.
+    settings = {MMAP_THRESHOLD: 2**25, TRIM_THRESHOLD: 2**31 - 1, TOP_PAD: 2**26}
+    return all(libc.mallopt(name, value) == 1 for name, value in settings.items())

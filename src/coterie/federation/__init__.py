@@ -1,0 +1,5 @@
+"""A federation: clients with their data, checked on the way in, from tensors, arrays, folders or data sets."""
+
+from coterie.federation.base import PARTS, Client, Federation, Split, as_target, as_tensor, make_client, part_bounds
+
+__all__ = ["PARTS", "Client", "Federation", "Split", "as_target", "as_tensor", "make_client", "part_bounds"]

@@ -1,0 +1,499 @@
+"""A federation: clients with stable ids, each with its own train, validation and test data, checked on the way in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.errors import DataError
+
+if TYPE_CHECKING:
+    from coterie.federation.datasets import Datasets, Values
+
+PARTS = ("train", "validation", "test")
+Splits = tuple[float, float, float]
+"""Fractions of a client's samples for train, validation and test."""
+STANDARD: Splits = (0.8, 0.1, 0.1)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Samples `x: (n, ...)` and their targets `y: (n, ...)`; `n` may be zero for validation and test."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return self.y.shape[0]  # len() of a tensor takes several times as long
+
+
+@dataclass(frozen=True)
+class Client:
+    """A holder of private data. `group` is the hidden truth of a simulation: only metrics may read it."""
+
+    id: str
+    train: Split
+    validation: Split
+    test: Split
+    group: int | None = None
+
+    def part(self, name: str) -> Split:
+        """The split called `name`: train, validation or test."""
+        split: Split = getattr(self, name)
+        return split
+
+
+class Federation:
+    """An immutable, checked collection of clients.
+
+    Made from data that you have by `from_tensors`, `from_arrays`, `from_folder`, `from_datasets` or `from_hub`.
+    `classes` is the number of labels, or 0 when the targets are real numbers (regression).
+
+    Raises:
+        DataError: there are no clients, two share an id, one has no training samples, their samples differ in shape or
+            type, a label is out of range, or a number is not finite.
+    """
+
+    def __init__(self, clients: Sequence[Client], classes: int | None = None, name: str = "federation") -> None:
+        if not clients:
+            raise DataError("the federation has no clients: give at least one")
+        self.name = name
+        self.clients = tuple(clients)
+        self.ids = tuple(client.id for client in self.clients)
+        self._by_id = {client.id: client for client in self.clients}
+        _check_ids(self.ids)
+        _check_alike(self.clients)
+        self.regression = self.clients[0].train.y.is_floating_point()
+        highest = 0
+        for some in _several(self.clients):
+            _check_finite(some)
+            if not self.regression:
+                highest = max(highest, _check_labels(some, classes))
+        self.classes = 0 if self.regression else (classes if classes is not None else highest + 1)
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def __iter__(self) -> Iterator[Client]:
+        return iter(self.clients)
+
+    def __getitem__(self, client_id: str) -> Client:
+        return self._by_id[client_id]
+
+    def __repr__(self) -> str:
+        sizes = [len(client.train) for client in self.clients]
+        shape = "×".join(map(str, self.input_shape)) or "1"
+        return (
+            f"Federation({self.name!r}: {len(self)} clients, {min(sizes)}-{max(sizes)} training samples, input {shape})"
+        )
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
+        return tuple(self.clients[0].train.x.shape[1:])
+
+    @property
+    def groups(self) -> list[int] | None:
+        """The hidden groups in the order of `ids`, or None when any is unknown. For metrics only."""
+        known = [client.group for client in self.clients if client.group is not None]
+        return known if len(known) == len(self) else None
+
+    def subset(self, ids: Sequence[str]) -> Federation:
+        """The federation of the named clients only."""
+        return Federation([self[client_id] for client_id in ids], self.classes or None, self.name)
+
+    @classmethod
+    def from_tensors(
+        cls,
+        data: Mapping[str, Any] | Sequence[Any],
+        *,
+        splits: Splits = STANDARD,
+        groups: Mapping[str, int] | Sequence[int] | None = None,
+        classes: int | None = None,
+        seed: int = 0,
+        name: str = "tensors",
+    ) -> Federation:
+        """A federation from one item per client.
+
+        Args:
+            data: per client a pair `(x, y)`, or a dict of pairs for `train`, `validation`, `test`. A mapping gives the
+                ids, a sequence numbers them. Tensors, arrays and lists of numbers will do; uint8 is scaled to [0, 1].
+            splits: fractions for train, validation and test. A bare pair, or a dict of `train` alone, is divided by
+                them at random; (1, 0, 0) leaves it as it is.
+            groups: the hidden group of each client, for metrics only.
+            classes: the number of labels; by default one more than the highest.
+            seed: the seed of the random division.
+            name: what the federation is called in records.
+
+        Returns:
+            The federation, its clients in the order of `data`.
+
+        Raises:
+            DataError: an item cannot be read as numbers, or the clients do not fit together.
+
+        Example:
+            >>> import torch
+            >>> from coterie import Federation
+            >>> x, y = torch.randn(20, 3), torch.arange(20) % 2
+            >>> federation = Federation.from_tensors({"ward-a": (x, y), "ward-b": (x + 1, y)})
+            >>> federation.ids, len(federation["ward-a"].train)
+            (('ward-a', 'ward-b'), 16)
+        """
+        items = data.items() if isinstance(data, Mapping) else ((str(i), item) for i, item in enumerate(data))
+        clients = []
+        for position, (client_id, item) in enumerate(items):
+            key: Any = client_id if isinstance(groups, Mapping) else position
+            try:
+                group = None if groups is None else groups[key]
+            except (KeyError, IndexError):
+                raise DataError(f"client {client_id!r} has no entry in groups: give every client one") from None
+            clients.append(make_client(str(client_id), item, splits, seed, group))
+        return cls(clients, classes, name)
+
+    @classmethod
+    def from_arrays(
+        cls, x: Values, y: Values, client: Values, *, splits: Splits = STANDARD, seed: int = 0
+    ) -> Federation:
+        """A federation from one table: samples, targets, and a column that names the client of each row.
+
+        Args:
+            x: the samples `(n, …)`, or the `.npy` file that holds them.
+            y: the targets `(n, …)`, likewise.
+            client: the name of the client of each row `(n,)`, likewise.
+            splits: fractions for train, validation and test, drawn at random. With (1, 0, 0), float32 rows of a file
+                that lie together per client stay on disk until they are used.
+            seed: the seed of the random division.
+
+        Returns:
+            The federation, its clients in the order in which they first appear.
+
+        Raises:
+            DataError: the arrays have different lengths, a file cannot be read, or the clients do not fit together.
+
+        Example:
+            >>> import numpy as np
+            >>> from coterie import Federation
+            >>> x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
+            >>> Federation.from_arrays(x, y, np.repeat(["ann", "bob"], 20)).ids
+            ('ann', 'bob')
+        """
+        from coterie.federation.datasets import clients_from_arrays
+
+        return cls(clients_from_arrays(x, y, client, splits, seed), name="arrays")
+
+    @classmethod
+    def from_folder(
+        cls, folder: str | Path, *, splits: Splits = STANDARD, seed: int = 0, memory_bytes: int | None = None
+    ) -> Federation:
+        """A federation from a folder with one file per client, or one per array.
+
+        Args:
+            folder: it holds `<id>.npz` files with arrays `x` and `y`, or `x_train`, `y_train`, `x_test`, … and
+                optionally `group`; or `<id>.x.npy`, `<id>.y.npy` and so on. Inputs in `.npy` files, float32 or int64,
+                stay on disk and are read as they are used.
+            splits: fractions for train, validation and test where a client's data comes undivided. Archives are divided
+                at random; `.npy` files as they lie, the first rows to train, because a random choice would copy them.
+            seed: the seed of the random division.
+            memory_bytes: archives beyond a quarter of it are kept in a file without a name (in TMPDIR, else /var/tmp).
+
+        Returns:
+            The federation, called by the folder's name.
+
+        Raises:
+            DataError: there is no such folder, it holds no client, or a file of it is damaged.
+
+        Example:
+            >>> import tempfile
+            >>> import numpy as np
+            >>> from coterie import Federation
+            >>> folder = tempfile.TemporaryDirectory()
+            >>> for name in ("ann", "bob"):
+            ...     np.savez(f"{folder.name}/{name}.npz", x=np.ones((10, 3), np.float32), y=np.arange(10) % 2)
+            >>> Federation.from_folder(folder.name).ids
+            ('ann', 'bob')
+            >>> folder.cleanup()
+        """
+        from coterie.federation.folders import clients_from_folder
+
+        return cls(clients_from_folder(Path(folder), splits, seed, memory_bytes), name=Path(folder).name)
+
+    @classmethod
+    def from_datasets(cls, datasets: Datasets, *, splits: Splits = STANDARD, seed: int = 0) -> Federation:
+        """A federation from one torch `Dataset` per client.
+
+        Args:
+            datasets: map-style data sets of `(x, y)` items, read once into tensors. A mapping gives the ids, a sequence
+                numbers them.
+            splits: fractions for train, validation and test, drawn at random.
+            seed: the seed of the random division.
+
+        Returns:
+            The federation, its clients in the order of `datasets`.
+
+        Raises:
+            DataError: a data set is empty or its items differ in shape.
+
+        Example:
+            >>> import torch
+            >>> from torch.utils.data import TensorDataset
+            >>> from coterie import Federation
+            >>> one = TensorDataset(torch.randn(20, 3), torch.arange(20) % 2)
+            >>> len(Federation.from_datasets({"ann": one, "bob": one}))
+            2
+        """
+        from coterie.federation.datasets import clients_from_datasets
+
+        return cls(clients_from_datasets(datasets, splits, seed), name="datasets")
+
+    @classmethod
+    def from_hub(
+        cls,
+        data: Any,
+        *,
+        x: str = "image",
+        y: str = "label",
+        client: str | None = None,
+        transform: Callable[[np.ndarray], np.ndarray] | None = None,
+        splits: Splits = STANDARD,
+        seed: int = 0,
+    ) -> Federation:
+        """A federation from a Hugging Face data set or a `flwr_datasets` partitioner.
+
+        Args:
+            data: a `datasets.Dataset`, or a partitioner of `flwr_datasets`, each of whose partitions is a client.
+            x: the column of the inputs.
+            y: the column of the targets.
+            client: the column that names the client of each row; a partitioner needs none.
+            transform: applied to the inputs `(n, …)` of each client, for example to put channels first.
+            splits: fractions for train, validation and test, drawn at random.
+            seed: the seed of the random division.
+
+        Returns:
+            The federation, its clients in the order in which they first appear.
+
+        Raises:
+            DataError: a column is missing, rows differ in shape, or a client has no rows.
+
+        Example:
+            >>> from datasets import Dataset
+            >>> from coterie import Federation
+            >>> rows = {"pixels": [[0.1, 0.2]] * 20, "label": [0, 1] * 10, "who": ["ann"] * 10 + ["bob"] * 10}
+            >>> Federation.from_hub(Dataset.from_dict(rows), x="pixels", client="who").ids
+            ('ann', 'bob')
+        """
+        from coterie.federation.datasets import clients_from_hub
+
+        return cls(clients_from_hub(data, x, y, client, transform, splits, seed), name="hub")
+
+
+def make_client(
+    client_id: str,
+    item: Any,
+    splits: Splits = STANDARD,
+    seed: int = 0,
+    group: int | None = None,
+) -> Client:
+    """One client from `(x, y)` or from a dict of `(x, y)` pairs, divided by `splits` where no parts are given."""
+    given = dict(item) if isinstance(item, Mapping) else {"train": item}
+    unknown = set(given) - set(PARTS)
+    if unknown or "train" not in given:
+        raise DataError(
+            f"client {client_id!r}: expected parts among {', '.join(PARTS)} with at least train, got {sorted(given)}: "
+            "rename or add them"
+        )
+    parts = {part: _as_split(client_id, part, pair) for part, pair in given.items()}
+    if set(parts) == {"train"}:
+        parts = _divide(client_id, parts["train"], splits, seed)
+    empty = Split(parts["train"].x[:0], parts["train"].y[:0])
+    return Client(client_id, parts["train"], parts.get("validation", empty), parts.get("test", empty), group)
+
+
+def as_tensor(values: Any) -> Tensor:
+    """The values as a tensor the engines can use: uint8 scaled to [0, 1], reals float32, integers int64.
+
+    An array that already has its final type is not copied, so that memory-mapped arrays stay on disk.
+    """
+    tensor = _real(values)
+    if tensor.dtype == torch.uint8:
+        return tensor.to(torch.float32) / 255
+    if tensor.is_floating_point():
+        return tensor.to(torch.float32)
+    return tensor.to(torch.int64)
+
+
+def as_target(values: Any) -> Tensor:
+    """Targets as a tensor: integers of any width int64 (never scaled), reals float32."""
+    tensor = _real(values)
+    return tensor.to(torch.float32) if tensor.is_floating_point() else tensor.to(torch.int64)
+
+
+def _real(values: Any) -> Tensor:
+    tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.asanyarray(values))
+    if tensor.is_complex():
+        raise TypeError(f"{tensor.dtype} numbers are not real")
+    return tensor
+
+
+def _as_split(client_id: str, part: str, pair: Any) -> Split:
+    if isinstance(pair, Split):
+        return pair
+    try:
+        x, y = pair
+        x, y = as_tensor(x), as_target(y)
+    except (TypeError, ValueError) as problem:
+        raise DataError(
+            f"client {client_id!r}, {part}: expected a pair (x, y) of numeric arrays, got {_describe(pair)} ({problem})"
+        ) from problem
+    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+        raise DataError(
+            f"client {client_id!r}, {part}: x has {len(x) if x.ndim else 'no'} samples and y has "
+            f"{len(y) if y.ndim else 'no'} targets: give one target for each sample"
+        )
+    return Split(x, y)
+
+
+def _describe(value: Any) -> str:
+    return f"{type(value).__name__} of length {len(value)}" if hasattr(value, "__len__") else type(value).__name__
+
+
+def part_bounds(n: int, splits: Splits) -> dict[str, tuple[int, int]]:
+    """Where each part begins and ends among n samples in a row; at least one is for training."""
+    if len(splits) != 3 or min(splits) < 0 or splits[0] <= 0 or abs(sum(splits) - 1) > 1e-6:
+        raise DataError(f"splits={splits}: expected three fractions that sum to 1, the first above 0")
+    n_test, n_validation = round(n * splits[2]), round(n * splits[1])
+    n_train = max(n - n_test - n_validation, min(n, 1))
+    return {"train": (0, n_train), "validation": (n_train, n - n_test), "test": (max(n - n_test, n_train), n)}
+
+
+def _divide(client_id: str, data: Split, splits: Splits, seed: int) -> dict[str, Split]:
+    from coterie.randomness import torch_generator
+
+    bounds = part_bounds(len(data), splits)
+    if splits[0] == 1:
+        # Nothing is drawn, so nothing is copied: a memory-mapped array stays on disk.
+        return {"train": data}
+    order = torch.randperm(len(data), generator=torch_generator(seed, "split", client_id))
+    return {part: Split(data.x[order[a:b]], data.y[order[a:b]]) for part, (a, b) in bounds.items()}
+
+
+def _check_ids(ids: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for client_id in ids:
+        if not isinstance(client_id, str) or not client_id:
+            raise DataError(f"client id {client_id!r}: expected a non-empty string")
+        if client_id in seen:
+            raise DataError(f"client {client_id!r} appears twice: give every client an id of its own")
+        seen.add(client_id)
+
+
+def _check_alike(clients: Sequence[Client]) -> None:
+    first = clients[0]
+    inputs, targets = first.train.x, first.train.y
+    alike = (inputs.shape[1:], inputs.dtype, targets.shape[1:], targets.dtype)
+    for client in clients:
+        if len(client.train) == 0:
+            raise DataError(f"client {client.id!r} has no training samples: give it data or leave it out")
+        for part, split in zip(PARTS, (client.train, client.validation, client.test), strict=True):
+            x, y = split.x, split.y
+            shape, other = x.shape, y.shape
+            if shape[0] == other[0] and (shape[1:], x.dtype, other[1:], y.dtype) == alike:
+                continue
+            if len(split.x) != len(split.y):
+                raise DataError(
+                    f"client {client.id!r}, {part}: x has {len(split.x)} samples and y has {len(split.y)} targets: "
+                    "give one target for each sample"
+                )
+            for what in ("x", "y"):
+                here, there = getattr(split, what), getattr(first.train, what)
+                if here.shape[1:] != there.shape[1:] or here.dtype != there.dtype:
+                    raise DataError(
+                        f"client {client.id!r}, {part}.{what}: shape {tuple(here.shape[1:])} {here.dtype}, but client "
+                        f"{first.id!r} has {tuple(there.shape[1:])} {there.dtype}: all clients need the same"
+                    )
+
+
+JOINED = 2**16
+"""Numbers of several clients that are looked at together; a client with more is looked at alone."""
+
+
+def joined(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors `(n_i, ...)` one after the other; a single one is not copied."""
+    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+
+
+def _several(clients: Sequence[Client]) -> Iterator[list[Client]]:
+    """The clients in turn, so many at a time that one operation on all of them costs little more than on one."""
+    some: list[Client] = []
+    room = JOINED
+    for client in clients:
+        some.append(client)
+        room -= client.train.x.numel() + client.test.x.numel()
+        if room <= 0:
+            yield some
+            some, room = [], JOINED
+    if some:
+        yield some
+
+
+def _values(clients: Sequence[Client], what: str) -> Tensor:
+    """The inputs or targets of all parts of all the clients."""
+    return joined([getattr(split, what) for c in clients for split in (c.train, c.validation, c.test)])
+
+
+def _check_labels(clients: Sequence[Client], classes: int | None) -> int:
+    """The highest label of the clients."""
+    values = _values(clients, "y")
+    low, high = int(values.min()), int(values.max())
+    if low >= 0 and (classes is None or high < classes):
+        return high
+    return _check_labels_one_by_one(clients, classes)
+
+
+def _check_labels_one_by_one(clients: Sequence[Client], classes: int | None) -> int:
+    highest = 0
+    for client in clients:
+        for part in PARTS:
+            y = client.part(part).y
+            if len(y) == 0:
+                continue
+            low, high = int(y.min()), int(y.max())
+            if low < 0 or (classes is not None and high >= classes):
+                bad = low if low < 0 else high
+                limit = f"0 to {classes - 1}" if classes else "0 and above"
+                raise DataError(
+                    f"client {client.id!r}, {part}: label {bad} is out of range, expected {limit}: "
+                    "renumber the labels or give the right number of classes"
+                )
+            highest = max(highest, high)
+    return highest
+
+
+def _check_finite(clients: Sequence[Client]) -> None:
+    if len(clients) > 1 and all(
+        not values.is_floating_point() or torch.isfinite(values.sum())
+        for values in (_values(clients, what) for what in ("x", "y"))
+    ):
+        return
+    for client in clients:
+        _check_finite_client(client)
+
+
+def _check_finite_client(client: Client) -> None:
+    for part in PARTS:
+        split = client.part(part)
+        for what in ("x", "y"):
+            values = getattr(split, what)
+            # A sum is finite only if every term is (or if huge terms overflow: then look closely).
+            if values.is_floating_point() and len(values) and not torch.isfinite(values.sum()):
+                bad = (~torch.isfinite(values)).flatten(1).any(1) if values.ndim > 1 else ~torch.isfinite(values)
+                if bad.any():
+                    raise DataError(
+                        f"client {client.id!r}, {part}.{what}: sample {int(bad.nonzero()[0])} holds NaN or Inf: "
+                        "clean it or leave the sample out"
+                    )

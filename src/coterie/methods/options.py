@@ -1,0 +1,98 @@
+"""A method's options: fields that are checked when they are given, and read as text."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import pydantic
+import pydantic.dataclasses
+
+from coterie.errors import ConfigError, did_you_mean
+from coterie.methods.option_types import field_types, takes, type_in_words
+
+C = TypeVar("C", bound=type)
+
+
+def with_checked_options(cls: C, what: str) -> C:
+    """The class as a frozen dataclass that checks its fields; a bad or unknown one is a ConfigError.
+
+    Args:
+        cls: a class whose annotated fields are its options.
+        what: what it is, for messages, as in "method 'ifca'".
+    """
+    config = pydantic.ConfigDict(extra="forbid", allow_inf_nan=False)
+    made: Any = pydantic.dataclasses.dataclass(frozen=True, config=config)(cls)
+    check = made.__init__
+
+    @functools.wraps(check)
+    def __init__(self: Any, *values: Any, **options: Any) -> None:
+        types, names = field_types(made), [field.name for field in dataclasses.fields(made)]
+        given = dict(zip(names, values, strict=False)) | options
+        for name, value in given.items():
+            if name in types and not takes(value, types[name]):
+                raise ConfigError(f"{what}, option {name}={value!r}: expected {type_in_words(types[name])}")
+        try:
+            check(self, *values, **options)
+        except pydantic.ValidationError as problem:
+            raise ConfigError(_explained(problem, what, types, given)) from problem
+
+    made.__init__ = __init__
+    return made  # type: ignore[no-any-return]
+
+
+def _explained(problem: pydantic.ValidationError, what: str, types: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """The first of the errors that a check found, as one line."""
+    first = problem.errors()[0]
+    place = first["loc"][0] if first["loc"] else ""
+    name = list(types)[place] if isinstance(place, int) and place < len(types) else str(place)
+    if name not in types:
+        return unknown_option(what, name, types)
+    if first["type"] in ("value_error", "assertion_error"):  # a validator of the method's own
+        return f"{what}, option {name}={given.get(name)!r}: {first['msg'].partition(', ')[2]}"
+    value = f"={given[name]!r}" if name in given else " is missing"
+    return f"{what}, option {name}{value}: expected {type_in_words(types[name])}"
+
+
+def unknown_option(what: str, name: str, known: Iterable[str]) -> str:
+    """The message for an option that there is not."""
+    names = list(known)
+    return f"{what} has no option {name!r}: {did_you_mean(name, names) if names else 'it has none'}"
+
+
+def parse_options(text: str, spec: str) -> dict[str, Any]:
+    """The options in `key=value,key=value`; values are Python literals where they read as such, else text."""
+    options: dict[str, Any] = {}
+    for part in split_outside_brackets(text):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip():
+            raise ConfigError(f"{spec!r}: expected name:key=value,key=value, got {part!r}")
+        options[key.strip()] = literal(value.strip())
+    return options
+
+
+def literal(text: str) -> Any:
+    """The Python value that the text spells, or the text itself."""
+    if text.lower() in {"true", "false", "none"}:
+        return {"true": True, "false": False, "none": None}[text.lower()]
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
+
+
+def split_outside_brackets(text: str) -> list[str]:
+    """The parts between commas that stand in no bracket and no quotes."""
+    parts, depth, start, quote = [], 0, 0, ""
+    for i, char in enumerate(text):
+        if quote or char in "'\"":
+            quote = char if not quote else ("" if char == quote else quote)
+            continue
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0:
+            parts.append(text[start:i])
+            start = i + 1
+    return [part for part in [*parts, text[start:]] if part.strip()]

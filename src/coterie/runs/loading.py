@@ -1,0 +1,176 @@
+"""Use a run from its folder: its result, its method's last state, the models on a client's path, and newcomers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from coterie import models
+from coterie.engines import LocalEngine
+from coterie.errors import ConfigError, RunError
+from coterie.federation import Federation
+from coterie.methods import Method, Server, make_method
+from coterie.models.ensemble import Ensemble
+from coterie.parameters import Layout
+from coterie.privacy import Mask
+from coterie.runs.assemble import Model, clients_secret, stored_values
+from coterie.runs.config import RunConfig, make_config
+from coterie.runs.folder import RunFolder
+from coterie.runs.result import History, Result, model_file
+from coterie.snapshot import load_tensors
+from coterie.trainers.base import Training
+from coterie.trainers.schedules import make_schedule
+
+
+def load_result(path: Path, model: Model | None = None) -> Result:
+    """The result of a finished run; see `Result.load`."""
+    folder = opened(path)
+    summary = folder.summary()
+    if summary is None:
+        raise RunError(f"{path}: the run is not finished: resume it with 'coterie resume {path}'")
+    run, clients = open_run(path, model), folder.clients()
+    names = dict.fromkeys([*map(model_file, summary.cluster_ids), *(r.model for r in clients if r.model)])
+    kept = (path / "models").is_dir()  # a run may be asked to keep no models
+    files = {name: run.layout_vector(name) for name in names} if kept else {}
+    private, layers = run.private_layers() if kept and any(row.private and row.model for row in clients) else ({}, ())
+    return Result(
+        summary=summary,
+        clusters=summary.clusters,
+        history=History(run.folder.history()),
+        clients=clients,
+        state=run.state,
+        layout=run.layout,
+        architecture=run.architecture,
+        path=path,
+        files=files,
+        private=private,
+        private_layers=layers,
+    )
+
+
+@dataclass(frozen=True)
+class StoredRun:
+    """A run folder with what is needed to use its models: the architecture, the method and its last state."""
+
+    folder: RunFolder
+    config: RunConfig
+    architecture: Callable[[int], nn.Module]
+    regression: bool
+    state: Any
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the model's vectors."""
+        return Layout.of(self.architecture(0))
+
+    def method(self) -> Method:
+        """The method with the run's options."""
+        return make_method(self.config.method)
+
+    def module(self, vector: Tensor) -> nn.Module:
+        """A module with the parameters of a vector as the server holds it, in evaluation mode."""
+        module = self.architecture(0)
+        layout = Layout.of(module)
+        if self.config.privacy != "none":
+            mask = Mask.from_secret(self._secret, layout, signed=self.config.privacy != "permutation")
+            vector = mask.reveal(vector)
+        layout.write(vector, module)
+        return module.eval()
+
+    @property
+    def _secret(self) -> int:
+        return clients_secret(self.config.seed)
+
+    def path_of(self, client: str) -> dict[int, nn.Module]:
+        """The models on the way to a client's cluster by id, from the one for all to its own."""
+        path = getattr(self.method(), "path", None)
+        if path is None:
+            raise ConfigError(f"method {self.config.method!r} has one model per cluster and no path of them")
+        return {number: self.module(vector) for number, vector in path(self.state, client).items()}
+
+    def ensemble(self, client: str) -> Ensemble:
+        """One module that averages the predictions of all models on a client's path."""
+        return Ensemble(list(self.path_of(client).values()), regression=self.regression)
+
+    def place(self, newcomers: Federation) -> dict[str, int]:
+        """The cluster of each newcomer by the run's own method; nobody else is moved or trained."""
+        method = self.method()
+        place = getattr(method, "place", None)
+        if place is None:
+            raise ConfigError(f"method {self.config.method!r} cannot place newcomers after a run")
+        training = self.config.training(Training())  # a stored config names every number
+        rounds = self.config.rounds or 1
+        engine = LocalEngine(
+            newcomers,
+            self.architecture,
+            precision=self.config.precision,
+            privacy=self.config.privacy,
+            secret=self._secret,
+        )
+        schedule = make_schedule(self.config.lr_schedule, training, rounds)
+        found: dict[str, int] = place(self.state, newcomers.ids, Server(engine, schedule, self.config.seed, rounds))
+        return found
+
+    def layout_vector(self, name: str) -> Tensor:
+        """The vector `(d,)` in a file of `models/`."""
+        path = self.folder.path / "models" / f"{name}.safetensors"
+        layout = self.layout
+        vector = torch.empty(layout.size, dtype=torch.float64 if self.config.precision == "float64" else torch.float32)
+        tensors, _ = load_tensors(path)
+        try:
+            for entry in layout.entries:
+                vector[entry.start : entry.stop] = tensors[entry.name].reshape(-1)
+        except (KeyError, RuntimeError) as problem:
+            raise RunError(f"{path}: holds another model than the run's ({problem})") from problem
+        return vector
+
+    def private_layers(self) -> tuple[dict[str, Tensor], tuple[str, ...]]:
+        """The clients' private layers, and their names."""
+        path = self.folder.path / "models" / "private.safetensors"
+        tensors, about = load_tensors(path)
+        return tensors, tuple(json.loads(about.get("layers", "[]")))
+
+
+def open_run(path: str | Path, model: Model | None = None) -> StoredRun:
+    """A run's folder, finished or not. `model` is needed where the run was given one from Python."""
+    folder = opened(path)
+    checkpoint = folder.checkpoint()
+    if checkpoint is None:
+        raise RunError(f"{path}: the run has no checkpoint yet: let it run for a few seconds")
+    config = make_config(stored_values(folder.config()), str(folder.path / "config.json"))
+    shape = folder.read_json("model.json")
+    return StoredRun(folder, config, stored_architecture(shape, model), not shape["classes"], checkpoint.state)
+
+
+def opened(path: str | Path) -> RunFolder:
+    """The folder of a run, only to be read; RunError for any other."""
+    folder = RunFolder(Path(path))
+    if not folder.has("config.json"):
+        raise RunError(f"{path}: not a run folder (no config.json in it)")
+    return folder
+
+
+def stored_architecture(shape: dict[str, Any], model: Model | None = None) -> Callable[[int], nn.Module]:
+    """The function that makes a run's modules, from what `model.json` says of the model; no data is needed."""
+    if isinstance(model, nn.Module):
+        module = model
+        return lambda seed: models.reinitialise(module, seed)
+    spec = model or shape["model"]
+    dtype = getattr(torch, shape["dtype"])
+
+    def architecture(seed: int) -> nn.Module:
+        return models.build(spec, tuple(shape["input_shape"]), shape["classes"], seed, dtype)
+
+    try:
+        architecture(0)
+    except ConfigError as problem:
+        raise ConfigError(
+            f"the run's model {spec!r} cannot be made here ({problem}): give it again, model=…"
+        ) from problem
+    return architecture

@@ -1,0 +1,307 @@
+"""What a run records: typed rounds, clients, splits, matrices and a summary, and their form as JSON.
+
+`docs/run-folder.md` describes the files. Numbers that JSON cannot hold (a loss that overflowed) are stored as null.
+Whatever reads a run (report, live page, plots, trackers, `coterie tree`) reads these records and nothing else.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, TypeVar
+
+import numpy as np
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
+
+from coterie.errors import RunError
+
+FORMAT = 2
+"""Version of the run folder's files. Version 1 had no cluster ids and no assignments in the history."""
+STRICT = ConfigDict(extra="forbid", strict=False)
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, config=STRICT)
+class Spread:
+    """How a metric is spread over the clients that have it; the tenths hold at least one client."""
+
+    mean: float | None = None
+    min: float | None = None
+    max: float | None = None
+    variance: float | None = None
+    """Population variance."""
+    worst10: float | None = None
+    """Mean of the lowest tenth."""
+    best10: float | None = None
+    """Mean of the highest tenth."""
+
+    @classmethod
+    def of(cls, values: Sequence[float | None]) -> Spread:
+        """The spread of the known values; all None where there are none."""
+        known = np.sort([value for value in values if value is not None and not math.isnan(value)])
+        if not len(known):
+            return cls()
+        tenth = max(1, len(known) // 10)
+        return cls(
+            float(known.mean()),
+            float(known[0]),
+            float(known[-1]),
+            float(known.var()) if math.isfinite(known[-1]) else math.inf,
+            float(known[:tenth].mean()),
+            float(known[-tenth:].mean()),
+        )
+
+
+class WithMeans:
+    """Short names for the usual metrics of a record with one number for each."""
+
+    metrics: dict[str, float | None]
+
+    @property
+    def accuracy(self) -> float | None:
+        """Accuracy, or None."""
+        return self.metrics.get("accuracy")
+
+    @property
+    def loss(self) -> float | None:
+        """Test loss, or None."""
+        return self.metrics.get("loss")
+
+
+class WithSpreads:
+    """Short names for the usual metrics of a record with a spread for each."""
+
+    metrics: dict[str, Spread]
+
+    @property
+    def accuracy(self) -> Spread:
+        """The spread of accuracy; all None where there is none."""
+        return self.metrics.get("accuracy", Spread())
+
+    @property
+    def loss(self) -> Spread:
+        """The spread of the test loss; all None where there is none."""
+        return self.metrics.get("loss", Spread())
+
+
+@dataclass(frozen=True, config=STRICT)
+class Bytes:
+    """Bytes sent from the clients (up) and to them (down)."""
+
+    up: int = 0
+    down: int = 0
+
+    @property
+    def total(self) -> int:
+        """Up and down together."""
+        return self.up + self.down
+
+
+@dataclass(frozen=True, config=STRICT)
+class ClusterRecord(WithMeans):
+    """One cluster in one round."""
+
+    id: int
+    """The same in every round, file and table."""
+    members: int
+    train_loss: float | None = None
+    mean_norm: float | None = None
+    """Norm of the mean update."""
+    max_norm: float | None = None
+    """Largest norm of a client's update."""
+    metrics: dict[str, float | None] = dataclasses.field(default_factory=dict)
+    """Means over the members, on their own test data."""
+    thresholds: dict[str, float | None] = dataclasses.field(default_factory=dict)
+    """What the method compared its numbers with in this round, by name, such as eps1."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class EventRecord:
+    """Something that happened in a round: its kind, in words, and its evidence in numbers."""
+
+    kind: str
+    text: str
+    details: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
+@dataclass(frozen=True, config=STRICT)
+class SplitRecord:
+    """A cluster that was replaced by others: their ids, their members, and the evidence."""
+
+    cluster: int
+    children: list[int]
+    members: list[list[str]]
+    evidence: dict[str, float | None] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.children) != len(self.members):
+            raise ValueError(f"{len(self.children)} children with {len(self.members)} lists of members")
+        if len({self.cluster, *self.children}) <= len(self.children):
+            raise ValueError(f"cluster {self.cluster} splits into {self.children}: every id must be another")
+
+
+@dataclass(frozen=True, config=STRICT)
+class FaultRecord:
+    """A client that was left out, and why."""
+
+    client: str
+    reason: str
+
+
+@dataclass(frozen=True, config=STRICT)
+class RoundRecord(WithSpreads):
+    """One round: a line of `history.jsonl`."""
+
+    round: int
+    clusters: list[ClusterRecord]
+    bytes: Bytes
+    seconds: float
+    metrics: dict[str, Spread] = dataclasses.field(default_factory=dict)
+    """Over all clients, each on its own test data; empty where the round was not evaluated."""
+    assignment: dict[str, int | None] = dataclasses.field(default_factory=dict)
+    """Clients whose cluster is another than in the record before, and its id; None for a client that left."""
+    splits: list[SplitRecord] = dataclasses.field(default_factory=list)
+    events: list[EventRecord] = dataclasses.field(default_factory=list)
+    faults: list[FaultRecord] = dataclasses.field(default_factory=list)
+    participants_only: bool = False
+    """Whether the metrics are over the round's participants alone; who is in which cluster is then not recorded."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class ClientRecord(WithMeans):
+    """One client in the end: its cluster, the model it was measured with, and its metrics on its own test data."""
+
+    client: str
+    cluster: int
+    model: str | None
+    """Name of the file in `models/` with the model it was measured with; None where the server does not know it."""
+    test_samples: int
+    metrics: dict[str, float | None]
+    private: bool = False
+    """Whether its own layers, in `models/private.safetensors`, take the place of the file's."""
+    personalised: float | None = None
+    """Accuracy after its own fine-tuning, where that was asked for."""
+
+
+@dataclass(frozen=True, config=STRICT)
+class Summary(WithSpreads):
+    """A finished run: `summary.json`."""
+
+    method: str
+    scenario: str
+    model: str
+    seed: int
+    rounds: int
+    clients: int
+    clusters: list[list[str]]
+    """Client ids, one list per cluster."""
+    cluster_ids: list[int]
+    """The ids of the clusters, in the same order."""
+    metrics: dict[str, Spread]
+    ari: float | None
+    """Adjusted Rand index of the clusters against the hidden groups; None where these are unknown."""
+    bytes: Bytes
+    seconds: float
+    initial: float | None = None
+    """Accuracy of the first cluster's model on all test data, where personalisation was asked for."""
+    personalised: Spread | None = None
+
+
+@dataclass(frozen=True, config=STRICT)
+class TreeNode:
+    """A cluster that is or was: where it came from and what became of it."""
+
+    id: int
+    parent: int | None
+    members: list[str]
+    born: int
+    """The round in which it began."""
+    children: list[int] = dataclasses.field(default_factory=list)
+    split_round: int | None = None
+    evidence: dict[str, float | None] = dataclasses.field(default_factory=dict)
+
+
+def to_json(record: Any) -> Any:
+    """A record, or a list of records, as plain values for JSON; None for every number that JSON cannot hold."""
+    if dataclasses.is_dataclass(record) and not isinstance(record, type):
+        return {field.name: to_json(getattr(record, field.name)) for field in dataclasses.fields(record)}
+    if isinstance(record, Mapping):
+        return {str(key): to_json(value) for key, value in record.items()}
+    if isinstance(record, list | tuple):
+        return [to_json(item) for item in record]
+    if isinstance(record, np.generic):
+        return to_json(record.item())
+    return None if isinstance(record, float) and not math.isfinite(record) else record
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The values that JSON text spells, None for NaN and infinities; ValueError for damage of any kind."""
+    try:
+        return json.loads(text, parse_constant=lambda _: None)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def from_json(kind: type[R], value: Any, where: str) -> R:
+    """The record of a kind that JSON holds; RunError says where it is damaged."""
+    try:
+        found: R = _adapter(kind).validate_python(value)  # type: ignore[arg-type]
+    except ValidationError as problem:
+        first = problem.errors()[0]
+        place = ".".join(map(str, first["loc"])) or "it"
+        raise RunError(f"{where}: damaged ({place}: {first['msg'].lower()}): restore it, or run again") from None
+    return found
+
+
+@cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def assignments(rounds: Sequence[RoundRecord]) -> dict[str, int]:
+    """The cluster of every client after the last of the rounds."""
+    found: dict[str, int] = {}
+    for record in rounds:
+        for client, cluster in record.assignment.items():
+            if cluster is None:
+                found.pop(client, None)
+            else:
+                found[client] = cluster
+    return found
+
+
+def tree_of(rounds: Sequence[RoundRecord]) -> list[TreeNode]:
+    """The clusters that splits made, by id, with the members they have (or had when they were split).
+
+    Empty where nothing was split. RunError where a split gives an id that is in use already.
+    """
+    nodes: dict[int, TreeNode] = {}
+    members: dict[str, int] = {}
+    for record in rounds:
+        for split in record.splits:
+            nodes.setdefault(split.cluster, TreeNode(split.cluster, None, [], 0))
+            old = nodes[split.cluster]
+            everybody = [client for side in split.members for client in side]
+            nodes[old.id] = dataclasses.replace(
+                old, members=everybody, children=list(split.children), split_round=record.round, evidence=split.evidence
+            )
+            for child, side in zip(split.children, split.members, strict=True):
+                if child in nodes:
+                    raise RunError(f"round {record.round}: the split of cluster {split.cluster} begins {child} again")
+                nodes[child] = TreeNode(child, old.id, [], record.round)
+                members |= dict.fromkeys(side, child)
+        for client, cluster in record.assignment.items():
+            if cluster is None:
+                members.pop(client, None)
+            else:
+                members[client] = cluster
+    for node in nodes.values():
+        if not node.children:
+            now = [client for client, cluster in members.items() if cluster == node.id]
+            nodes[node.id] = dataclasses.replace(node, members=now)
+    return [nodes[number] for number in sorted(nodes)]

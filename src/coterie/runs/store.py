@@ -1,0 +1,62 @@
+"""Where a run is kept while it goes on: what the loop asks of a run folder, or of a strategy's checkpoint file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from torch import Tensor
+
+from coterie.methods import Matrix
+from coterie.runs.records import RoundRecord
+from coterie.snapshot import saved
+
+if TYPE_CHECKING:
+    from coterie.runs.result import Result
+
+
+@saved
+class Checkpoint:
+    """All that is needed to resume after `round` as if nothing had happened."""
+
+    round: int
+    state: Any
+    client_states: dict[str, dict[str, Tensor]]
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+
+
+class Store(Protocol):
+    """Where a run is kept: a run folder, or a strategy's checkpoint file."""
+
+    path: Path
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The last checkpoint, or None."""
+        ...
+
+    def save_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint."""
+        ...
+
+    def rewind_history(self, to: int) -> list[RoundRecord]:
+        """The rounds up to `to`; later ones are forgotten, for they are about to be done again."""
+        ...
+
+    def append_history(self, record: RoundRecord) -> None:
+        """Add a round."""
+        ...
+
+    def write_matrix(self, matrix: Matrix, t: int) -> None:
+        """Keep a matrix of round `t`."""
+        ...
+
+    def write_model_shape(self, shape: Mapping[str, Any]) -> None:
+        """Keep what is needed to make the model again without the data."""
+        ...
+
+    def save_result(self, result: Result, models: Mapping[str, Tensor], private: Mapping[str, Tensor]) -> None:
+        """Keep the summary, the clients' records, and the models by file name."""
+        ...

@@ -1,0 +1,142 @@
+"""Callbacks that send a run to a tracker: TensorBoard's event files, or an MLflow server or folder."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coterie.errors import ConfigError
+from coterie.methods import Event
+from coterie.runs.records import RoundRecord, to_json
+
+if TYPE_CHECKING:
+    from coterie.runs import Result, Run
+
+MOST_CLUSTERS = 64
+"""Rounds with more clusters than this are tracked as a whole only: a tracker is no place for 2,400 curves."""
+
+
+def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
+    """The numbers of a round's record under the names that trackers show, such as `accuracy/mean`."""
+    groups = {**record.metrics, "bytes": record.bytes}
+    for group, numbers in groups.items():
+        for name, value in to_json(numbers).items():
+            if value is not None:
+                yield f"{group}/{name}", float(value)
+    yield "clusters", float(len(record.clusters))
+    yield "seconds", record.seconds
+    if len(record.clusters) <= MOST_CLUSTERS:
+        for cluster in record.clusters:
+            numbers = to_json(cluster) | cluster.metrics
+            for name in ("members", "train_loss", "mean_norm", "max_norm", *cluster.metrics):
+                if numbers[name] is not None:
+                    yield f"cluster-{cluster.id}/{name}", float(numbers[name])
+
+
+class TensorBoardCallback:
+    """Writes a run's curves and events for TensorBoard; a resumed run goes on in the same folder."""
+
+    def __init__(self, log_dir: str | Path) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as problem:
+            raise ConfigError(
+                f"TensorBoardCallback needs tensorboard ({problem}): pip install 'coterie[trackers]'"
+            ) from None
+        self._writer_class = SummaryWriter
+        self.log_dir = Path(log_dir)
+        self.writer: SummaryWriter | None = None
+
+    def on_start(self, run: Run, done: int) -> None:
+        """Open the event file; what an earlier, killed attempt wrote of later rounds is set aside."""
+        self.writer = self._writer_class(str(self.log_dir), purge_step=done + 1 if done else None, flush_secs=5)
+        self._text("run", json.dumps(run.labels, ensure_ascii=False), done)
+
+    def on_event(self, t: int, event: Event) -> None:
+        """Write the event's words."""
+        self._text(f"events/{event.kind}", event.text, t)
+
+    def on_round(self, record: RoundRecord) -> None:
+        """Write the round's numbers."""
+        if self.writer:
+            for name, value in scalars(record):
+                self.writer.add_scalar(name, value, record.round)
+
+    def on_end(self, result: Result) -> None:
+        """Close the event file."""
+        if self.writer:
+            self._text("summary", _summary_text(result), result.summary.rounds)
+            self.writer.close()
+            self.writer = None
+
+    def _text(self, tag: str, text: str, step: int) -> None:
+        if self.writer:
+            self.writer.add_text(tag, text, step)
+
+
+class MLflowCallback:
+    """Writes a run to MLflow. `run_id` resumes with a run there, for a run of ours that is resumed."""
+
+    def __init__(
+        self,
+        experiment: str = "coterie",
+        *,
+        run_name: str | None = None,
+        run_id: str | None = None,
+        tracking_uri: str | None = None,
+    ) -> None:
+        try:
+            from mlflow import MlflowClient
+            from mlflow.entities import Metric
+            from mlflow.exceptions import MlflowException
+        except ImportError as problem:
+            raise ConfigError(f"MLflowCallback needs mlflow ({problem}): pip install 'coterie[trackers]'") from None
+        self._metric = Metric
+        try:
+            self.client = MlflowClient(tracking_uri=tracking_uri)
+        except MlflowException as problem:
+            raise ConfigError(f"MLflowCallback: tracking_uri={tracking_uri!r} cannot be used ({problem})") from None
+        self.experiment = experiment
+        self.run_name = run_name
+        self.run_id = run_id
+
+    def on_start(self, run: Run, done: int) -> None:
+        """Begin a run in the experiment, with ours described in its parameters."""
+        if self.run_id is not None:
+            self.client.update_run(self.run_id, status="RUNNING")
+            return
+        known = self.client.get_experiment_by_name(self.experiment)
+        experiment = known.experiment_id if known else self.client.create_experiment(self.experiment)
+        name = self.run_name or f"{run.labels['method']} on {run.labels['scenario']}"
+        self.run_id = self.client.create_run(experiment, run_name=name).info.run_id
+        for key, value in {**run.labels, "rounds": run.server.rounds, "clients": len(run.server.clients)}.items():
+            self.client.log_param(self.run_id, key, value)
+
+    def on_event(self, t: int, event: Event) -> None:
+        """Keep the event's words as a tag of the run."""
+        self.client.set_tag(self._id(), f"round {t} {event.kind}", event.text)
+
+    def on_round(self, record: RoundRecord) -> None:
+        """Log the round's numbers in one call."""
+        now = int(time.time() * 1000)
+        metrics = [self._metric(name, value, now, record.round) for name, value in scalars(record)]
+        self.client.log_batch(self._id(), metrics=metrics)
+
+    def on_end(self, result: Result) -> None:
+        """Say how it ended."""
+        self.client.set_tag(self._id(), "summary", _summary_text(result))
+        self.client.set_terminated(self._id(), "FINISHED")
+
+    def _id(self) -> str:
+        if self.run_id is None:
+            raise ConfigError("MLflowCallback: no run was started: give it to coterie.run(..., callbacks=[...])")
+        return self.run_id
+
+
+def _summary_text(result: Result) -> str:
+    """The summary as JSON, with the sizes of the clusters instead of their members."""
+    sizes = [len(members) for members in result.clusters]
+    return json.dumps(to_json(result.summary) | {"clusters": sizes if len(sizes) <= MOST_CLUSTERS else len(sizes)})

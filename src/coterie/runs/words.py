@@ -1,0 +1,53 @@
+"""Clusters and their tree in words: the lines that the terminal, notebooks and reports share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from coterie.errors import ConfigError, did_you_mean
+from coterie.runs.records import TreeNode
+
+MOST_CLUSTERS = 12
+"""Clusters are listed one by one up to this number."""
+MOST_MEMBERS = 20
+"""Members of a cluster that are named."""
+
+
+def describe(node: TreeNode) -> str:
+    """A node of the tree in one line."""
+    who = f"{len(node.members)} clients" if len(node.members) != 1 else f"client {node.members[0]}"
+    if not node.children:
+        return f"cluster {node.id}: {who}, since round {node.born}"
+    numbers = ", ".join(f"{name} {value:.3g}" for name, value in node.evidence.items() if value is not None)
+    return f"node {node.id}: {who}, split in round {node.split_round} ({numbers})"
+
+
+def ancestors(nodes: Mapping[int, TreeNode], cluster: int) -> list[TreeNode]:
+    """The nodes from the root to a cluster; none where it is not in the tree."""
+    steps: list[TreeNode] = []
+    at: int | None = cluster
+    while at is not None and at in nodes:
+        steps.append(nodes[at])
+        at = nodes[at].parent
+    return steps[::-1]
+
+
+def path_to(nodes: Mapping[int, TreeNode], client: str) -> list[TreeNode]:
+    """The nodes from the root to a client's cluster; ConfigError where there is no such client."""
+    leaves = [node for node in nodes.values() if not node.children]
+    for leaf in leaves:
+        if client in leaf.members:
+            return ancestors(nodes, leaf.id)
+    known = [member for leaf in leaves for member in leaf.members]
+    raise ConfigError(f"no client {client!r} in the tree: {did_you_mean(client, known)}")
+
+
+def member_lines(ids: Sequence[int], clusters: Sequence[Sequence[str]]) -> list[str]:
+    """Who is in each cluster, a line each, the first of many; nothing where there is one cluster, or a great many."""
+    if not 1 < len(clusters) <= MOST_CLUSTERS:
+        return []
+    lines = []
+    for number, members in zip(ids, clusters, strict=True):
+        more = f" and {len(members) - MOST_MEMBERS} more" if len(members) > MOST_MEMBERS else ""
+        lines.append(f"cluster {number}: {', '.join(members[:MOST_MEMBERS])}{more}")
+    return lines

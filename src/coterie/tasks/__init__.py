@@ -1,0 +1,52 @@
+"""What a client can be asked to do, one task per file, each with the schema of its reply."""
+
+from coterie.tasks.base import (
+    Array,
+    ClientContext,
+    ClientState,
+    Number,
+    Reduction,
+    Reply,
+    ReplyBlock,
+    ReplySchema,
+    Request,
+    Sent,
+    Task,
+    perform,
+    reduced,
+)
+from coterie.tasks.choose import Choose
+from coterie.tasks.embed import Embed
+from coterie.tasks.evaluate import Evaluate
+from coterie.tasks.gradient import Gradient
+from coterie.tasks.noise import Noise
+from coterie.tasks.personalise import Personalise
+from coterie.tasks.staged import LayerUpdate, StagedTraining
+from coterie.tasks.train import Collect, Train, with_private
+
+__all__ = [
+    "Array",
+    "Choose",
+    "ClientContext",
+    "ClientState",
+    "Collect",
+    "Embed",
+    "Evaluate",
+    "Gradient",
+    "LayerUpdate",
+    "Noise",
+    "Number",
+    "Personalise",
+    "Reduction",
+    "Reply",
+    "ReplyBlock",
+    "ReplySchema",
+    "Request",
+    "Sent",
+    "StagedTraining",
+    "Task",
+    "Train",
+    "perform",
+    "reduced",
+    "with_private",
+]

@@ -1,0 +1,272 @@
+"""What passes between server and clients: a request with its task, a reply, and weighted sums of replies' vectors.
+
+A task is a frozen dataclass. Its fields are what is sent to a client, its `schema` is what a sound reply holds. From
+these two come the message on a network, the check of what comes back, and the bytes that are counted, so that a task
+of another package works on every engine.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.federation import Client
+from coterie.parameters import Layout
+from coterie.trainers.base import Reduction, Trained, Trainer, Training
+
+ClientState = MutableMapping[str, Tensor]
+"""What a client keeps between rounds and never sends, such as private layers."""
+
+
+class Sent(NamedTuple):
+    """Says of a tensor field of a task that it need not be sent whole: `model: Annotated[Tensor, Sent(...)]`."""
+
+    without: str = ""
+    """The field that lists layers to leave out of a model `(d,)`: the client has its own."""
+    once: str = ""
+    """The field with spans (start, stop) of models `(k, d)` that are equal in all rows: they are sent once."""
+    drawn: str = ""
+    """The field with the seed of the initial model. Where it is not None, the client draws the model (with `without`:
+    the layers that are left out) itself. Where it is None, everything is sent."""
+
+
+class ClientContext(NamedTuple):
+    """A client at work: its data and its own state."""
+
+    client: Client
+    state: ClientState
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number in a reply, and what it may be."""
+
+    minimum: float = -math.inf
+    maximum: float = math.inf
+    finite: bool = True
+    integer: bool = False
+
+
+@dataclass(frozen=True)
+class Array:
+    """Numbers of a `shape` in a reply: a list where it has one dimension, a float32 tensor where it has more.
+
+    A dimension that is None may have any length from 1. With `at_most` the first dimension may be shorter. NaN passes
+    the limits where `finite` is False.
+    """
+
+    shape: tuple[int | None, ...]
+    minimum: float = -math.inf
+    maximum: float = math.inf
+    finite: bool = True
+    at_most: bool = False
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of this shape is as declared."""
+        if len(shape) != len(self.shape):
+            return False
+        for i, (length, declared) in enumerate(zip(shape, self.shape, strict=True)):
+            loose = declared is None or (self.at_most and i == 0)
+            if not (1 <= length <= (declared or length) if loose else length == declared):
+                return False
+        return True
+
+
+@dataclass(frozen=True)
+class ReplySchema:
+    """What a sound reply holds."""
+
+    vector: int | None = None
+    """Numbers in the reply's vector; None: it has no vector."""
+    values: Mapping[str, Number | Array] = field(default_factory=dict)
+    choices: int = 1
+    """How many models there were to choose from; the reply's `group` is the one chosen."""
+    part: str = "train"
+    """The part of the client's data that the reply's `samples` counts."""
+    private: tuple[slice, ...] = ()
+    """Places of the vector that are always zero, and not sent: such as the layers the client keeps to itself."""
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client sends back: a vector (an update or a gradient) and a few values."""
+
+    client: str
+    samples: int
+    vector: Tensor | None = None
+    values: Mapping[str, Any] = field(default_factory=dict)
+    """Numbers, lists of numbers, and tensors by name, as the task's schema says. The engine adds a vector's `norm`."""
+    group: int = 0
+    """Which of the offered models the vector belongs to."""
+
+    @property
+    def norm(self) -> float:
+        """‖vector‖ over the trainable numbers."""
+        return float(self.values["norm"])
+
+
+class ReplyBlock(NamedTuple):
+    """Replies, and the weighted sums `(d,)` of their vectors by group in float64, where sums were asked for.
+
+    Replies whose vectors were added up come without them. A vector that is not finite is in no sum; its reply's norm
+    shows it.
+    """
+
+    replies: list[Reply]
+    sums: dict[int, Tensor]
+
+
+class Task(ABC):
+    """What a client is asked to do. Subclasses are frozen dataclasses of plain values, tensors and `Training`."""
+
+    kinds: ClassVar[dict[str, type[Task]]] = {}
+    """All tasks by name; a class is added when it is defined."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.kinds[cls.kind()] = cls
+
+    @classmethod
+    def kind(cls) -> str:
+        """The task's name on a network."""
+        return f"{cls.__module__}.{cls.__qualname__}"
+
+    @abstractmethod
+    def schema(self, layout: Layout) -> ReplySchema:
+        """What a sound reply holds, for models of this layout."""
+
+    def cost(self, client: Client) -> float:
+        """Roughly how many samples go through the network for this client; a gradient counts as two more."""
+        training = getattr(self, "training", None)
+        n = len(client.train)
+        return 3.0 * (training.samples_seen(n) if isinstance(training, Training) else n)
+
+    def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
+        """Do the task for one client. A task that can serve many clients at once overrides `perform` instead."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither answer nor perform")
+
+    def batch_key(self) -> Hashable:
+        """Tasks with equal keys are performed together."""
+        return type(self)
+
+    def perform(
+        self,
+        tasks: Sequence[Any],
+        contexts: Sequence[ClientContext],
+        trainer: Trainer,
+        reduce: Reduction | None = None,
+    ) -> ReplyBlock:
+        """Do `tasks` (all with this one's batch key), one for each context.
+
+        With `reduce` the vectors are added up instead of being returned one by one.
+        """
+        replies = [task.answer(context, trainer) for task, context in zip(tasks, contexts, strict=True)]
+        return reduced([with_norm(reply, trainer.layout) for reply in replies], reduce)
+
+
+class Request(NamedTuple):
+    """A task for one client."""
+
+    client: str
+    task: Task
+
+
+def tensor_key(tensor: Tensor) -> Hashable:
+    """Equal for views of the same numbers in memory, however often they were made, while the tensors live."""
+    return tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+
+
+def with_norm(reply: Reply, layout: Layout) -> Reply:
+    """The reply with the norm of its vector; values that are there already stay."""
+    if reply.vector is None or "norm" in reply.values:
+        return reply
+    norm = float(torch.linalg.vector_norm(reply.vector[: layout.trainable]))
+    return replace(reply, values={**reply.values, "norm": norm})
+
+
+def replies_to(
+    contexts: Sequence[ClientContext],
+    trained: Trained,
+    choices: Sequence[int] | None = None,
+    /,
+    **values: Sequence[Any],
+) -> ReplyBlock:
+    """A reply for each row of `trained`, with its loss and norm, and its vector unless they were added up."""
+    vectors: Sequence[Tensor | None] = [None] * len(contexts) if trained.vectors is None else list(trained.vectors)
+    norms, losses = trained.norms.tolist(), trained.losses.tolist()
+    replies = [
+        Reply(
+            context.client.id,
+            len(context.client.train),
+            vectors[i],
+            {"loss": losses[i], "norm": norms[i], **{name: column[i] for name, column in values.items()}},
+            choices[i] if choices is not None else trained.groups[i],
+        )
+        for i, context in enumerate(contexts)
+    ]
+    return ReplyBlock(replies, trained.sums)
+
+
+def reduced(replies: list[Reply], reduce: Reduction | None) -> ReplyBlock:
+    """The replies as they are or, with `reduce`, without their vectors and with the vectors' sums by group."""
+    if reduce is None:
+        return ReplyBlock(replies, {})
+    sums: dict[int, Tensor] = {}
+    light = []
+    for reply, weight, group in zip(replies, reduce.weights, reduce.groups, strict=True):
+        group = reply.group if group is None else group
+        light.append(replace(reply, vector=None, group=group))
+        if reply.vector is not None and math.isfinite(reply.norm):
+            if group not in sums:
+                sums[group] = torch.zeros(len(reply.vector), dtype=torch.float64)
+            sums[group].add_(reply.vector, alpha=weight)
+    return ReplyBlock(light, sums)
+
+
+def perform(
+    requests: Sequence[Request],
+    contexts: Mapping[str, ClientContext],
+    trainer: Trainer,
+    reduce: Reduction | None = None,
+) -> ReplyBlock:
+    """Do all the requests, those with equal batch keys together; replies come in the order of the requests."""
+    batches: dict[Hashable, list[int]] = {}
+    for position, request in enumerate(requests):
+        batches.setdefault(request.task.batch_key(), []).append(position)
+    replies: list[Reply | None] = [None] * len(requests)
+    sums: dict[int, Tensor] = {}
+    for positions in batches.values():
+        tasks = [requests[p].task for p in positions]
+        own = [contexts[requests[p].client] for p in positions]
+        block = tasks[0].perform(tasks, own, trainer, None if reduce is None else reduce.at(positions))
+        for position, reply in zip(positions, block.replies, strict=True):
+            replies[position] = reply
+        for group, total in block.sums.items():
+            sums[group] = sums[group].add_(total) if group in sums else total
+    return ReplyBlock([reply for reply in replies if reply is not None], sums)
+
+
+__all__ = [
+    "Array",
+    "ClientContext",
+    "ClientState",
+    "Number",
+    "Reduction",
+    "Reply",
+    "ReplyBlock",
+    "ReplySchema",
+    "Request",
+    "Sent",
+    "Task",
+    "perform",
+    "reduced",
+    "replies_to",
+    "tensor_key",
+    "with_norm",
+]

@@ -1,0 +1,57 @@
+"""The full-batch gradient of a client's training loss."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from coterie.parameters import Layout
+from coterie.tasks.base import (
+    ClientContext,
+    Number,
+    Reduction,
+    ReplyBlock,
+    ReplySchema,
+    Task,
+    reduced,
+    replies_to,
+    tensor_key,
+)
+from coterie.trainers.base import Trained, Trainer
+
+
+@dataclass(frozen=True)
+class Gradient(Task):
+    """Send the full-batch gradient of the client's training loss at `model`."""
+
+    model: Tensor
+
+    def schema(self, layout: Layout) -> ReplySchema:
+        return ReplySchema(layout.size, {"loss": Number()}, private=buffer_spans(layout))
+
+    def batch_key(self) -> Hashable:
+        return Gradient, tensor_key(self.model)
+
+    def perform(
+        self,
+        tasks: Sequence[Gradient],
+        contexts: Sequence[ClientContext],
+        trainer: Trainer,
+        reduce: Reduction | None = None,
+    ) -> ReplyBlock:
+        gradients, losses = trainer.gradient([context.client.train for context in contexts], self.model)
+        return reduced(replies_to(contexts, as_trained(gradients, losses, trainer.layout)).replies, reduce)
+
+
+def as_trained(vectors: Tensor, losses: Tensor, layout: Layout) -> Trained:
+    """Vectors `(clients, d)` that did not come from training, with their norms over the trainable numbers."""
+    norms = torch.linalg.vector_norm(vectors[:, : layout.trainable], dim=1)
+    return Trained(vectors, {}, norms, losses, [0] * len(vectors))
+
+
+def buffer_spans(layout: Layout) -> tuple[slice, ...]:
+    """The places of the buffers, where a gradient is always zero."""
+    return layout.complement((slice(0, layout.trainable),))

@@ -1,0 +1,138 @@
+"""FedCUAU's two tasks for a client: one update of a fresh model, and training in stages."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from torch import Tensor
+
+from coterie.parameters import Layout, gather, scatter, span_size
+from coterie.tasks.base import (
+    ClientContext,
+    Number,
+    Reduction,
+    Reply,
+    ReplyBlock,
+    ReplySchema,
+    Sent,
+    Task,
+    reduced,
+    replies_to,
+)
+from coterie.tasks.gradient import as_trained
+from coterie.tasks.train import Train, with_private
+from coterie.trainers.base import Trainer, Training, TrainingJob
+
+
+@dataclass(frozen=True)
+class LayerUpdate(Task):
+    """Train all layers of a freshly initialised `model` `(d,)` and send the update of the named layers only.
+
+    A client draws the initial model from the seed `init` by itself, so that the seed is all that is sent to it.
+    """
+
+    model: Annotated[Tensor, Sent(drawn="init")]
+    training: Training
+    seed: int
+    layers: str | tuple[str, ...] = "last"
+    init: int | None = None
+
+    def schema(self, layout: Layout) -> ReplySchema:
+        return ReplySchema(span_size(trainable_spans(layout, self.layers)), {"loss": Number()})
+
+    def batch_key(self) -> Hashable:
+        return LayerUpdate, self.training, self.layers
+
+    def perform(
+        self,
+        tasks: Sequence[LayerUpdate],
+        contexts: Sequence[ClientContext],
+        trainer: Trainer,
+        reduce: Reduction | None = None,
+    ) -> ReplyBlock:
+        spans = trainable_spans(trainer.layout, self.layers)
+        jobs = [
+            TrainingJob(context.client.train, task.model, task.seed)
+            for task, context in zip(tasks, contexts, strict=True)
+        ]
+        trained = trainer.train(jobs, self.training)
+        assert trained.vectors is not None
+        part = as_trained(gather(trained.vectors, spans), trained.losses, trainer.layout)
+        return reduced(replies_to(contexts, part).replies, reduce)
+
+
+def trainable_spans(layout: Layout, layers: str | tuple[str, ...]) -> tuple[slice, ...]:
+    """The places of the named layers without their buffers."""
+    end = layout.trainable
+    return tuple(slice(span.start, min(span.stop, end)) for span in layout.select(layers) if span.start < end)
+
+
+@dataclass(frozen=True)
+class StagedTraining(Task):
+    """Train `model` `(d,)` as `Train` does; then, all else frozen, each row of `specific` `(rows, h)` in its place.
+
+    The rows are values of `layers` (h numbers in all): w^Cj for j = i … C−1, where the client is of cluster i and
+    the model itself holds w^CC. Each starts beside the shared and private layers that the client has just trained,
+    sees the same batches, and is the only thing that learns. The reply's vector is the update of `model` followed by
+    the rows' updates, `(d + rows · h,)`.
+    """
+
+    model: Annotated[Tensor, Sent(without="private", drawn="init")]
+    specific: Tensor
+    layers: tuple[str, ...]
+    training: Training
+    seed: int
+    private: tuple[str, ...] = ()
+    init: int | None = None
+
+    def schema(self, layout: Layout) -> ReplySchema:
+        size = layout.size + self.specific.numel()
+        return ReplySchema(size, {"loss": Number()}, private=layout.select(self.private))
+
+    def batch_key(self) -> Hashable:
+        # Clients of all clusters are trained together first, exactly as the base method would train them.
+        return StagedTraining, self.training, self.layers, self.private
+
+    def perform(
+        self,
+        tasks: Sequence[StagedTraining],
+        contexts: Sequence[ClientContext],
+        trainer: Trainer,
+        reduce: Reduction | None = None,
+    ) -> ReplyBlock:
+        base = [Train(task.model, task.training, task.seed, task.private) for task in tasks]
+        replies = base[0].perform(base, contexts, trainer).replies
+        private, places = trainer.layout.select(self.private), trainer.layout.select(self.layers)
+        trained = [
+            with_private(task.model + _vector(reply), private, context.state)
+            for task, reply, context in zip(tasks, replies, contexts, strict=True)
+        ]
+        pieces = [[_vector(reply)] for reply in replies]
+        alone = replace(self.training, layers=self.layers)
+        for row in range(max(len(task.specific) for task in tasks)):
+            those = [i for i, task in enumerate(tasks) if row < len(task.specific)]
+            jobs = []
+            for i in those:
+                start = trained[i].clone()
+                scatter(start, places, tasks[i].specific[row])
+                jobs.append(TrainingJob(contexts[i].client.train, start, tasks[i].seed))
+            updates = trainer.train(jobs, alone).vectors
+            assert updates is not None
+            for i, update in zip(those, gather(updates, places), strict=True):
+                pieces[i].append(update)
+        return reduced([_joined(reply, parts) for reply, parts in zip(replies, pieces, strict=True)], reduce)
+
+
+def _vector(reply: Reply) -> Tensor:
+    assert reply.vector is not None
+    return reply.vector
+
+
+def _joined(reply: Reply, parts: Sequence[Tensor]) -> Reply:
+    """The reply with all its updates in one vector; its norm is that of the first, or NaN where a later one broke."""
+    rows = torch.cat([*parts[1:], parts[0][:0]])
+    norm = reply.norm if torch.isfinite(rows).all() else float("nan")
+    return replace(reply, vector=torch.cat([parts[0], rows]), values={**reply.values, "norm": norm})

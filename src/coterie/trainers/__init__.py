@@ -1,0 +1,24 @@
+"""What computes: the plain loop, many clients in one product, sample space, low rank."""
+
+from coterie.trainers.base import Reduction, Trained, Trainer, Training, TrainingJob
+from coterie.trainers.batched import BatchedTrainer
+from coterie.trainers.choice import make_trainer
+from coterie.trainers.devices import bfloat16_support
+from coterie.trainers.loop import LoopTrainer
+from coterie.trainers.losses import Loss, default_loss
+from coterie.trainers.schedules import LearningRateSchedule
+
+__all__ = [
+    "BatchedTrainer",
+    "LearningRateSchedule",
+    "LoopTrainer",
+    "Loss",
+    "Reduction",
+    "Trained",
+    "Trainer",
+    "Training",
+    "TrainingJob",
+    "bfloat16_support",
+    "default_loss",
+    "make_trainer",
+]

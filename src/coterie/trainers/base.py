@@ -1,0 +1,143 @@
+"""The computations that a client needs: training, evaluation and gradients, for several clients at once.
+
+Training is SGD on the client's own data. A trainer gives the clients' updates one by one, or their weighted sums, which
+some trainers can form without forming each update.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from coterie.federation import Split
+from coterie.parameters import Layout
+
+ROWS_AT_ONCE = 8
+"""Updates that are formed before they are added up."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """How a client trains: plain SGD on its own data."""
+
+    lr: float = 0.1
+    """Step size."""
+    epochs: int = 1
+    """Passes over the client's data (ignored when `steps` is given)."""
+    steps: int | None = None
+    """Number of SGD steps, instead of epochs."""
+    batch_size: int | None = 32
+    """Samples in a step; None is all of them (full batch)."""
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    proximal: float = 0.0
+    """FedProx's μ: adds μ/2 ‖θ − θ_start‖² to the loss."""
+    layers: tuple[str, ...] = ()
+    """Names of the layers to train; the others are frozen. Empty: all."""
+
+    def batches(self, samples: int) -> int:
+        """How many SGD steps a client with that many samples takes."""
+        if self.steps is not None:
+            return self.steps
+        size = samples if self.batch_size is None else min(self.batch_size, samples)
+        return self.epochs * -(-samples // size)
+
+    def samples_seen(self, samples: int) -> int:
+        """How many samples per client with that many takes its steps on, counted as often as it takes them."""
+        if self.steps is None:
+            return self.epochs * samples
+        return self.steps * (samples if self.batch_size is None else min(self.batch_size, samples))
+
+
+class TrainingJob(NamedTuple):
+    """One client's training: its data, the vector it starts from `(d,)`, and the seed of its batches."""
+
+    data: Split
+    start: Tensor
+    seed: int
+
+
+class Reduction(NamedTuple):
+    """How vectors are added up: the weight of each, and the sum it goes to (None: the one that the client chose)."""
+
+    weights: Sequence[float]
+    groups: Sequence[int | None]
+
+    def at(self, positions: Sequence[int]) -> Reduction:
+        """The part of the reduction for some of the vectors."""
+        return Reduction([self.weights[p] for p in positions], [self.groups[p] for p in positions])
+
+
+class Trained(NamedTuple):
+    """What training gives: the updates `(jobs, d)`, or their weighted sums `(d,)` by group in float64, not both.
+
+    Norms are over the trainable numbers. An update that is not finite is in no sum.
+    """
+
+    vectors: Tensor | None
+    sums: dict[int, Tensor]
+    norms: Tensor
+    losses: Tensor
+    """Mean loss seen while training `(jobs,)`."""
+    groups: Sequence[int]
+    """The sum that each update went to."""
+
+
+class Trainer(ABC):
+    """The computations a client needs, for several clients at once. Every engine has one."""
+
+    layout: Layout
+
+    def train(self, jobs: Sequence[TrainingJob], training: Training, reduce: Reduction | None = None) -> Trained:
+        """Train every job and return the updates or, with `reduce`, their weighted sums by group."""
+        if reduce is None:
+            vectors, losses = self._updates(jobs, training)
+            norms = torch.linalg.vector_norm(vectors[:, : self.layout.trainable], dim=1)
+            return Trained(vectors, {}, norms, losses, [0] * len(jobs))
+        groups = [0 if group is None else group for group in reduce.groups]
+        norms, losses = torch.empty(2, len(jobs), dtype=torch.float64)
+        sums: dict[int, Tensor] = {}
+        for group in sorted(set(groups)):
+            rows = [i for i, own in enumerate(groups) if own == group]
+            weights = [reduce.weights[i] for i in rows]
+            sums[group], norms[rows], losses[rows] = self._sum([jobs[i] for i in rows], training, weights)
+        return Trained(None, sums, norms, losses, groups)
+
+    @abstractmethod
+    def evaluate(self, data: Sequence[Split], models: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean losses and accuracies `(clients, k)` of the models `(k, d)` on every client's data."""
+
+    @abstractmethod
+    def gradient(self, data: Sequence[Split], model: Tensor) -> tuple[Tensor, Tensor]:
+        """Full-batch gradients `(clients, d)` (zero at buffers) and losses `(clients,)` at one model `(d,)`."""
+
+    @abstractmethod
+    def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:
+        """Train every job: the updates `(jobs, d)` and the mean loss seen while training `(jobs,)`."""
+
+    def _sum(
+        self, jobs: Sequence[TrainingJob], training: Training, weights: Sequence[float]
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Train every job: the weighted sum of the finite updates `(d,)`, all norms and losses `(jobs,)`; float64."""
+        total = torch.zeros(self.layout.size, dtype=torch.float64)
+        norms, losses = torch.empty(2, len(jobs), dtype=torch.float64)
+        for start in range(0, len(jobs), ROWS_AT_ONCE):
+            part = slice(start, start + ROWS_AT_ONCE)
+            updates, losses[part] = self._updates(jobs[part], training)
+            norms[part] = add_rows(total, updates, weights[part], self.layout.trainable)
+        return total, norms, losses
+
+
+def add_rows(total: Tensor, rows: Tensor, weights: Sequence[float], trainable: int) -> Tensor:
+    """Add the weighted finite `rows: (n, d)` to the float64 `total: (d,)` in order; return the rows' norms `(n,)`."""
+    norms: Tensor = torch.linalg.vector_norm(rows[:, :trainable], dim=1)
+    for row, weight, norm in zip(rows, weights, norms.tolist(), strict=True):
+        if math.isfinite(norm):
+            total.add_(row, alpha=weight)
+    return norms.double()

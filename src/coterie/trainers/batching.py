@@ -1,0 +1,154 @@
+"""Which samples make up each SGD step: the same for every trainer, for one client or for several side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from coterie.trainers.base import Training, TrainingJob
+
+WINDOW_NUMBERS = 2**22
+"""Input numbers gathered at once: enough steps to make gathering cheap, few enough to stay small."""
+
+
+def epoch_orders(samples: int, training: Training, seed: int) -> Iterator[Tensor | None]:
+    """The order of the samples in each pass over the data, endlessly; None is their own order (full batch)."""
+    if training.batch_size is None or training.batch_size >= samples:
+        while True:
+            yield None
+    generator = torch.Generator().manual_seed(seed)
+    while True:
+        yield torch.randperm(samples, generator=generator)
+
+
+def batches(samples: int, training: Training, seed: int) -> Iterator[Tensor | slice]:
+    """The samples of each SGD step, in turn: shuffled passes, cut into batches, the last one of a pass smaller."""
+    size = samples if training.batch_size is None else min(training.batch_size, samples)
+    left = training.batches(samples)
+    for order in epoch_orders(samples, training, seed):
+        for start in range(0, samples, size):
+            if left == 0:
+                return
+            left -= 1
+            yield slice(None) if order is None else order[start : start + size]
+        if left == 0:
+            return
+
+
+@dataclass(frozen=True)
+class Samples:
+    """One client's samples `x: (n, inputs)`, targets `y`, and how it goes through them."""
+
+    x: Tensor
+    y: Tensor
+    n: int
+    steps: int
+    batch: int
+
+    @property
+    def full(self) -> bool:
+        """Whether every step takes all samples."""
+        return self.batch == self.n
+
+    def on(self, device: torch.device) -> Samples:
+        """The same on a device; where they are there already, nothing is copied."""
+        return replace(self, x=self.x.to(device, non_blocking=True), y=self.y.to(device, non_blocking=True))
+
+
+def padded(tensors: Sequence[Tensor]) -> Tensor:
+    """Tensors `(n_i, ...)` as one `(b, max n, ...)`, zeros where a client has no more."""
+    if len({tensor.shape for tensor in tensors}) == 1:
+        return torch.stack(list(tensors)) if len(tensors) > 1 else tensors[0].unsqueeze(0)
+    return pad_sequence(list(tensors), batch_first=True)
+
+
+def row_weights(counts: Sequence[int], like: Tensor) -> Tensor:
+    """The weight of every row in its client's mean, `(b, max n)`: 1/n, and 0 for rows that are not there.
+
+    The weights are of the type of `like`, and on its device.
+    """
+    n = torch.tensor(counts, device=like.device)
+    there = torch.arange(max(counts), device=like.device) < n.unsqueeze(1)
+    return there.to(like.dtype) / n.unsqueeze(1)
+
+
+class FullFeed:
+    """Every step takes all samples of every client."""
+
+    def __init__(self, samples: Sequence[Samples]) -> None:
+        self.x = padded([s.x for s in samples])
+        self.y = padded([s.y for s in samples])
+        self.rows = row_weights([s.n for s in samples], self.x)
+
+    def step(self, t: int, active: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, targets and row weights of step `t` for the first `active` clients."""
+        return self.x[:active], self.y[:active], self.rows[:active]
+
+
+class BatchOrder:
+    """Which samples make up every step of several clients: `size` places for each step, laid out once.
+
+    `index: (b, steps · size)` are samples, `rows: (b, steps · size)` their weights in the mean of their step.
+    """
+
+    def __init__(self, samples: Sequence[Samples], jobs: Sequence[TrainingJob], training: Training) -> None:
+        self.samples = samples
+        self.size = max(s.batch for s in samples)
+        self.steps = steps = max(s.steps for s in samples)
+        first = samples[0]
+        # Places that no sample fills point at the client's first sample and weigh nothing.
+        self.index = torch.zeros(len(samples), steps * self.size, dtype=torch.int64)
+        self.rows = torch.zeros(len(samples), steps * self.size, dtype=first.x.dtype)
+        for i, (s, job) in enumerate(zip(samples, jobs, strict=True)):
+            self._lay_out(i, s, job, training)
+        self.index, self.rows = self.index.to(first.x.device), self.rows.to(first.x.device)
+
+    def _lay_out(self, i: int, s: Samples, job: TrainingJob, training: Training) -> None:
+        """Write client i's samples and their weights to the places of its steps; each step has `size` places."""
+        n, size = s.n, self.size
+        per_pass = -(-n // size)
+        weights = torch.full((n,), 1 / s.batch, dtype=s.x.dtype)
+        if n % s.batch:
+            weights[-(n % s.batch) :] = 1 / (n % s.batch)
+        stop = s.steps * size
+        own = torch.arange(n)
+        for p, order in enumerate(islice(epoch_orders(n, training, job.seed), -(-s.steps // per_pass))):
+            start = p * per_pass * size
+            count = min(n, stop - start)
+            self.index[i, start : start + count] = (own if order is None else order)[:count]
+            self.rows[i, start : start + count] = weights[:count]
+
+    def active(self, t: int) -> int:
+        """How many clients take step `t`; they are sorted by falling number of steps."""
+        return sum(s.steps > t for s in self.samples) if self.samples[-1].steps <= t else len(self.samples)
+
+
+class BatchFeed:
+    """Every step takes the next batch of each client's shuffled pass."""
+
+    def __init__(self, samples: Sequence[Samples], jobs: Sequence[TrainingJob], training: Training) -> None:
+        order = BatchOrder(samples, jobs, training)
+        self.samples, self.size, self.index, self.rows = samples, order.size, order.index, order.rows
+        first = samples[0]
+        self.window = max(1, min(order.steps, WINDOW_NUMBERS // (len(samples) * self.size * first.x.shape[1])))
+        self.x = first.x.new_empty(len(samples), self.window * self.size, first.x.shape[1])
+        self.y = first.y.new_empty(len(samples), self.window * self.size, *first.y.shape[1:])
+
+    def step(self, t: int, active: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, targets and row weights of step `t` (asked for in turn) for the first `active` clients."""
+        at = t % self.window
+        if at == 0:
+            self._gather(t, active)
+        here, there = slice(at * self.size, (at + 1) * self.size), slice(t * self.size, (t + 1) * self.size)
+        return self.x[:active, here], self.y[:active, here], self.rows[:active, there]
+
+    def _gather(self, t: int, active: int) -> None:
+        places = self.index[:, t * self.size : (t + self.window) * self.size]
+        for i, s in enumerate(self.samples[:active]):
+            torch.index_select(s.x, 0, places[i], out=self.x[i, : places.shape[1]])
+            torch.index_select(s.y, 0, places[i], out=self.y[i, : places.shape[1]])

@@ -1,0 +1,216 @@
+"""Mini-batch steps on a wide first layer, several at a time.
+
+A step on a batch moves the first layer's weights W by −lr GᵀX, where X are the batch's inputs and G the gradients at
+its values Z = XWᵀ + b. For a later batch with inputs X' this moves Z' by −lr (X'Xᵀ + 1) G. So a block of steps needs
+the values of all its samples under the weights before the block, and the Gram matrix of those samples; the weights
+change once at the end of the block, by one product. Small batches become large ones, and the weights, too large for
+the cache, are read once per block and not once per step.
+
+Between blocks the first layer is kept as weights (`FirstWeights`) or, when all of training has few samples, as sums of
+gradients per sample (`sample_space.FirstSums`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from coterie.trainers.batching import BatchOrder, Samples
+from coterie.trainers.kernels import (
+    Affine,
+    Plan,
+    Stage,
+    TrainedParts,
+    activate,
+    backward,
+    forward,
+    leading,
+    side_by_side,
+    through_activation,
+)
+
+BLOCK_ROWS = 128
+"""The most samples of each client in a block."""
+HALF_SPEED = 10
+"""Rows of a batched product at which it reaches half of the speed of a large one."""
+
+
+def rows_in_block(stage: Stage, batch: int) -> int:
+    """Samples of each client in a block: whole batches, so many that their Gram matrix stays cheap beside the layer."""
+    return max(1, min(BLOCK_ROWS, stage.outputs // 2) // batch) * batch
+
+
+def cost_of_steps(stage: Stage, batch: int) -> float:
+    """What a sample costs in the first layer when every batch is a product: multiplications at full speed."""
+    return 2 * stage.inputs * stage.outputs / _speed(batch)
+
+
+def cost_in_blocks(stage: Stage, batch: int) -> float:
+    """What a sample costs in the first layer when steps are taken in blocks."""
+    rows = rows_in_block(stage, batch)
+    products = 2 * stage.inputs * stage.outputs + rows * stage.inputs
+    return products / _speed(rows) + cost_within(stage, rows, batch)
+
+
+def cost_within(stage: Stage, rows: int, batch: int) -> float:
+    """What a sample costs within a block: the earlier batches' effect on it."""
+    return rows / 2 * stage.outputs / _speed(batch)
+
+
+def _speed(rows: int) -> float:
+    return rows / (rows + HALF_SPEED)
+
+
+class FirstLayer(Protocol):
+    """The first layer between blocks, for several clients."""
+
+    def open(self, places: slice, active: int) -> tuple[Tensor, Tensor]:
+        """Values before activation `(active, rows, outputs)` of a block's samples, and their Gram matrices."""
+        ...
+
+    def close(self, sums: Tensor) -> None:
+        """Take in the block's gradients `(active, rows, outputs)`."""
+        ...
+
+
+class FirstWeights:
+    """The first layer of each client as weights `(b, outputs, inputs)` and bias `(b, outputs)`."""
+
+    def __init__(self, start: Affine, trained: TrainedParts, order: BatchOrder, rows: int, lr: float) -> None:
+        self.layer = side_by_side([start])[0]
+        self.trained = trained
+        self.order = order
+        self.lr = lr
+        first = order.samples[0].x
+        self.x = first.new_empty(len(order.samples), rows, first.shape[1])
+        self.now = self.x
+
+    def open(self, places: slice, active: int) -> tuple[Tensor, Tensor]:
+        """Gather the block's inputs, and compute their values and Gram matrices."""
+        index = self.order.index[:active, places]
+        for i, s in enumerate(self.order.samples[:active]):
+            torch.index_select(s.x, 0, index[i], out=self.x[i, : index.shape[1]])
+        self.now = x = self.x[:active, : index.shape[1]]
+        gram = torch.bmm(x, x.transpose(1, 2))
+        weight, bias = leading([self.layer], active)[0]
+        if bias is None:
+            return torch.bmm(x, weight.transpose(1, 2)), gram
+        values = torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
+        return values, gram.add_(1) if self.trained.bias else gram
+
+    def close(self, sums: Tensor) -> None:
+        """Move the weights."""
+        weight, bias = leading([self.layer], len(sums))[0]
+        weight.baddbmm_(sums.transpose(1, 2), self.now, alpha=-self.lr)
+        if bias is not None and self.trained.bias:
+            bias.add_(sums.sum(1), alpha=-self.lr)
+
+
+def train_in_blocks(
+    plan: Plan,
+    first: FirstLayer,
+    above: Sequence[Affine],
+    order: BatchOrder,
+    rows: int,
+    lr: float,
+    trained: Sequence[TrainedParts],
+) -> Tensor:
+    """Take all steps, `rows` samples of each client per block; the sums of losses `(b,)`.
+
+    `above` are the weights of the stages after the first, which are changed in place.
+    """
+    stage, rest = plan.stages[0], plan.stages[1:]
+    targets = _targets(order.samples, order.index)
+    size, places = order.size, order.steps * order.size
+    losses = order.rows.new_zeros(len(order.samples))
+    room = order.rows.new_empty(len(order.samples), rows, stage.outputs)
+    for begin in range(0, places, rows):
+        block = slice(begin, min(begin + rows, places))
+        active = order.active(begin // size)
+        values, gram = first.open(block, active)
+        layers = leading(above, active)
+        loss = _BlockLoss(plan, targets[:active, block], order.rows[:active, block], size)
+        sums = room[:active, : block.stop - block.start]
+        for t, (z, near, grad_at) in enumerate(
+            zip(values.split(size, 1), gram.split(size, 1), sums.split(size, 1), strict=True)
+        ):
+            if t:
+                z = torch.baddbmm(z, near[:, :, : t * size], sums[:, : t * size], alpha=-lr)
+            hidden = activate(stage.activation, z)
+            inner = forward(rest, layers, hidden)
+            grad = loss.gradient(t, inner[-1])
+            grad = backward(rest, layers, inner, grad, layers, trained[1:], alpha=-lr, beta=1, to_input=True)
+            grad_at.copy_(through_activation(stage.activation, grad, hidden))
+        losses[:active] += loss.total()
+        first.close(sums)
+    return losses
+
+
+class _BlockLoss:
+    """The losses of a block's steps; what does not depend on the outputs is computed once."""
+
+    def __init__(self, plan: Plan, targets: Tensor, rows: Tensor, size: int) -> None:
+        self.softmax = plan.loss == "softmax"
+        self.targets, self.rows = targets, rows
+        outputs = plan.stages[-1].outputs
+        weights = rows.unsqueeze(-1)
+        self.seen: list[Tensor] = []
+        if self.softmax:
+            aims = rows.new_zeros(*rows.shape, outputs).scatter_(-1, targets.unsqueeze(-1), weights)
+        else:
+            weights = weights * (2 / outputs)
+            aims = targets
+        self.weights: Sequence[Tensor] = weights.split(size, 1)
+        self.aims: Sequence[Tensor] = aims.split(size, 1)
+
+    def gradient(self, t: int, outputs: Tensor) -> Tensor:
+        """The gradient of the mean loss of the block's step `t` at the outputs `(b, size, c)`."""
+        if self.softmax:
+            logs = torch.log_softmax(outputs, -1)
+            self.seen.append(logs)
+            return logs.exp().mul_(self.weights[t]).sub_(self.aims[t])
+        self.seen.append(outputs - self.aims[t])
+        weighted: Tensor = self.seen[-1] * self.weights[t]
+        return weighted
+
+    def total(self) -> Tensor:
+        """The sums `(b,)` of the steps' mean losses."""
+        seen = torch.cat(self.seen, 1)
+        if self.softmax:
+            each = seen.gather(-1, self.targets.unsqueeze(-1)).squeeze(-1).neg_()
+        else:
+            each = seen.square().mean(-1)
+        return (each * self.rows).sum(-1)
+
+
+def _targets(samples: Sequence[Samples], index: Tensor) -> Tensor:
+    """The targets of every place, `(b, places)` labels or `(b, places, outputs)` reals."""
+    return torch.stack([torch.index_select(s.y, 0, own) for s, own in zip(samples, index, strict=True)])
+
+
+def above_first(plan: Plan) -> tuple[int, list[Stage]]:
+    """Where the first stage's numbers end in the flat vector, and the other stages counted from there."""
+    first = plan.stages[0]
+    cut: int = first.weight.stop if first.bias is None else max(first.weight.stop, first.bias.stop)
+    return cut, [
+        stage._replace(
+            weight=slice(stage.weight.start - cut, stage.weight.stop - cut),
+            bias=None if stage.bias is None else slice(stage.bias.start - cut, stage.bias.stop - cut),
+        )
+        for stage in plan.stages[1:]
+    ]
+
+
+__all__ = [
+    "FirstLayer",
+    "FirstWeights",
+    "above_first",
+    "cost_in_blocks",
+    "cost_of_steps",
+    "cost_within",
+    "rows_in_block",
+    "train_in_blocks",
+]

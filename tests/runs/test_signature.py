@@ -1,0 +1,58 @@
+"""`run` and `resume` name every option of a configuration, with its type and its default."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+
+import coterie
+from coterie.methods.option_types import union_members
+from coterie.runs.config import PLACE_KEYS, RunConfig
+
+PRINTED = {"quiet"}
+"""Options that only say what the command prints."""
+OBJECTS = {"federation", "loss", "callbacks"}
+"""What only Python can give."""
+MAKERS = [value for name, value in inspect.getmembers(coterie.Federation) if name.startswith("from_")]
+
+
+def plain_types(annotation: Any) -> set[Any]:
+    """The members of a union without their limits."""
+    return {get_args(part)[0] if hasattr(part, "__metadata__") else part for part in union_members(annotation)}
+
+
+def test_run_has_every_option_of_a_configuration_and_no_other() -> None:
+    parameters = inspect.signature(coterie.run).parameters
+    assert set(parameters) == set(RunConfig.model_fields) - PRINTED | OBJECTS
+    assert not [p for p in parameters.values() if p.kind is p.VAR_KEYWORD]
+    for name in set(parameters) - OBJECTS:
+        assert parameters[name].default == RunConfig.model_fields[name].default, name
+
+
+@pytest.mark.parametrize("function", [coterie.run, coterie.resume])
+def test_options_have_the_configurations_types(function: Any) -> None:
+    hints = get_type_hints(function)
+    for name in inspect.signature(function).parameters.keys() & RunConfig.model_fields.keys():
+        wanted = plain_types(get_type_hints(RunConfig, include_extras=True)[name])
+        # Python may also give a path where a configuration has text, and an object for a method or a model.
+        assert plain_types(hints[name]) - {Path} >= wanted or name in {"method", "model"}, name
+
+
+def test_resume_has_the_options_that_may_differ() -> None:
+    parameters = inspect.signature(coterie.resume).parameters
+    assert set(parameters) == {"path", "method", "model"} | OBJECTS | (PLACE_KEYS - PRINTED - {"out"})
+    for name in PLACE_KEYS - PRINTED - {"out"}:
+        assert parameters[name].default == RunConfig.model_fields[name].default, name
+
+
+@pytest.mark.parametrize("function", [coterie.run, coterie.resume, *MAKERS], ids=lambda f: f.__name__)
+def test_every_argument_is_explained(function: Any) -> None:
+    text = inspect.getdoc(function) or ""
+    for section in ("Args:", "Returns:", "Raises:", "Example:"):
+        assert section in text
+    arguments = text.split("Args:")[1].split("Returns:")[0]
+    for name in inspect.signature(function).parameters:
+        assert f"\n    {name}: " in arguments, name

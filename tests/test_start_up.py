@@ -1,0 +1,73 @@
+"""What is imported, and when: the command's help needs no torch, a run no library that it does not use."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import click
+import numpy as np
+import pytest
+
+import coterie
+from coterie.cli.main import COMMANDS, app
+from coterie.data.images import load_digits_pool
+
+HEAVY = {"torch", "numpy", "scipy", "sklearn", "pandas", "matplotlib", "umap", "numba", "flwr", "ray", "pydantic"}
+UNUSED = HEAVY - {"torch", "numpy", "pydantic"}
+
+
+def loaded_by(code: str) -> set[str]:
+    """The top-level packages that are loaded after the code has run in a new process."""
+    script = f"{code}\nimport sys\nprint('\\n' + ' '.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    return {module.partition(".")[0] for module in done.stdout.splitlines()[-1].split()}
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], []])
+def test_the_help_of_the_command_needs_nothing_heavy(words: list[str]) -> None:
+    code = f"import coterie.cli\ntry:\n    coterie.cli.main({words!r})\nexcept SystemExit:\n    pass"
+    assert not loaded_by(code) & HEAVY
+
+
+def test_importing_the_package_needs_nothing_heavy() -> None:
+    assert not loaded_by("import coterie; coterie.__version__; coterie.CoterieError; dir(coterie)") & HEAVY
+
+
+def test_a_run_loads_only_what_it_uses() -> None:
+    code = "import coterie; coterie.run('cfl', clients=4, samples=20, rounds=1, workers=1)"
+    loaded = loaded_by(code)
+    assert "torch" in loaded
+    assert not loaded & UNUSED
+
+
+def test_every_public_name_can_be_had_and_no_other() -> None:
+    for name in coterie.__all__:
+        assert getattr(coterie, name) is not None
+    assert set(coterie.__all__) <= set(dir(coterie))
+    with pytest.raises(AttributeError, match="nothing"):
+        coterie.nothing  # noqa: B018
+
+
+# The commands `reproduce` and `bench` come from packages that may not be installed.
+@pytest.mark.parametrize("name", sorted({row[0] for row in COMMANDS} - {"reproduce", "bench"}))
+def test_the_help_shows_the_words_of_the_command_itself(name: str) -> None:
+    context = click.Context(app)
+    shown = app.get_command(context, name)
+    assert shown is not None
+    own = shown.make_context(name, ["--help"], context, resilient_parsing=True).command
+    assert own is not shown
+    assert own.name == name
+    assert shown.get_short_help_str(200) == own.get_short_help_str(200)
+
+
+def test_the_digits_are_those_of_scikit_learn() -> None:
+    from sklearn.datasets import load_digits
+
+    raw, pool = load_digits(), load_digits_pool([])
+    mine = np.concatenate([pool.x, pool.x_test]).reshape(-1, 64)
+    labels = np.concatenate([pool.y, pool.y_test])
+    theirs = (raw.data / 16).astype(np.float32)
+    order, other = np.lexsort([*mine.T, labels]), np.lexsort([*theirs.T, raw.target])
+    assert np.array_equal(mine[order], theirs[other])
+    assert np.array_equal(labels[order], raw.target[other])
