@@ -10,12 +10,16 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PACKAGES = packages/recipes packages/bench
 WITH_PACKAGES = $(foreach package,$(PACKAGES),--editable $(package))
 
-.PHONY: demo test test-flower lint format clean
+.PHONY: demo test coverage test-flower lint format clean
 
 demo: $(STAMP)
 	$(BIN)/coterie run
 
 test: $(DEV_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+
+# The same with the lines that no test reaches; apart, because counting them takes half as long again.
+coverage: $(DEV_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
 
 # A real SuperLink with its SuperNodes on this machine; apart from `test` because it takes minutes.

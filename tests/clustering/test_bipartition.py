@@ -135,10 +135,10 @@ def test_unknown_linkage_is_refused() -> None:
 
 def test_cost_grows_with_the_square_not_the_cube() -> None:
     similarity = symmetric(np.random.default_rng(0).uniform(-1, 1, (3000, 3000)))
-    start = time.perf_counter()
+    start = time.process_time()
     bipartition(similarity)
-    # About 0.03 s; the cubic loop needs several seconds. Generous, for busy machines.
-    assert time.perf_counter() - start < 1.0
+    # About 0.03 s; the cubic loop needs several. CPU seconds, since other processes may hold the machine.
+    assert time.process_time() - start < 2
 
 
 def test_cut_gives_exactly_as_many_clusters_as_asked_numbered_by_first_member() -> None:

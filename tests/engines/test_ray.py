@@ -117,7 +117,7 @@ def test_methods_give_the_bits_of_the_local_engine(engine: RayEngine, method: st
 
 
 def test_a_killed_actor_changes_nothing(engine: RayEngine) -> None:
-    requests = training_requests(engine, steps=4000) * 2  # enough work for many blocks
+    requests = training_requests(engine, steps=800) * 2  # enough work for many blocks
     expected = bits(replies_of(LocalEngine(DIGITS, perceptron), requests))
     replies_of(engine, training_requests(engine, 1))
     assert engine._actors is not None

@@ -72,7 +72,7 @@ def named(layers: tuple[str, ...], module: nn.Sequential) -> tuple[str, ...]:
     return tuple(name.replace("first", first) for name in layers)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     shape=shapes,
     loss=losses,
@@ -104,7 +104,7 @@ def test_training_is_that_of_the_loop(
         assert close(a, b)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(shape=shapes, loss=losses, sizes=st.lists(st.integers(0, 9), min_size=1, max_size=7), k=st.integers(1, 3))
 def test_evaluation_is_that_of_the_loop(shape, loss, sizes, k) -> None:  # type: ignore[no-untyped-def]
     module = network(**shape)
@@ -117,7 +117,7 @@ def test_evaluation_is_that_of_the_loop(shape, loss, sizes, k) -> None:  # type:
         assert close(a, b)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(shape=shapes, loss=losses, sizes=ragged)
 def test_gradients_are_those_of_the_loop(shape, loss, sizes) -> None:  # type: ignore[no-untyped-def]
     module = network(**shape)

@@ -51,7 +51,7 @@ def close(a: Tensor, b: Tensor) -> bool:
     return bool(torch.allclose(a, b, rtol=1e-10, atol=1e-12))
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     way=st.sampled_from(IN_BLOCKS),
     widths=st.lists(st.integers(1, 24), min_size=1, max_size=3),

