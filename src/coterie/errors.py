@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 
 class CoterieError(Exception):
@@ -20,6 +21,21 @@ class DataError(CoterieError):
 
 class RunError(CoterieError):
     """A run folder is in use, belongs to another run, is damaged, or a run cannot go on."""
+
+
+class ModelError(RunError):
+    """A model or a loss of the user's own raised an exception or tried to end the program."""
+
+
+@contextmanager
+def users_code(what: str, kind: type[CoterieError] = ModelError) -> Iterator[None]:
+    """Turn whatever code of the user's own raises, `sys.exit` included, into an error that names it."""
+    try:
+        yield
+    except (CoterieError, MemoryError):
+        raise
+    except (Exception, SystemExit) as problem:
+        raise kind(f"{what} raised {type(problem).__name__}: {problem or 'no message'}: correct it") from problem
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

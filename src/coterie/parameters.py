@@ -71,7 +71,14 @@ class Layout:
         vector = torch.empty(self.size, dtype=dtype)
         with torch.no_grad():
             for entry in self.entries:
-                vector[entry.start : entry.stop] = tensors[entry.name].detach().reshape(-1).to("cpu", dtype)
+                values = tensors[entry.name].detach().reshape(-1)
+                place = vector[entry.start : entry.stop]
+                place.copy_(values)
+                if not values.is_floating_point() and not torch.equal(place.to(values.dtype), values.cpu()):
+                    raise ConfigError(
+                        f"buffer {entry.name!r} holds whole numbers that {str(dtype).removeprefix('torch.')} cannot "
+                        "hold exactly: give precision='float64', or keep them outside the model's buffers"
+                    )
         return vector
 
     def write(self, vector: Tensor, module: nn.Module) -> None:

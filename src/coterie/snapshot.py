@@ -10,7 +10,8 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 
@@ -58,16 +59,32 @@ def write_atomically(path: Path, content: bytes, previous: Path | None = None) -
     With `previous`, the old file is kept under that name. A crash in between leaves it there, and none at `path`.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with writing(path):
+        if path.exists() and not path.is_file():
+            raise RunError(f"{path}: not a regular file: choose another name")
+        try:
+            with open(temporary, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            if previous is not None and path.exists():
+                os.replace(path, previous)
+            os.replace(temporary, path)
+        finally:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn what the system refuses (a full disk, a folder that is read-only or gone) into an error that names it."""
     try:
-        with open(temporary, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        if previous is not None and path.exists():
-            os.replace(path, previous)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        yield
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        raise RunError(
+            f"{path}: cannot be written ({reason}): make room or give the rights, then resume the run"
+        ) from problem
 
 
 def save_snapshot(state: Any, path: Path, identity: str = "", previous: Path | None = None) -> None:
@@ -90,7 +107,7 @@ def load_snapshot(path: Path, identity: str = "") -> Any:
     try:
         # Copies stand where torch puts its own tensors; at other addresses a product may differ in its last bit.
         return _unpack(json.loads(about[_KEY]), {name: tensor.clone() for name, tensor in tensors.items()})
-    except (KeyError, TypeError, ValueError) as problem:
+    except (KeyError, TypeError, ValueError, RecursionError, AttributeError) as problem:
         raise RunError(f"{path}: not a snapshot of this program, or damaged ({problem})") from problem
 
 
@@ -113,7 +130,7 @@ def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
     except FileNotFoundError as problem:
         raise RunError(f"{path}: no such file") from problem
-    except (SafetensorError, KeyError, TypeError, ValueError, OSError) as problem:
+    except (SafetensorError, KeyError, TypeError, ValueError, RecursionError, OSError) as problem:
         raise RunError(f"{path}: not a file of this program, or damaged ({problem})") from problem
     if about.pop(_CHECKSUM, None) != _checksum(tensors, about):
         raise RunError(f"{path}: damaged, its content does not fit its checksum: restore it from a copy")

@@ -244,3 +244,21 @@ def test_the_catalog_is_well_formed() -> None:
         algorithm, digest = item.checksum.split(":")
         assert re.fullmatch(f"[0-9a-f]{{{lengths[algorithm]}}}", digest)
         assert (item.members is not None) == item.url.endswith((".zip", ".tar.gz"))
+
+
+@pytest.mark.parametrize("archive", [False, True])
+def test_more_than_any_data_set_holds_is_not_kept(
+    mirror: Mirror, tmp_path: Path, archive: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.data.fetch.MOST_BYTES", len(CONTENT) - 1)
+    content, name = CONTENT, "set.bin"
+    if archive:  # small on its way, large once unpacked
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as zipped:
+            zipped.writestr("large", CONTENT)
+        content, name = packed.getvalue(), "set.zip"
+    mirror.files[f"/path/{name}"] = content
+    with pytest.raises(DataError, match=r"more than .* GB, no data set here is that large"):
+        fetch("set", tmp_path, None, mirror.url, one(content, name, "*" if archive else None))
+    assert not (tmp_path / "folder/large").exists()
+    assert not (tmp_path / "folder/set.bin.part").exists()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.engines import LocalEngine
-from coterie.errors import ConfigError, RunError
+from coterie.errors import ConfigError, ModelError, RunError
 from coterie.federation import Client, Federation, Split
 from coterie.tasks import Choose, Evaluate, Gradient, Train
 from coterie.tasks.base import Reply, Request
@@ -147,6 +147,42 @@ def test_a_killed_worker_changes_nothing(engines: list[LocalEngine]) -> None:
     assert not set(killed) & set(two._pool.pids)
 
 
+def test_a_stopped_worker_is_noticed_and_replaced(engines: list[LocalEngine], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.engines.pool.LOOK_SECONDS", 0.1)
+    engine = LocalEngine(federation(), perceptron, workers=2)
+    engines.append(engine)
+    requests = requests_of(engine)
+    expected = replies_of(engine, requests)
+    assert engine._pool is not None
+    stopped = engine._pool.pids[0]
+    os.kill(stopped, signal.SIGSTOP)
+    with pytest.warns(UserWarning, match=f"worker {stopped} was stopped"):
+        assert same(expected, replies_of(engine, requests))
+    assert stopped not in engine._pool.pids
+
+
+def test_spawned_workers_give_the_same_bits(engines: list[LocalEngine], monkeypatch: pytest.MonkeyPatch) -> None:
+    data = federation()
+    one = LocalEngine(data, perceptron, privacy="permutation", secret=1)
+    two = LocalEngine(data, perceptron, privacy="permutation", secret=1, workers=2)
+    engines += [one, two]
+    monkeypatch.setenv("COTERIE_START_METHOD", "spawn")
+    assert same(replies_of(one, requests_of(one)), replies_of(two, requests_of(two)))
+    assert two._pool is not None
+    assert two._pool._context.get_start_method() == "spawn"
+
+
+def test_spawned_workers_need_what_can_be_sent(engines: list[LocalEngine], monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = LocalEngine(federation(), perceptron, loss=lambda outputs, targets: outputs.sum(), workers=2)
+    engines.append(engine)
+    monkeypatch.setenv("COTERIE_START_METHOD", "spawn")
+    with pytest.raises(RunError, match="spawned workers cannot be sent the model or the loss"):
+        replies_of(engine, requests_of(engine))
+    monkeypatch.setenv("COTERIE_START_METHOD", "spoon")
+    with pytest.raises(ConfigError, match="COTERIE_START_METHOD='spoon': expected fork or spawn"):
+        replies_of(engine, requests_of(engine))
+
+
 def test_a_worker_killed_between_runs_is_replaced(engines: list[LocalEngine]) -> None:
     engine = LocalEngine(federation(), perceptron, workers=2)
     engines.append(engine)
@@ -178,7 +214,7 @@ def test_an_error_in_a_worker_is_raised_here(engines: list[LocalEngine], capfd: 
 
     engine = LocalEngine(federation(), perceptron, loss=broken, workers=2)
     engines.append(engine)
-    with pytest.raises(ZeroDivisionError, match="of the user's own"):
+    with pytest.raises(ModelError, match=r"client 'c0': the loss raised ZeroDivisionError: a loss of the user's own"):
         replies_of(engine, requests_of(engine))
     assert capfd.readouterr().err == ""
 

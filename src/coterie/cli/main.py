@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
+from typing import Any, NoReturn
 
 import click
 
@@ -62,6 +67,8 @@ COMMANDS = (
 )
 """Name, module and first words of every command, the same as in the command's docstring."""
 
+OUT_OF_MEMORY = "can't allocate memory"
+"""Words of torch's own error, which has no type of its own."""
 EXIT_BAD_INPUT = 2
 EXIT_BUG = 1
 EXIT_INTERRUPTED = 130
@@ -99,7 +106,8 @@ def main(arguments: list[str] | None = None) -> None:
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:
-        app.main(words, prog_name="coterie", standalone_mode=False)
+        with one_line_warnings():
+            app.main(words, prog_name="coterie", standalone_mode=False)
     except CoterieError as problem:
         _fail(str(problem), EXIT_BAD_INPUT, debug)
     except click.ClickException as problem:
@@ -108,11 +116,41 @@ def main(arguments: list[str] | None = None) -> None:
         _fail("stopped; a run with a folder resumes with 'coterie resume FOLDER'", EXIT_INTERRUPTED, debug)
     except BrokenPipeError:
         sys.exit(EXIT_BUG)
+    except OSError as problem:
+        names = [os.fsdecode(name) for name in (problem.filename, problem.filename2) if isinstance(name, str | bytes)]
+        reason = problem.strerror or str(problem) or type(problem).__name__
+        _fail(f"{': '.join([*names, reason])}: check the path, its rights and the room", EXIT_BAD_INPUT, debug)
+    except RecursionError:
+        _fail("something that was given is nested too deeply: make it flatter", EXIT_BAD_INPUT, debug)
+    except (MemoryError, RuntimeError) as problem:
+        if isinstance(problem, RuntimeError) and OUT_OF_MEMORY not in str(problem):
+            _fail_as_bug(problem, debug)
+        _fail(f"out of memory ({problem}): use a smaller model, fewer workers or --memory", EXIT_BAD_INPUT, debug)
     except Exception as problem:
-        _fail(f"unexpected {type(problem).__name__}: {problem} (--debug shows where)", EXIT_BUG, debug)
+        _fail_as_bug(problem, debug)
 
 
-def _fail(message: str, code: int, debug: bool) -> None:
+def _fail_as_bug(problem: Exception, debug: bool) -> NoReturn:
+    _fail(f"unexpected {type(problem).__name__}: {problem} (--debug shows where)", EXIT_BUG, debug)
+
+
+@contextmanager
+def one_line_warnings() -> Iterator[None]:
+    """Print warnings that are for the user as one line each, and not again what was said before."""
+
+    def show(message: Warning | str, category: type[Warning], *rest: Any, **more: Any) -> None:
+        if issubclass(category, UserWarning):
+            click.echo(f"coterie: warning: {' '.join(str(message).split())}", err=True)
+        else:
+            usual(message, category, *rest, **more)
+
+    with warnings.catch_warnings():
+        usual = warnings.showwarning
+        warnings.showwarning = show
+        yield
+
+
+def _fail(message: str, code: int, debug: bool) -> NoReturn:
     if debug:
         traceback.print_exc()
     click.echo(f"coterie: {' '.join(message.split())}", err=True)

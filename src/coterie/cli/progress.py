@@ -115,6 +115,9 @@ def show_results(results: Sequence[Result], path: Path | None, console: Console 
     """Print the closing table, what the clusters turned out to be, and where everything is."""
     console = console or make_console()
     console.print(summary_table([result.summary for result in results]))
+    for result in results:
+        for text in result.summary.warnings:
+            console.print(f"[red]{escape(result.summary.method)}[/]: {escape(text)}", soft_wrap=True, highlight=False)
     for line in member_lines(results[-1].summary.cluster_ids, results[-1].clusters):
         console.print(escape(f"  {line}"), soft_wrap=True)
     if path:

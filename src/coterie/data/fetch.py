@@ -6,7 +6,6 @@ import fnmatch
 import hashlib
 import http.client
 import os
-import shutil
 import tarfile
 import urllib.error
 import urllib.request
@@ -25,6 +24,8 @@ Progress = Callable[[str, int, int | None], None]
 
 CHUNK = 1 << 18
 TIMEOUT_SECONDS = 30
+MOST_BYTES = 8 * 10**9
+"""Bytes of a download, and of all that an archive unpacks to: far above any data set of the catalog."""
 
 
 def fetch(
@@ -95,6 +96,7 @@ def _download(url: str, part: Path, progress: Progress | None, label: str) -> No
             done = have if resumed else 0
             length = response.headers.get("Content-Length")
             total = done + int(length) if length and length.isdigit() else None
+            _check_size(url, total or done)
             with part.open("ab" if resumed else "wb") as file:
                 while True:
                     if progress is not None:
@@ -104,6 +106,10 @@ def _download(url: str, part: Path, progress: Progress | None, label: str) -> No
                         break
                     file.write(chunk)
                     done += len(chunk)
+                    _check_size(url, done)
+    except DataError:  # too large: nothing of it is of use
+        part.unlink(missing_ok=True)
+        raise
     except urllib.error.HTTPError as error:
         if error.code == 416 and have:
             # Nothing lies beyond what we have: the part is whole (the checksum will tell), or of another file.
@@ -124,9 +130,16 @@ def _download(url: str, part: Path, progress: Progress | None, label: str) -> No
         raise DataError(f"{url}: broke off after {done} of {total} bytes: run the same command again to resume")
 
 
+def _check_size(url: str, size: int) -> None:
+    """Refuse a file that is larger than any data set of the catalog: an endless answer would fill the disk."""
+    if size > MOST_BYTES:
+        raise DataError(f"{url}: more than {MOST_BYTES / 1e9:g} GB, no data set here is that large: get it by hand")
+
+
 def _unpack(archive: Path, folder: Path, pattern: str) -> list[str]:
     """Writes the archive's files that match `pattern` under `folder`, each in one step; returns their names."""
     names = []
+    unpacked = 0
     try:
         for name, content in _members(archive):
             if not fnmatch.fnmatchcase(name, pattern):
@@ -138,7 +151,10 @@ def _unpack(archive: Path, folder: Path, pattern: str) -> list[str]:
             target.parent.mkdir(parents=True, exist_ok=True)
             fresh = target.with_name(target.name + ".part")
             with fresh.open("wb") as file:
-                shutil.copyfileobj(content, file)
+                while chunk := content.read(CHUNK):
+                    unpacked += len(chunk)
+                    _check_size(str(archive), unpacked)
+                    file.write(chunk)
             os.replace(fresh, target)
             names.append(str(path))
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error) as error:

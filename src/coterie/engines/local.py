@@ -6,15 +6,17 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from coterie.engines.base import Fault, Traffic
 from coterie.engines.pool import WorkerPool
 from coterie.errors import ConfigError, RunError, did_you_mean
-from coterie.federation import Federation
+from coterie.federation import Federation, Split
 from coterie.parameters import Layout
 from coterie.privacy import Mask, MaskedTrainer
 from coterie.tasks.base import ClientContext, Reduction, Reply, ReplyBlock, Request, perform
@@ -104,13 +106,9 @@ class LocalEngine:
         loss = loss or default_loss(federation.regression)
         grams = GRAM_BYTES if memory_bytes is None else min(GRAM_BYTES, memory_bytes // 2)
         module = architecture(0)
-        plain: Callable[[int], Trainer] = (
-            partial(make_trainer, module, loss, federation.clients[0].train, precision, device=self.device)
-            if trainer is None
-            else lambda _: trainer
-        )
+        plain = partial(portable_trainer, module, loss, one_sample(federation), precision, self.device)
         self._grams = grams
-        self.trainer = plain(grams)
+        self.trainer = trainer or plain(None, grams)
         self.batched = isinstance(self.trainer, BatchedTrainer)
         if precision == "bf16" and not self.batched and self.device == CPU and require_bfloat16() == "emulated":
             warnings.warn(
@@ -118,11 +116,12 @@ class LocalEngine:
             )
         self.plain_layout: Layout = self.trainer.layout
         self._mask: Mask | None = None
-        self._make_trainer = plain
         if privacy != "none":
-            self._mask = mask = Mask.from_secret(secret, self.plain_layout, signed=privacy == "signed-permutation")
-            self._make_trainer = lambda budget: MaskedTrainer(plain(budget), mask)
-            self.trainer = MaskedTrainer(self.trainer, mask)
+            self._mask = Mask.from_secret(secret, self.plain_layout, signed=privacy == "signed-permutation")
+            self.trainer = MaskedTrainer(self.trainer, self._mask)
+        self._make_trainer: Callable[[int], Trainer] = (
+            partial(plain, self._mask) if trainer is None else _Given(self.trainer)
+        )
         self.layout: Layout = self.trainer.layout
         self.contexts = {client.id: ClientContext(client, {}) for client in federation}
         self.traffic = Traffic()
@@ -240,6 +239,37 @@ class LocalEngine:
         if self._pool is not None:
             self._pool.close()
             self._pool = None
+
+
+def portable_trainer(
+    module: nn.Module,
+    loss: Loss,
+    sample: Split,
+    precision: str,
+    device: torch.device,
+    mask: Mask | None,
+    gram_bytes: int,
+) -> Trainer:
+    """The trainer for the module, from parts that can be sent to another process or machine."""
+    trainer = make_trainer(module, loss, sample, precision, gram_bytes, device)
+    return trainer if mask is None else MaskedTrainer(trainer, mask)
+
+
+def one_sample(federation: Federation) -> Split:
+    """One sample, which shows what the data looks like and weighs nothing."""
+    first = federation.clients[0].train
+    # Copies, because a view would take all the memory that it looks at along.
+    return Split(first.x[:1].clone(), first.y[:1].clone())
+
+
+@dataclass(frozen=True)
+class _Given:
+    """Makes the trainer that was given, whatever its memory."""
+
+    trainer: Trainer
+
+    def __call__(self, gram_bytes: int) -> Trainer:
+        return self.trainer
 
 
 def block_width(

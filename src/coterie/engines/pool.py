@@ -7,7 +7,7 @@ computed the same way wherever it runs, so neither the number of workers nor the
 from __future__ import annotations
 
 import multiprocessing
-import sys
+import time
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,17 +15,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 from torch import Tensor
 
 from coterie.engines.buffers import SharedMemory, TensorBuffer, pack, unpack
 from coterie.engines.scheduler import BlockProgress, BlockScheduler
+from coterie.engines.spawning import pack_inheritance, start_method
 from coterie.engines.worker import NUMBER_BYTES, work
 from coterie.tasks.base import ClientContext, Reduction, ReplyBlock, Request, perform
 from coterie.trainers.base import Trainer
 
 AHEAD_BYTES = 2**15
 """Largest message that may lie in a pipe while the worker is busy: a larger one could block both ends."""
+LOOK_SECONDS = 5.0
+"""Time between two looks at whether a busy worker was stopped; one that is stopped at two in a row is replaced."""
 
 
 @dataclass
@@ -34,6 +38,8 @@ class _Worker:
     connection: Connection
     blocks: list[int] = field(default_factory=list)
     """The blocks it has, in the order they were sent."""
+    stopped: bool = False
+    """Whether it was found stopped (by a signal, as with kill -STOP) at the last look."""
 
 
 @dataclass
@@ -67,7 +73,10 @@ class WorkerPool(BlockScheduler[_PoolRun]):
         self.busy = False
         self._trainer: Trainer | None = None
         self._memory = SharedMemory(self.slots * self.slot_bytes + broadcast_bytes)
-        self._context = multiprocessing.get_context("fork" if sys.platform == "linux" else "spawn")
+        method = start_method()
+        self._context = multiprocessing.get_context(method)
+        self._inherited = pack_inheritance(contexts, make_trainer) if method == "spawn" else (contexts, make_trainer)
+        self._looked = time.monotonic()
         self._workers = [self._start() for _ in range(count)]
         # Workers end with the pool even when nobody closes it.
         self._finalizer = weakref.finalize(self, _stop, self._workers, self._memory)
@@ -83,8 +92,7 @@ class WorkerPool(BlockScheduler[_PoolRun]):
             target=work,
             args=(
                 theirs,
-                self.contexts,
-                self.make_trainer,
+                self._inherited,
                 self._memory.path,
                 self.slots,
                 self.slot_bytes,
@@ -151,7 +159,8 @@ class WorkerPool(BlockScheduler[_PoolRun]):
     def collect(self, now: _PoolRun) -> None:
         waited: list[Connection | int] = [worker.connection for worker in self._workers]
         waited += [worker.process.sentinel for worker in self._workers]
-        ready = set(wait(waited))
+        ready = set(wait(waited, LOOK_SECONDS))
+        self._end_stopped()
         for position, worker in enumerate(self._workers):
             if not ready.intersection((worker.connection, worker.process.sentinel)):
                 continue
@@ -166,7 +175,22 @@ class WorkerPool(BlockScheduler[_PoolRun]):
                 lost = worker.blocks
                 _end(worker)
                 self._workers[position] = self._start()
-                self._take_back(now, lost, worker.process.exitcode or 0)
+                if worker.stopped:
+                    now.take_back(lost)  # no fault of theirs
+                else:
+                    self._take_back(now, lost, worker.process.exitcode or 0)
+
+    def _end_stopped(self) -> None:
+        """End workers that have been stopped for some time: `collect` then replaces them as it does dead ones."""
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        for worker in self._workers:
+            stopped = bool(worker.blocks) and _is_stopped(worker.process.pid)
+            if stopped and worker.stopped:
+                warnings.warn(f"worker {worker.process.pid} was stopped: another takes its place", stacklevel=2)
+                worker.process.kill()
+            worker.stopped = stopped
 
     def _take_back(self, now: _PoolRun, lost: list[int], code: int) -> None:
         """Put a dead worker's blocks back in the queue; the first of them may be what it died of."""
@@ -202,6 +226,14 @@ def _stop(workers: list[_Worker], memory: SharedMemory) -> None:
         _end(worker)
     workers.clear()
     memory.close()
+
+
+def _is_stopped(pid: int | None) -> bool:
+    """Whether the system has the process stopped; False where it does not tell."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+    except (OSError, IndexError):
+        return False
 
 
 def _end(worker: _Worker) -> None:

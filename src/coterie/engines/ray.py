@@ -20,20 +20,15 @@ from coterie.engines.local import LocalEngine, Privacy, available_cores, block_w
 from coterie.engines.ray_pool import ActorPool
 from coterie.engines.ray_worker import SHARD_BYTES, client_bytes
 from coterie.errors import ConfigError
-from coterie.federation import Federation, Split
-from coterie.privacy import Mask, MaskedTrainer
+from coterie.federation import Federation
+from coterie.models.custom import FILE_MODULE
 from coterie.tasks.base import Request
-from coterie.trainers.base import Trainer
-from coterie.trainers.choice import make_trainer
-from coterie.trainers.losses import Loss, default_loss
+from coterie.trainers.losses import Loss
 
 REACH_SECONDS = 5.0
 """How long to wait for a cluster to answer at its address."""
 KEPT_BYTES = 2**26
 """The least that an actor keeps of the clients' data."""
-
-FILE_MODULE = "coterie_model_"
-"""How the names of modules begin that were made from a user's file."""
 
 _refcount = 0
 """Engines that use the Ray which the first of them started or joined; the last one leaves it."""
@@ -75,9 +70,7 @@ class RayEngine(LocalEngine):
         )
         self.shard_bytes = shard_bytes
         self._ray = find_ray()
-        module, loss = architecture(0), loss or default_loss(federation.regression)
-        _send_by_value(self._ray, module, loss)
-        self._portable = partial(portable_trainer, module, loss, _sample(federation), precision, self._mask)
+        _send_by_value(self._ray, architecture(0), loss)
         self._actors: ActorPool | None = None
         joined = join(self._ray, address, available_cores() if workers == "auto" else workers)
         self._leave = weakref.finalize(self, leave, self._ray) if joined else None
@@ -109,7 +102,7 @@ class RayEngine(LocalEngine):
             self._ray,
             count,
             self.contexts,
-            partial(self._portable, self._grams // here),
+            partial(self._make_trainer, self._grams // here),
             self.trainer,
             slots=slots,
             shard_bytes=self.shard_bytes,
@@ -126,22 +119,7 @@ class RayEngine(LocalEngine):
         super().close()
 
 
-def portable_trainer(
-    module: nn.Module, loss: Loss, sample: Split, precision: str, mask: Mask | None, gram_bytes: int
-) -> Trainer:
-    """The trainer for the module, from parts that can be sent to another machine."""
-    trainer = make_trainer(module, loss, sample, precision, gram_bytes)
-    return trainer if mask is None else MaskedTrainer(trainer, mask)
-
-
-def _sample(federation: Federation) -> Split:
-    """One sample, which shows what the data looks like and weighs nothing."""
-    first = federation.clients[0].train
-    # Copies, because a view would take all the memory that it looks at along.
-    return Split(first.x[:1].clone(), first.y[:1].clone())
-
-
-def _send_by_value(ray: Any, module: nn.Module, loss: Loss) -> None:
+def _send_by_value(ray: Any, module: nn.Module, loss: Loss | None) -> None:
     """Let code from a user's file travel itself: no other machine could import it by name."""
     names = {type(part).__module__ for part in module.modules()} | {getattr(loss, "__module__", "")}
     for name in names:

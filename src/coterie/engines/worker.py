@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.engines.buffers import TensorBuffer, attach, pack, unpack
+from coterie.engines.spawning import unpack_inheritance
 from coterie.tasks.base import ClientContext, perform
 from coterie.trainers.base import Trainer
 
@@ -35,8 +36,7 @@ def die_with_parent() -> None:
 
 def work(
     connection: Connection,
-    contexts: Mapping[str, ClientContext],
-    make_trainer: Callable[[], Trainer],
+    inherited: bytes | tuple[Mapping[str, ClientContext], Callable[[], Trainer]],
     path: str,
     slots: int,
     slot_bytes: int,
@@ -50,6 +50,7 @@ def work(
     try:
         torch.set_num_threads(1)
         keep_freed_memory()
+        contexts, make_trainer = unpack_inheritance(inherited) if isinstance(inherited, bytes) else inherited
         memory = attach(path, slots * slot_bytes + broadcast_bytes)
         _serve(connection, contexts, make_trainer(), memory, slots, slot_bytes)
         code = 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 PARTS = ("train", "validation", "test")
 Splits = tuple[float, float, float]
 """Fractions of a client's samples for train, validation and test."""
+ONE_TYPE = "give all inputs in one type"
 STANDARD: Splits = (0.8, 0.1, 0.1)
 
 
@@ -42,6 +44,8 @@ class Client:
     validation: Split
     test: Split
     group: int | None = None
+    scaled: bool = False
+    """Whether its inputs came as uint8 and were scaled to [0, 1]; all clients' must have come alike."""
 
     def part(self, name: str) -> Split:
         """The split called `name`: train, validation or test."""
@@ -75,6 +79,12 @@ class Federation:
             _check_finite(some)
             if not self.regression:
                 highest = max(highest, _check_labels(some, classes))
+        if self.regression and all(_whole(client.train.y) for client in self.clients):
+            warnings.warn(
+                f"the targets of {name!r} are whole numbers stored as floats, so this is a regression: store class "
+                "labels as integers",
+                stacklevel=2,
+            )
         self.classes = 0 if self.regression else (classes if classes is not None else highest + 1)
 
     def __len__(self) -> int:
@@ -308,10 +318,21 @@ def make_client(
             "rename or add them"
         )
     parts = {part: _as_split(client_id, part, pair) for part, pair in given.items()}
+    came_as_bytes = {part: _holds_bytes(pair) for part, pair in given.items() if len(parts[part])}
+    if len(set(came_as_bytes.values())) > 1:
+        first, *others = came_as_bytes
+        other = next(part for part in others if came_as_bytes[part] != came_as_bytes[first])
+        raise DataError(f"client {client_id!r}: of {first} and {other} one came as uint8, which is scaled: {ONE_TYPE}")
     if set(parts) == {"train"}:
         parts = _divide(client_id, parts["train"], splits, seed)
     empty = Split(parts["train"].x[:0], parts["train"].y[:0])
-    return Client(client_id, parts["train"], parts.get("validation", empty), parts.get("test", empty), group)
+    scaled = any(came_as_bytes.values())
+    return Client(client_id, parts["train"], parts.get("validation", empty), parts.get("test", empty), group, scaled)
+
+
+def _holds_bytes(pair: Any) -> bool:
+    """Whether the inputs are uint8, which `as_tensor` scales to [0, 1]."""
+    return not isinstance(pair, Split) and getattr(pair[0], "dtype", None) in (torch.uint8, np.dtype(np.uint8))
 
 
 def as_tensor(values: Any) -> Tensor:
@@ -399,6 +420,12 @@ def _check_alike(clients: Sequence[Client]) -> None:
     for client in clients:
         if len(client.train) == 0:
             raise DataError(f"client {client.id!r} has no training samples: give it data or leave it out")
+        if client.scaled != first.scaled:
+            holder, beside = (client, first) if client.scaled else (first, client)
+            raise DataError(
+                f"client {holder.id!r} has uint8 inputs, which are scaled to [0, 1], and client {beside.id!r} has "
+                f"not: {ONE_TYPE}"
+            )
         for part, split in zip(PARTS, (client.train, client.validation, client.test), strict=True):
             x, y = split.x, split.y
             shape, other = x.shape, y.shape
@@ -444,6 +471,11 @@ def _several(clients: Sequence[Client]) -> Iterator[list[Client]]:
 def _values(clients: Sequence[Client], what: str) -> Tensor:
     """The inputs or targets of all parts of all the clients."""
     return joined([getattr(split, what) for c in clients for split in (c.train, c.validation, c.test)])
+
+
+def _whole(targets: Tensor) -> bool:
+    """Whether real targets look like class labels: one whole number from 0 up per sample."""
+    return targets.ndim == 1 and bool((targets >= 0).all()) and bool((targets == targets.round()).all())
 
 
 def _check_labels(clients: Sequence[Client], classes: int | None) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 from coterie.errors import DataError
-from coterie.federation.base import STANDARD, Client, Splits, as_target, as_tensor, make_client
+from coterie.federation.base import STANDARD, Client, Splits, make_client
 from coterie.federation.mapped import mapped_array
 
 Values = np.ndarray | str | Path
@@ -52,7 +52,7 @@ def _stack(name: str, dataset: Dataset[Any]) -> tuple[Tensor, Tensor]:
         x, y = (torch.stack([torch.as_tensor(value) for value in column]) for column in columns)
     except (TypeError, ValueError, RuntimeError) as problem:
         raise DataError(f"client {name!r}: expected a data set of (x, y) items of one shape ({problem})") from problem
-    return as_tensor(x), as_target(y)
+    return x, y
 
 
 def clients_from_hub(

@@ -161,7 +161,7 @@ def limits_in_words(kind: type, limits: Sequence[Any]) -> tuple[str, str]:
     low = f"above {above:g}" if above is not None else f"from {least:g}" if least is not None else ""
     high = f"below {below:g}" if below is not None else ""
     if most is not None:
-        high = f"to {most:g}" if kind is int else f"up to {most:g}"
+        high = f"to {int(most)}" if kind is int else f"up to {most:g}"
     return low, high
 
 

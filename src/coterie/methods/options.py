@@ -70,7 +70,10 @@ def parse_options(text: str, spec: str) -> dict[str, Any]:
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise ConfigError(f"{spec!r}: expected name:key=value,key=value, got {part!r}")
-        options[key.strip()] = literal(value.strip())
+        key = key.strip()
+        if key in options:
+            raise ConfigError(f"{spec!r}: option {key!r} is given twice: keep one")
+        options[key] = literal(value.strip())
     return options
 
 
@@ -80,7 +83,7 @@ def literal(text: str) -> Any:
         return {"true": True, "false": False, "none": None}[text.lower()]
     try:
         return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two for what is nested too deeply
         return text
 
 

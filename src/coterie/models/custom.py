@@ -7,14 +7,17 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from torch import nn
 
-from coterie.errors import ConfigError, did_you_mean
+from coterie.errors import ConfigError, did_you_mean, users_code
+
+FILE_MODULE = "coterie_model_"
+"""How the names of modules begin that were made from a user's file."""
 
 
 def find_callable(spec: str) -> Callable[..., Any]:
@@ -48,7 +51,8 @@ def call(maker: Callable[..., Any], label: str, input_shape: tuple[int, ...], cl
                 f"model {label!r} asks for {p.name!r}, but only input_shape and classes are given (by keyword); "
                 f"give {p.name!r} a default"
             )
-    module = maker(**{key: value for key, value in offered.items() if takes_any or key in by_name})
+    with users_code(f"model {label!r}", ConfigError):
+        module = maker(**{key: value for key, value in offered.items() if takes_any or key in by_name})
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model {label!r} returned a {type(module).__name__}; return a torch.nn.Module")
     return module
@@ -59,7 +63,7 @@ def _from_name(spec: str, name: str) -> ModuleType:
     sys.path.append(here)
     try:
         return importlib.import_module(name)
-    except (ImportError, SyntaxError, ValueError) as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"model {spec!r}: module {name!r} cannot be imported ({_one_line(error)}); check its name, or give a file "
             f"as path/to/file.py:callable"
@@ -68,11 +72,22 @@ def _from_name(spec: str, name: str) -> ModuleType:
         sys.path.remove(here)
 
 
+def loaded_files() -> list[str]:
+    """The users' files that were loaded in this process."""
+    return [str(module.__file__) for name, module in sys.modules.items() if name.startswith(FILE_MODULE)]
+
+
+def load_files(files: Sequence[str]) -> None:
+    """Load users' files again, in another process, so that what they define can be found by name."""
+    for file in files:
+        _from_file(file, Path(file))
+
+
 def _from_file(spec: str, path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"model {spec!r}: there is no file {path}; check the path")
     digest = hashlib.blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()
-    found = importlib.util.spec_from_file_location(f"coterie_model_{path.stem}_{digest}", path)
+    found = importlib.util.spec_from_file_location(f"{FILE_MODULE}{path.stem}_{digest}", path)
     if found is None or found.loader is None:
         raise ConfigError(f"model {spec!r}: {path} cannot be read as a Python file; check the path")
     module = importlib.util.module_from_spec(found)
@@ -80,7 +95,7 @@ def _from_file(spec: str, path: Path) -> ModuleType:
     sys.modules[found.name] = module
     try:
         found.loader.exec_module(module)
-    except (ImportError, SyntaxError) as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"model {spec!r}: {path} cannot be imported ({_one_line(error)}); correct the file"
         ) from error
@@ -88,4 +103,5 @@ def _from_file(spec: str, path: Path) -> ModuleType:
 
 
 def _one_line(error: BaseException) -> str:
-    return " ".join(str(error).split())
+    kind = "" if isinstance(error, ImportError | SyntaxError) else f"{type(error).__name__}: "
+    return " ".join(f"{kind}{error}".split())

@@ -39,7 +39,7 @@ def _typed(model: str, key: str, written: str, wanted: type) -> Option:
     """The value that `written` stands for, as a Python literal or else as text, if it is a `wanted`."""
     try:
         value: Any = ast.literal_eval(written)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):  # the last two for what is nested too deeply
         value = written
     if wanted is float and type(value) is int:
         value = float(value)

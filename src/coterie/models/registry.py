@@ -11,7 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from coterie.errors import ConfigError, did_you_mean
+from coterie.errors import ConfigError, did_you_mean, users_code
 from coterie.models import autoencoder, convolutional, custom, feedforward, recurrent, residual
 from coterie.models.options import parse_model_options
 from coterie.randomness import derive
@@ -79,7 +79,7 @@ def build(
         model = _MODELS[name]
         _check_dtype(model, dtype)
         options = parse_model_options(name, rest, model.build) if colon else {}
-        with _seeded(seed):
+        with _seeded(seed), users_code(f"model {spec!r}", ConfigError):
             return model.build(input_shape, classes, **options)
     # "cnn-smal:width=3" is a misspelt name, not somebody's module.
     if not colon or "=" in rest:

@@ -25,7 +25,9 @@ from coterie.methods.options import literal
 from coterie.randomness import derive
 from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, memory_bytes
 from coterie.runs.loop import Run
+from coterie.trainers.devices import CPU
 from coterie.trainers.losses import Loss
+from coterie.trainers.repeatable import check_repeatable
 from coterie.trainers.schedules import make_schedule
 from coterie.trainers.threads import one_torch_thread
 
@@ -77,10 +79,11 @@ def _try_out(module: nn.Module, federation: Federation) -> None:
     module.eval()
     try:
         with torch.no_grad():
-            outputs = module(first.x[:1])
-    except (RuntimeError, ValueError, TypeError, IndexError) as problem:
+            outputs = module(first.x[:1].clone())
+    except (Exception, SystemExit) as problem:
         shape = tuple(first.x.shape[1:])
-        raise ConfigError(f"the model cannot take an input of shape {shape} {first.x.dtype}: {problem}") from problem
+        said = problem if isinstance(problem, RuntimeError | ValueError) else f"{type(problem).__name__}: {problem}"
+        raise ConfigError(f"the model cannot take an input of shape {shape} {first.x.dtype}: {said}") from problem
     if not isinstance(outputs, torch.Tensor):
         raise ConfigError(f"the model returns {type(outputs).__name__}: expected a tensor")
     if not federation.regression and outputs.shape[-1] < federation.classes:
@@ -183,7 +186,7 @@ def make_engine(
         if config.engine == "local"
         else partial(RayEngine, address=config.ray_address)
     )
-    return make(
+    engine = make(
         federation,
         architecture,
         loss=loss,
@@ -193,6 +196,9 @@ def make_engine(
         secret=clients_secret(config.seed),
         memory_bytes=memory_bytes(config.memory) if config.memory else None,
     )
+    if engine.device == CPU and not engine.batched:
+        check_repeatable(architecture(0), engine.trainer, engine.initial_model(0), federation.clients[0].train)
+    return engine
 
 
 def clients_secret(seed: int) -> int:

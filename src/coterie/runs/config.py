@@ -30,6 +30,9 @@ PLACE_KEYS = frozenset({"out", "data_dir", "workers", "quiet", "memory", "engine
 """Keys that say where and how fast a run runs, not what it computes: they may differ when a run is resumed."""
 
 
+MOST_CLIENTS, MOST_SAMPLES, MOST_WORKERS = 10**7, 10**9, 1024
+"""More than these is a slip of the finger, which would be busy for hours before it failed."""
+
 Address = Annotated[str, Placeholder("ADDRESS")]
 Device = Annotated[str, Placeholder("DEVICE")]
 Folder = Annotated[str, Placeholder("FOLDER")]
@@ -50,9 +53,9 @@ class RunConfig(BaseModel):
     data: Folder | None = Field(
         None, description="folder with one .npz file (or .x.npy and .y.npy) per client, instead of a scenario"
     )
-    clients: int | None = Field(None, ge=1, description="number of clients")
-    samples: int | None = Field(None, ge=1, description="training samples per client")
-    groups: int | None = Field(None, ge=1, description="number of hidden groups")
+    clients: int | None = Field(None, ge=1, le=MOST_CLIENTS, description="number of clients")
+    samples: int | None = Field(None, ge=1, le=MOST_SAMPLES, description="training samples per client")
+    groups: int | None = Field(None, ge=1, le=MOST_CLIENTS, description="number of hidden groups")
     model: ModelText | None = Field(None, description="network: a known name with options, or module:callable")
     rounds: int | None = Field(None, ge=1, description="communication rounds")
     seed: int = Field(0, ge=0, description="seed of every random draw")
@@ -80,7 +83,9 @@ class RunConfig(BaseModel):
     privacy: Literal["none", "permutation", "signed-permutation"] = Field(
         "none", description="apply a secret permutation of the clients to every vector before the server sees it"
     )
-    workers: Annotated[int, Field(ge=1)] | Literal["auto"] = Field("auto", description="worker processes")
+    workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | Literal["auto"] = Field(
+        "auto", description="worker processes"
+    )
     engine: Literal["local", "ray"] = Field("local", description="where clients run: on this machine, or on Ray")
     ray_address: Address | None = Field(None, description="Ray cluster to join")
     device: Device = Field("auto", description="where clients compute: auto, cpu, cuda or cuda:N")
@@ -144,6 +149,8 @@ def make_config(values: Mapping[str, Any], origin: str = "") -> RunConfig:
     for key, value in values.items():
         if not takes(value, RunConfig.model_fields[key].annotation):
             raise ConfigError(f"{where}{key}={value!r}: expected {option_type(key)}")
+        if isinstance(value, str) and not value.strip():
+            raise ConfigError(f"{where}{key}={value!r}: expected {option_type(key)}, not empty: leave {key} out")
     try:
         config = RunConfig(**values)
     except ValidationError as problem:
@@ -172,7 +179,7 @@ def read_config_file(path: Path) -> dict[str, Any]:
         raise ConfigError(f"{path}: no such config file") from None
     except OSError as problem:
         raise ConfigError(f"{path}: cannot be read ({problem.strerror})") from problem
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise ConfigError(f"{path}: not valid TOML ({problem})") from problem
     method = table.get("method")
     if isinstance(method, dict):

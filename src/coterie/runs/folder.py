@@ -9,6 +9,7 @@ import platform
 import sys
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
@@ -20,7 +21,7 @@ from coterie.methods import Matrix
 from coterie.runs.matrices import write_matrix
 from coterie.runs.records import FORMAT, ClientRecord, RoundRecord, Summary, from_json, parse_json, to_json
 from coterie.runs.store import Checkpoint
-from coterie.snapshot import load_snapshot, save_snapshot, save_tensors, write_atomically
+from coterie.snapshot import load_snapshot, save_snapshot, save_tensors, write_atomically, writing
 
 if TYPE_CHECKING:
     from coterie.runs.result import Result
@@ -82,9 +83,13 @@ class RunFolder:
         if folder.has("config.json"):  # another process was faster
             folder.close()
             folder._refuse_existing(config)
-        folder._tidy()
-        folder.write_json("config.json", {"format": FORMAT, **config})
-        folder.write_json("environment.json", environment())
+        try:
+            folder._tidy()
+            folder.write_json("config.json", {"format": FORMAT, **config})
+            folder.write_json("environment.json", environment())
+        except BaseException:
+            folder.close()
+            raise
         return folder
 
     @classmethod
@@ -94,13 +99,18 @@ class RunFolder:
         if not folder.has("config.json"):
             raise RunError(f"{path}: not a run folder (no config.json in it): begin one with 'coterie run'")
         folder._acquire()
-        folder._tidy()
+        try:
+            folder._tidy()
+        except BaseException:
+            folder.close()
+            raise
         return folder
 
     def _tidy(self) -> None:
         """Remove what a killed run was in the middle of writing."""
         for left_over in self.path.rglob(".*.tmp"):
-            left_over.unlink()
+            with writing(left_over):
+                left_over.unlink()
 
     def _refuse_foreign(self) -> None:
         """Refuse a folder with anything in it but what a run leaves that was killed before it wrote its config."""
@@ -190,14 +200,15 @@ class RunFolder:
         self._check, line = _line(self._check or self.identity(), record)
         self._lines.append(line)
         path = self.path / "history.jsonl"
-        if self._history is not None and not _still_there(self._history, path):
-            self._history.close()
-            self._history = None
-            write_atomically(path, "".join(self._lines[:-1]).encode())
-        if self._history is None:
-            self._history = open(path, "a", encoding="utf-8")  # noqa: SIM115 (held open)
-        self._history.write(line)
-        self._history.flush()
+        with writing(path):
+            if self._history is not None and not _still_there(self._history, path):
+                self._history.close()
+                self._history = None
+                write_atomically(path, "".join(self._lines[:-1]).encode())
+            if self._history is None:
+                self._history = open(path, "a", encoding="utf-8")  # noqa: SIM115 (held open)
+            self._history.write(line)
+            self._history.flush()
 
     def history(self, up_to: int | None = None) -> list[RoundRecord]:
         """The rounds on record, up to a round; a last line cut off by a crash is left out.
@@ -258,7 +269,8 @@ class RunFolder:
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, atomically, and keep the one before. The history reaches the disk first."""
         if self._history is not None:
-            os.fsync(self._history.fileno())
+            with writing(self.path / "history.jsonl"):
+                os.fsync(self._history.fileno())
         save_snapshot(checkpoint, self.path / LATEST, self.identity(), previous=self.path / PREVIOUS)
 
     def checkpoint(self) -> Checkpoint | None:
@@ -289,7 +301,8 @@ class RunFolder:
         """
         if models:
             target = self.path / "models"
-            target.mkdir(exist_ok=True)
+            with writing(target):
+                target.mkdir(exist_ok=True)
             for name, model in models.items():
                 tensors = {key: value.clone().contiguous() for key, value in result.layout.unflatten(model).items()}
                 save_tensors(tensors, target / f"{name}.safetensors")
@@ -303,7 +316,8 @@ class RunFolder:
     def close(self) -> None:
         """Let go of the folder."""
         if self._history is not None:
-            self._history.close()
+            with suppress(OSError):  # a line that found no room was reported when it was written
+                self._history.close()
             self._history = None
         if self._lock is not None:
             _held.discard(self._lock)

@@ -16,6 +16,7 @@ from coterie.engines.base import Engine
 from coterie.methods import Assignment, ClusterInfo, Event, Info, Method, Server
 from coterie.parameters import gather
 from coterie.runs import metrics
+from coterie.runs.diverging import exploding, warnings_of
 from coterie.runs.metrics import ClientScore
 from coterie.runs.personalised import global_accuracy, personalised
 from coterie.runs.records import (
@@ -146,6 +147,10 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
             evaluation = _evaluate(run, state, t)
         elif run.evaluate_every == "auto":
             evaluation = _evaluate_participants(run, state, t)
+        if evaluation:
+            loss = metrics.spreads(evaluation.scores).get("loss", Spread()).mean
+            if event := exploding(loss, history, run.model_shape.get("classes", 0)):
+                info = replace(info, events=[*info.events, event])
         record = _record(run, t, info, evaluation, known, Bytes(up, down))
         known = {**known, **record.assignment}
         spent = time.monotonic() - began
@@ -272,6 +277,7 @@ def _conclude(run: Run, done: Checkpoint, history: History, evaluation: Evaluati
         ari=metrics.partition_score(clusters, server.clients, groups),
         bytes=Bytes(done.bytes_up, done.bytes_down),
         seconds=round(done.seconds, 3),
+        warnings=warnings_of(history),
     )
     if run.personalise:
         summary, rows = _personalised(run, assignment, summary, rows)

@@ -9,14 +9,15 @@ import torch
 
 from coterie.errors import RunError
 from coterie.methods import Matrix
-from coterie.snapshot import load_tensors, save_tensors
+from coterie.snapshot import load_tensors, save_tensors, writing
 
 __all__ = ["Matrix", "read_matrices", "write_matrix"]
 
 
 def write_matrix(matrix: Matrix, folder: Path, t: int) -> None:
     """Write the matrix of round `t` to NAME.safetensors in the folder, atomically."""
-    folder.mkdir(exist_ok=True)
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
     about = {
         "clients": "\n".join(matrix.clients),
         "meaning": matrix.meaning,

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.errors import ModelError
 from coterie.federation import Client
 from coterie.parameters import Layout
 from coterie.trainers.base import Reduction, Trained, Trainer, Training
@@ -244,12 +245,27 @@ def perform(
     for positions in batches.values():
         tasks = [requests[p].task for p in positions]
         own = [contexts[requests[p].client] for p in positions]
-        block = tasks[0].perform(tasks, own, trainer, None if reduce is None else reduce.at(positions))
+        try:
+            block = tasks[0].perform(tasks, own, trainer, None if reduce is None else reduce.at(positions))
+        except ModelError as problem:
+            raise _blamed(problem, tasks, own, trainer) from problem
         for position, reply in zip(positions, block.replies, strict=True):
             replies[position] = reply
         for group, total in block.sums.items():
             sums[group] = sums[group].add_(total) if group in sums else total
     return ReplyBlock([reply for reply in replies if reply is not None], sums)
+
+
+def _blamed(
+    problem: ModelError, tasks: Sequence[Task], contexts: Sequence[ClientContext], trainer: Trainer
+) -> ModelError:
+    """The error with the name of the client on whose data it happens: each is tried again, alone."""
+    for task, context in zip(tasks, contexts, strict=True):
+        try:
+            task.perform([task], [context], trainer, None)
+        except ModelError as again:
+            return ModelError(f"client {context.client.id!r}: {again}")
+    return problem
 
 
 __all__ = [

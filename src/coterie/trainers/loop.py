@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from coterie.errors import users_code
 from coterie.federation import Split
 from coterie.parameters import Layout
 from coterie.trainers.base import Trainer, Training, TrainingJob
@@ -95,12 +96,16 @@ class LoopTrainer(Trainer):
         if self.channels_last and x.ndim == 4:
             # Not `contiguous`: images of one channel would stay as they are, and count as laid out channel by channel.
             x = torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16):
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16), users_code("the model"):
             outputs: Tensor = self.module(x)
         return outputs.to(self.dtype)
 
+    def _loss_of(self, outputs: Tensor, y: Tensor) -> Tensor:
+        with users_code("the loss"):
+            return self.loss(outputs, y)
+
     def _mean_loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.loss(self._outputs(x), y)
+        return self._loss_of(self._outputs(x), y)
 
     def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:
         updates = torch.empty(len(jobs), self.layout.size, dtype=self.dtype, device=self.device)
@@ -190,7 +195,7 @@ class LoopTrainer(Trainer):
         for x, y in zip(split.x.split(EVALUATION_ROWS), split.y.split(EVALUATION_ROWS), strict=True):
             outputs, targets = self._outputs(self._placed(x)), self._placed(y)
             share = len(y) / len(split)
-            loss += share * float(self.loss(outputs, targets))
+            loss += share * float(self._loss_of(outputs, targets))
             accuracy += share * float(correct(outputs, targets))
         return loss, accuracy
 

@@ -1,0 +1,35 @@
+"""A loss that explodes: noticed in the round in which it does, because a run at chance level looks like any other."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from coterie.methods import Event
+from coterie.runs.records import RoundRecord
+
+KIND = "exploding loss"
+EXPLODED = 100.0
+"""A loss that is so many times what a model without any training would have is no longer learning."""
+
+
+def exploding(loss: float | None, rounds: Sequence[RoundRecord], classes: int) -> Event | None:
+    """The event that says that the mean test loss explodes, the first time it does; None otherwise.
+
+    It is measured by the loss of a guess, log(classes), or in a regression by the loss of the first round.
+    """
+    if loss is None or any(event.kind == KIND for record in rounds for event in record.events):
+        return None
+    known = [record.loss.mean for record in rounds if record.loss.mean is not None]
+    usual = math.log(max(classes, 2)) if classes else known[0] if known else math.inf
+    if loss <= EXPLODED * usual < math.inf or (usual == math.inf and math.isfinite(loss)):
+        return None
+    text = f"the mean test loss is {loss:.3g}, of an untrained model it is about {usual:.3g}"
+    if usual == math.inf:
+        text = f"the mean test loss is {loss:.3g}"
+    return Event(KIND, f"{text}: training diverges, lower the learning rate", {"loss": loss, "usual": usual})
+
+
+def warnings_of(rounds: Sequence[RoundRecord]) -> list[str]:
+    """What the summary repeats of the rounds' events: those that put the result in doubt."""
+    return [f"round {record.round}: {event.text}" for record in rounds for event in record.events if event.kind == KIND]
