@@ -23,11 +23,11 @@ def _serve(root: Path, token: str | None = None, port: int = 0) -> Iterator[str]
 
     from coterie.live.hub import Hub
     from coterie.live.library import Library
-    from coterie.live.server import make_app
+    from coterie.live.server import make_app, make_server_config
 
     hub = Hub(Library(root))
     listener = socket.create_server(("127.0.0.1", port))
-    server = uvicorn.Server(uvicorn.Config(make_app(hub, token), log_level="warning", timeout_graceful_shutdown=2))
+    server = uvicorn.Server(make_server_config(make_app(hub, token)))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()
     while not server.started:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import threading
@@ -16,6 +17,7 @@ from made_runs import Write, client, lines, record, summary_of
 from coterie.errors import RunError
 from coterie.live import library as library_module
 from coterie.live.library import Library, locked_inodes, run_folders
+from coterie.live.watched import WatchedRun
 from coterie.runs.folder import RunFolder
 from coterie.runs.records import SplitRecord, to_json
 
@@ -188,10 +190,12 @@ def test_damaged_clients_or_summary_leave_what_the_history_says(damage: str, tmp
         (run / name).write_text(damage)
     library = Library(tmp_path)
     library.poll()
-    for name, status in (("clients.json", "finished"), ("summary.json", "running")):
+    for name in ("clients.json", "summary.json"):
         run = library.runs[name]
         assert run.clients()["rows"] == [{"client": "x", "cluster": 0}]
-        assert run.status == status
+        library.poll()
+        assert run.status == "damaged"
+        assert name in run.brief()["problem"]
 
 
 @pytest.mark.parametrize("damage", ["", "[]", "null", "{", "[" * 100_000])
@@ -199,10 +203,82 @@ def test_a_damaged_config_harms_no_other_run(damage: str, tmp_path: Path, write_
     (write_run(tmp_path / "bad", [record(1)]) / "config.json").write_text(damage)
     later = write_run(tmp_path / "later", [record(1)], rounds=9) / "config.json"
     library = Library(tmp_path)
-    assert library.poll() == (["later"], [])
+    assert library.poll() == (["bad", "later"], [])
+    assert [run.status for run in library.runs.values()] == ["damaged", "running"]
     later.write_text(damage)
     library.poll()
-    assert library.runs["later"].brief()["method"] is None
+    brief = library.runs["later"].brief()
+    assert (brief["method"], brief["status"], brief["problem"]) == (None, "damaged", "config.json cannot be read")
+
+
+def nested(depth: int) -> str:
+    return "[" * depth + "]" * depth
+
+
+@pytest.mark.parametrize("value", [nested(900), "1e999", '{"a": NaN}', "9" * 4000, '"\\ud800"'])
+def test_any_config_can_be_told_to_a_page(value: str, tmp_path: Path, write_run: Write) -> None:
+    run = write_run(tmp_path / "odd", [record(1)])
+    (run / "config.json").write_text(f'{{"method": {value}, "rounds": {value}}}')
+    library = Library(tmp_path)
+    library.poll()
+    json.dumps([found.brief() for found in library.runs.values()], allow_nan=False)
+
+
+@pytest.mark.parametrize("name", ["config.json", "history.jsonl", "summary.json", "clients.json"])
+def test_nothing_outside_the_folder_is_read(name: str, tmp_path: Path, write_run: Write) -> None:
+    secret = write_run(tmp_path / "elsewhere", [record(1, assignment={"secret": 0})], clients=[client("secret")])
+    run = write_run(tmp_path / "runs/one", [record(1, assignment={"own": 0})], clients=[client("own")])
+    (run / name).unlink()
+    (run / name).symlink_to(secret / name)
+    (tmp_path / "runs/link").symlink_to(secret)
+    library = Library(tmp_path / "runs")
+    library.poll()
+    if name == "config.json":
+        assert not library.runs
+        return
+    assert list(library.runs) == ["one"]
+    found = library.runs["one"]
+    assert "secret" not in json.dumps([found.brief(), found.detail(None, 0), found.clients()])
+    assert found.status == "damaged"
+    assert f"{name} is a link" in found.brief()["problem"]
+
+
+def test_a_pipe_in_place_of_a_file_does_not_stop_the_watcher(tmp_path: Path, write_run: Write) -> None:
+    run = write_run(tmp_path / "one", [record(1)])
+    (run / "history.jsonl").unlink()
+    os.mkfifo(run / "history.jsonl")
+    library = Library(tmp_path)
+    library.poll()
+    assert library.runs["one"].status == "damaged"
+
+
+def test_whatever_a_look_raises_is_one_card(tmp_path: Path, write_run: Write, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_run(tmp_path / "bad", [record(1)])
+    write_run(tmp_path / "good", [record(1)])
+    looked = WatchedRun._look
+
+    def broken(run: WatchedRun, locks: frozenset[int] | None) -> bool:
+        if run.name == "bad":
+            raise RecursionError("nested")
+        return looked(run, locks)
+
+    monkeypatch.setattr(WatchedRun, "_look", broken)
+    library = Library(tmp_path)
+    assert library.poll() == (["bad", "good"], [])
+    assert library.runs["bad"].brief()["problem"] == "RecursionError: nested"
+    assert library.runs["good"].status == "running"
+    assert library.poll() == ([], [])
+
+
+def test_clients_come_page_by_page(tmp_path: Path, write_run: Write) -> None:
+    write_run(tmp_path / "many", [record(1)], clients=[client(f"c{i:05d}") for i in range(10_001)])
+    library = Library(tmp_path)
+    library.poll()
+    run = library.runs["many"]
+    first, rest = run.clients(), run.clients(10_000, 10**9)
+    assert (first["total"], len(first["rows"]), first["from"]) == (10_001, 10_000, 0)
+    assert [row["client"] for row in rest["rows"]] == ["c10000"]
+    assert len(run.clients(5, 3)["rows"]) == 3
 
 
 def test_the_end_of_a_run_renews_the_clients(tmp_path: Path, write_run: Write) -> None:

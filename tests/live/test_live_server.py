@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import urllib.error
@@ -155,3 +157,34 @@ def test_a_missing_server_names_the_extra(
     with pytest.raises(SystemExit):
         main(["serve", str(tmp_path)])
     assert "coterie[web]" in capsys.readouterr().err
+
+
+def test_a_request_that_never_ends_is_cut(tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.live.patience.ASK_SECONDS", 0.2)
+    with serve(tmp_path) as address:
+        host, _, port = address.removeprefix("http://").partition(":")
+        with socket.create_connection((host, int(port)), timeout=20) as slow:
+            slow.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX-Slow: ")
+            assert slow.recv(1) == b""  # cut, not waited for
+        assert get(f"{address}/api/runs") == []
+
+
+def test_a_reader_that_does_not_read_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    patience = pytest.importorskip("coterie.live.patience", reason="needs coterie[web]")
+    monkeypatch.setattr(patience, "READ_SECONDS", 0.05)
+
+    async def answer(scope: Any, receive: Any, send: Any) -> None:
+        await send({"type": "http.response.start"})
+
+    async def never(*_: Any) -> None:
+        await asyncio.sleep(60)
+
+    scope = {"type": "http", "raw_path": b"/", "query_string": b"", "headers": []}
+    with pytest.raises(TimeoutError):
+        asyncio.run(patience.Patience(answer)(scope, never, never))
+
+
+def test_headers_have_a_limit(tmp_path: Path, serve: Serve) -> None:
+    with serve(tmp_path) as address:
+        assert refusal(f"{address}/api/runs", **{"X-Long": "a" * 2**15}) in (400, 431)
+        assert refusal(f"{address}/api/run?id={'a' * 2**15}") in (400, 414, 431)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator
 from typing import Any
@@ -35,7 +36,8 @@ class Hub:
         """Poll until the server ends."""
         while not self.closing:
             if self.subscribers:
-                await self.refresh()
+                with contextlib.suppress(Exception):  # a folder removed in mid-look; the next look finds it gone
+                    await self.refresh()
             await asyncio.sleep(PERIOD)
 
     async def refresh(self) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from coterie.errors import RunError
-from coterie.live.watched import WatchedRun
-from coterie.runs.records import parse_json
+from coterie.live.files import stamp_of
+from coterie.live.watched import WatchedRun, read_config
 
 DEPTH = 3
 RESCAN_SECONDS = 2.0
@@ -38,7 +38,7 @@ class Library:
         locks = locked_inodes()
         changed = []
         for name, run in list(self.runs.items()):
-            if not (run.path / "config.json").exists():
+            if stamp_of(run.path / "config.json") is None or run.path.is_symlink():
                 del self.runs[name]
                 gone.append(name)
             elif run.poll(locks):
@@ -67,11 +67,10 @@ def run_folders(root: Path, depth: int = DEPTH) -> Iterator[Path]:
 
 def is_run_folder(path: Path) -> bool:
     """Does the folder hold the config of a run?"""
-    try:
-        config = parse_json((path / "config.json").read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(config, dict) and "method" in config
+    config = read_config(path)
+    if config is None:  # damaged: what else a run leaves tells whether it was one
+        return stamp_of(path / "config.json") is not None and stamp_of(path / "history.jsonl") is not None
+    return "method" in config
 
 
 def printable(name: str) -> str:

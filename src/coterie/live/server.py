@@ -25,8 +25,12 @@ from coterie.errors import ConfigError
 from coterie.live.guard import Guard, is_loopback
 from coterie.live.hub import Hub
 from coterie.live.library import Library
+from coterie.live.patience import MOST_HEADER_BYTES, ImpatientProtocol, Patience
+from coterie.live.watched import MOST_ROWS
 
 STATIC = Path(__file__).with_name("static")
+MOST_CONNECTIONS = 256
+"""Connections at once; further ones are told to come back later."""
 
 
 class JSON(Response):
@@ -53,7 +57,8 @@ def make_app(hub: Hub, token: str | None = None, cookie: str = "coterie-token") 
         return await _of_run(hub, request, lambda found: found.detail(epoch, start or 0))
 
     async def clients(request: Request) -> Response:
-        return await _of_run(hub, request, lambda found: found.clients())
+        start, most = _number(request, "from") or 0, _number(request, "most")
+        return await _of_run(hub, request, lambda found: found.clients(start, MOST_ROWS if most is None else most))
 
     async def events(request: Request) -> Response:
         return StreamingResponse(hub.stream(), media_type="text/event-stream")
@@ -73,7 +78,11 @@ def make_app(hub: Hub, token: str | None = None, cookie: str = "coterie-token") 
         Route("/api/events", events),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]
-    middleware = [Middleware(Guard, token=token, cookie=cookie), Middleware(GZipMiddleware, minimum_size=4000)]
+    middleware = [
+        Middleware(Patience),
+        Middleware(Guard, token=token, cookie=cookie),
+        Middleware(GZipMiddleware, minimum_size=4000),
+    ]
     return Starlette(routes=routes, middleware=middleware, lifespan=lifespan)
 
 
@@ -103,6 +112,19 @@ class _Server(uvicorn.Server):
         super().handle_exit(sig, frame)
 
 
+def make_server_config(app: Starlette) -> uvicorn.Config:
+    """How the server is run: with bounds on what a request may be and how long it may take."""
+    return uvicorn.Config(
+        app,
+        http=ImpatientProtocol,
+        log_level="warning",
+        timeout_graceful_shutdown=2,
+        server_header=False,
+        h11_max_incomplete_event_size=MOST_HEADER_BYTES,
+        limit_concurrency=MOST_CONNECTIONS,
+    )
+
+
 def serve(directory: Path, host: str, port: int, announce: Callable[[str], None]) -> None:
     """Serve the runs under a folder until interrupted; `announce` gets the address to open, token included."""
     hub = Hub(Library(directory))
@@ -110,12 +132,7 @@ def serve(directory: Path, host: str, port: int, announce: Callable[[str], None]
     port = listener.getsockname()[1]
     token = None if is_loopback(host) else secrets.token_urlsafe(24)
     shown = f"[{host}]" if ":" in host else host
-    config = uvicorn.Config(
-        make_app(hub, token, f"coterie-token-{port}"),
-        log_level="warning",
-        timeout_graceful_shutdown=2,
-        server_header=False,
-    )
+    config = make_server_config(make_app(hub, token, f"coterie-token-{port}"))
     server = _Server(config)
     server.hub = hub
     announce(f"http://{shown}:{port}/" + (f"?token={token}" if token else ""))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from coterie.errors import RunError
+from coterie.live.files import open_plain
 from coterie.live.growth import Growth
 from coterie.runs.folder import CHECKSUM
 from coterie.runs.records import RoundRecord, from_json, parse_json
@@ -38,6 +39,8 @@ class HistoryTail:
     def _reset(self) -> None:
         self.records: list[dict[str, Any]] = []
         self.growth = Growth()
+        self.damaged = ""
+        """Why the reading ended before the end of the file; empty where it did not."""
         self._offset = 0
         self._inode: int | None = None
 
@@ -51,7 +54,7 @@ class HistoryTail:
         """Read what was added since the last time; was there anything, or was something taken back?"""
         before = (self.epoch, len(self.records))
         try:
-            with open(self.path, "rb") as file:
+            with open_plain(self.path) as file:
                 self._read(file)
         except OSError:
             self.restart()
@@ -64,6 +67,7 @@ class HistoryTail:
         self._inode = status.st_ino
         if status.st_size == self._offset:
             return
+        self.damaged = ""
         file.seek(self._offset)
         # What follows the last line break is a line that is still being written: it waits for its end.
         for line in file.read().split(b"\n")[:-1]:
@@ -77,10 +81,11 @@ class HistoryTail:
             value = parse_json(line)
             if isinstance(value, dict):
                 value.pop(CHECKSUM, None)
-            record = from_json(RoundRecord, value, str(self.path))
-        except (ValueError, RunError):
-            return False
-        if record.round != len(self.records) + 1:
+            record = from_json(RoundRecord, value, self.path.name)
+            if record.round != len(self.records) + 1:
+                raise ValueError(f"round {record.round} follows round {len(self.records)}")
+        except (ValueError, RunError) as problem:
+            self.damaged = f"{self.path.name}, line {len(self.records) + 1}: {problem}"
             return False
         self.growth.add(record)
         self.records.append(_compact(record))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import os
+import math
 import time
 from pathlib import Path
 from typing import Any
 
 from coterie.errors import RunError
+from coterie.live.files import Stamp, is_elsewhere, open_plain, stamp_of
 from coterie.live.tail import HistoryTail, thinned
 from coterie.runs.folder import RunFolder
 from coterie.runs.records import Summary, parse_json, to_json
@@ -15,6 +16,9 @@ from coterie.runs.records import Summary, parse_json, to_json
 FILES = ("config.json", "history.jsonl", "summary.json", "clients.json")
 PATIENCE = 15.0
 """Seconds without a sign of life after which a run is called stopped, where its lock cannot be seen."""
+MOST_CONFIG_BYTES = 2**20
+MOST_ROWS = 10_000
+"""Clients in one answer."""
 CONFIG_KEYS = ("method", "scenario", "data", "model", "rounds", "seed", "participation", "lr", "epochs", "batch_size")
 
 
@@ -29,21 +33,46 @@ class WatchedRun:
         self.summary: Summary | None = None
         self.clients_version = 0
         self.status = "stopped"
-        self._seen: dict[str, tuple[int, int, int] | None] = {}
+        self.problems: dict[str, str] = {}
+        """What is wrong with the folder, by file; a run with any is shown as damaged."""
+        self._seen: dict[str, Stamp | None] = {}
         self._was_locked = False
+        self._rows: tuple[int, list[dict[str, Any]]] = (-1, [])
 
     def poll(self, locks: frozenset[int] | None) -> bool:
-        """Look again; did anything change that a page shows? `locks` are the inodes of locked files, if known."""
-        stamps = {name: _stamp(self.path / name) for name in FILES}
+        """Look again; did anything change that a page shows? `locks` are the inodes of locked files, if known.
+
+        Whatever is in the folder, this raises nothing: one bad folder is one bad card.
+        """
+        before = dict(self.problems)
+        try:
+            changed = self._look(locks)
+            self.problems.pop("folder", None)
+        except Exception as problem:
+            changed = False
+            self.problems["folder"] = f"{type(problem).__name__}: {problem}"
+            self.status = "damaged"
+        return changed or before != self.problems
+
+    def _look(self, locks: frozenset[int] | None) -> bool:
+        stamps = {name: stamp_of(self.path / name) for name in FILES}
         changed = {name for name in FILES if stamps[name] != self._seen.get(name)}
         self._seen = stamps
         if "config.json" in changed:
-            self.config = _read_table(self.path / "config.json") or {}
+            found = read_config(self.path)
+            self._note("config.json", "" if found else "config.json cannot be read")
+            self.config = {key: _shown(value) for key, value in (found or {}).items()}
             self.tail.restart()
+        if "clients.json" in changed:
+            self._note("clients.json", "")
         if "summary.json" in changed:
             self.summary = self._read_summary()
         if "history.jsonl" in changed or "config.json" in changed:
             self.tail.poll()
+            self._note("history.jsonl", self.tail.damaged)
+        for name in FILES:
+            if is_elsewhere(self.path / name):
+                self._note(name, f"{name} is a link or no regular file, and is not read")
         if changed & {"clients.json", "summary.json", "history.jsonl"}:
             self.clients_version += 1
         status = self._status(locks)
@@ -51,16 +80,27 @@ class WatchedRun:
         self.status = status
         return bool(changed) or moved
 
+    def _note(self, name: str, problem: str) -> None:
+        self.problems.pop(name, None)
+        if problem:
+            self.problems[name] = problem
+
     def _read_summary(self) -> Summary | None:
+        self._note("summary.json", "")
+        if self._seen["summary.json"] is None:
+            return None
         try:
             return RunFolder(self.path).summary()
-        except RunError:
-            return None  # still being written, or damaged: the run counts as unfinished
+        except RunError as problem:
+            self._note("summary.json", str(problem).removeprefix(f"{self.path}/"))
+            return None
 
     def _status(self, locks: frozenset[int] | None) -> str:
+        if self.problems:
+            return "damaged"
         if self.summary is not None:
             return "finished"
-        lock = _stamp(self.path)
+        lock = stamp_of(self.path)
         if locks is not None and lock is not None and lock[0] in locks:
             self._was_locked = True
             return "running"
@@ -80,6 +120,7 @@ class WatchedRun:
         return {
             "id": self.name,
             "status": self.status,
+            "problem": "; ".join(self.problems.values()) or None,
             **{key: self.config.get(key) for key in CONFIG_KEYS},
             "round": last.get("round", 0),
             "accuracy": accuracy,
@@ -105,20 +146,25 @@ class WatchedRun:
             "summary": summary,
         }
 
-    def clients(self) -> dict[str, Any]:
-        """The clients' rows: with metrics once the run is complete, before that their clusters only."""
-        rows = self._final_rows()
-        if rows is None:
-            places = self.tail.growth.cluster_of
-            rows = [{"client": client, "cluster": cluster} for client, cluster in places.items()]
-        return {"version": self.clients_version, "rows": rows}
+    def clients(self, start: int = 0, most: int = MOST_ROWS) -> dict[str, Any]:
+        """Clients' rows from `start` on: with metrics once the run is complete, before that their clusters only."""
+        if self._rows[0] != self.clients_version:
+            rows = self._final_rows()
+            if rows is None:
+                places = self.tail.growth.cluster_of
+                rows = [{"client": client, "cluster": cluster} for client, cluster in places.items()]
+            self._rows = (self.clients_version, rows)
+        rows = self._rows[1]
+        shown = rows[start : start + min(most, MOST_ROWS)]
+        return {"version": self.clients_version, "from": start, "total": len(rows), "rows": shown}
 
     def _final_rows(self) -> list[dict[str, Any]] | None:
-        if self.summary is None:
+        if self.summary is None or self._seen["clients.json"] is None:
             return None
         try:
             found = RunFolder(self.path).clients()
-        except RunError:
+        except RunError as problem:
+            self._note("clients.json", str(problem).removeprefix(f"{self.path}/"))
             return None
         return [
             {"client": row.client, "cluster": row.cluster, "test_samples": row.test_samples, **row.metrics}
@@ -127,18 +173,18 @@ class WatchedRun:
         ]
 
 
-def _stamp(path: Path) -> tuple[int, int, int] | None:
-    """Inode, time and size: together they tell whether a file is still the one that was read."""
+def read_config(folder: Path) -> dict[str, Any] | None:
+    """The table in a run's config; None where it cannot be read."""
     try:
-        status = os.stat(path)
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
-
-
-def _read_table(path: Path) -> dict[str, Any] | None:
-    try:
-        content = parse_json(path.read_bytes())
+        with open_plain(folder / "config.json") as file:
+            content = parse_json(file.read(MOST_CONFIG_BYTES))
     except (OSError, ValueError):
         return None
     return content if isinstance(content, dict) else None
+
+
+def _shown(value: Any) -> Any:
+    """A value of a config as the page shows it: plain text, numbers and truth values only."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value if isinstance(value, str | int | float) else None

@@ -3,6 +3,7 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const ROWS_AT_ONCE = 200;
+const MOST_CLIENTS = 100000; // kept by the page; the server gives them page by page
 const MOST_POINTS = 400;
 const COLOURS = 10;
 const runs = new Map(); // id -> the run's line in the list
@@ -22,7 +23,7 @@ const number = (x) => (x === null || x === undefined ? "–" : Math.abs(x) >= 10
 const megabytes = (x) => (x === null || x === undefined ? "–" : `${number(x / 1e6)} MB`);
 const people = (n) => `${n} ${n === 1 ? "client" : "clients"}`;
 const title = (run) => (run.id === "." ? "this run" : run.id);
-const described = (run) => [run.method, "on", run.scenario || run.data || "a federation of its own",
+const described = (run) => run.problem ? `damaged: ${run.problem}` : [run.method, "on", run.scenario || run.data || "a federation of its own",
   run.model ? `· ${run.model}` : "", run.seed === null ? "" : `· seed ${run.seed}`].join(" ");
 
 /* The list of runs */
@@ -132,13 +133,7 @@ class Pane {
       this.take(await answer.json());
       this.draw();
       if (this.run.clients_version !== this.clientsVersion) {
-        const clients = await fetch(`api/clients?${new URLSearchParams({ id: this.id })}`);
-        if (clients.ok) {
-          const told = await clients.json();
-          this.clientsVersion = told.version;
-          this.rows = told.rows;
-          this.drawClients();
-        }
+        await this.loadClients();
       }
     } catch (problem) {
       if (!(problem instanceof TypeError)) throw problem; // the network: the stream says so, and loads again later
@@ -146,6 +141,22 @@ class Pane {
       this.loading = false;
       if (this.again) { this.again = false; setTimeout(() => this.load(), 200); }
     }
+  }
+
+  async loadClients() {
+    let rows = [], told = null;
+    do {
+      const page = await fetch(`api/clients?${new URLSearchParams({ id: this.id, from: rows.length })}`);
+      if (!page.ok) return;
+      const next = await page.json();
+      if (told && next.version !== told.version) { this.again = true; return; } // renewed meanwhile: from the start
+      told = next;
+      rows = rows.concat(told.rows);
+    } while (told.rows.length && rows.length < Math.min(told.total, MOST_CLIENTS));
+    this.clientsVersion = told.version;
+    this.rows = rows;
+    this.clientsTotal = told.total;
+    this.drawClients();
   }
 
   take(told) {
@@ -247,6 +258,7 @@ class Pane {
     const hidden = kept.length > this.most;
     this.find(".more button").hidden = !hidden;
     this.find(".more span").textContent = (hidden ? `${this.most} of ${people(kept.length)}` : people(kept.length))
+      + (this.clientsTotal > this.rows.length ? `, the first of ${this.clientsTotal} in all` : "")
       + (keys.includes("accuracy") ? "" : "; their accuracies come when the run is complete");
   }
 
