@@ -1,4 +1,5 @@
-# Two commands: `make demo` and `make test`. Both make a virtual environment first, once.
+# Two commands: `make demo` and `make test`. Both make a virtual environment first, once. `make fuzz` and `make chaos`
+# try bad input and faults of the system, as many as CASES and FAULTS say.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -10,7 +11,11 @@ PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 PACKAGES = packages/recipes packages/bench
 WITH_PACKAGES = $(foreach package,$(PACKAGES),--editable $(package))
 
-.PHONY: demo test coverage test-flower lint format clean
+CASES ?= 1000
+FAULTS ?= 100
+SEED ?= 0
+
+.PHONY: demo test coverage test-flower fuzz chaos lint format clean
 
 demo: $(STAMP)
 	$(BIN)/coterie run
@@ -25,6 +30,12 @@ coverage: $(DEV_STAMP)
 # A real SuperLink with its SuperNodes on this machine; apart from `test` because it takes minutes.
 test-flower: $(DEV_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --override-ini="addopts=--strict-markers -p no:cacheprovider" tests/network
+
+fuzz: $(DEV_STAMP)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --cases $(CASES) --seed $(SEED)
+
+chaos: $(DEV_STAMP)
+	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m chaos --faults $(FAULTS) --seed $(SEED)
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff format --check .

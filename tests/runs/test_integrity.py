@@ -200,3 +200,15 @@ def test_reports_name_what_is_damaged(tmp_path: Path) -> None:
         (folder / "history.jsonl").write_text(line + "\n")
         with pytest.raises(RunError, match=r"history\.jsonl, line 1"):
             write_report(folder)
+
+
+def test_a_config_that_is_removed_while_the_run_goes_on_is_written_anew(tmp_path: Path) -> None:
+    class Remove(KillAfter):
+        def on_round(self, record: RoundRecord) -> None:
+            if record.round == self.t:
+                (tmp_path / "run" / "config.json").unlink()
+
+    whole = coterie.run("ifca:k=2", **OPTIONS)
+    coterie.run("ifca:k=2", **OPTIONS, out=tmp_path / "run", callbacks=[Remove(2)])
+    assert coterie.resume(tmp_path / "run", workers=1).clusters == whole.clusters
+    assert len(RunFolder(tmp_path / "run").history()) == OPTIONS["rounds"]

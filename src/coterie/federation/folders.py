@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +9,7 @@ import numpy as np
 
 from coterie.errors import DataError
 from coterie.federation.base import PARTS, STANDARD, Client, Splits, make_client
-from coterie.federation.mapped import divided_as_it_lies, mapped_arrays, npy_files, within_memory
+from coterie.federation.mapped import UNREADABLE, divided_as_it_lies, mapped_arrays, npy_files, within_memory
 
 
 def clients_from_folder(
@@ -37,7 +35,7 @@ def client_from_npz(file: Path, splits: Splits = STANDARD, seed: int = 0) -> Cli
         with archive:
             arrays = {name: archive[name] for name in archive.files}
         group = _group(arrays.pop("group", None))
-    except (OSError, ValueError, TypeError, zipfile.BadZipFile, zlib.error, EOFError) as problem:
+    except UNREADABLE as problem:
         raise DataError(f"{file}: not a readable .npz file of plain arrays ({problem})") from problem
     return make_client(file.stem, _parts(file, arrays), splits, seed, group)
 

@@ -8,7 +8,11 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import tempfile
+import tokenize
+import zipfile
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +32,11 @@ SMALL = 2**16
 STORED = ("float32", "int64")
 """Types of inputs that can be used as they lie."""
 ALIGNED = 64
+UNREADABLE = (
+    *(OSError, ValueError, TypeError, KeyError, EOFError, SyntaxError, RecursionError, MemoryError, OverflowError),
+    *(NotImplementedError, RuntimeError, struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
+)
+"""What NumPy and its parsers raise for bytes that are not the arrays they should be."""
 SORTED = 20
 """Labels that lie in rising order are no accident from so many samples on."""
 
@@ -47,7 +56,7 @@ def mapped_array(file: Path, *, least: int = 0) -> np.ndarray:
         # Copy-on-write, because torch wants memory that it might write to; nothing reaches the file.
         mode = "c" if os.path.getsize(file) >= least else None
         loaded: np.ndarray = np.load(file, mmap_mode=mode, allow_pickle=False)  # type: ignore[arg-type]
-    except (OSError, ValueError) as problem:
+    except UNREADABLE as problem:
         raise DataError(f"{file}: not a readable .npy file of plain numbers ({problem})") from problem
     return loaded
 

@@ -19,6 +19,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from coterie.errors import ConfigError
+from coterie.federation.mapped import UNREADABLE
 from coterie.parameters import Layout, gather, scatter, span_size
 from coterie.tasks.base import Array as ArraySchema
 from coterie.tasks.base import Reply, ReplySchema, Task
@@ -68,7 +69,7 @@ def open_array(array: Array, shape: tuple[int, ...] | None = None) -> Tensor:
         if np.lib.format.read_magic(file) != (1, 0):
             raise BadReply("an array is in another version of NumPy's format")
         written, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError) as problem:
+    except UNREADABLE as problem:
         raise BadReply("an array's header cannot be read") from problem
     if written != said or fortran or dtype != np.dtype("<f4") or len(array.data) - file.tell() != 4 * size:
         raise BadReply("an array's header and its bytes do not agree")
@@ -109,10 +110,10 @@ def unpack_task(records: RecordDict, layout: Layout, draw: Draw) -> Task:
     """The task in the records; `draw` makes an initial model from a seed. ConfigError where there is none."""
     try:
         config, arrays = records["task"], records["tensors"]
-        kind, fields = str(config["kind"]), json.loads(str(config["fields"]))
+        kind, fields = str(config["kind"]), dict(json.loads(str(config["fields"])))
         drawn = {str(name): (int(seed), str(mark)) for name, (seed, mark) in json.loads(str(config["drawn"])).items()}
         tensors = {str(name): open_array(array) for name, array in arrays.items()}  # type: ignore[arg-type]
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as problem:
         raise ConfigError(
             f"this message holds no task ({problem}): use the same version of coterie everywhere"
         ) from problem

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -201,6 +202,6 @@ def memory_bytes(text: str) -> int:
                 size = float(cleaned[: -len(unit)])
             except ValueError:
                 break
-            if size > 0:
+            if 0 < size * units[unit] < math.inf:
                 return int(size * units[unit])
     raise ConfigError(f"memory={text!r}: expected a size such as 8GB or 512MB")

@@ -65,6 +65,7 @@ class RunFolder:
         self._lines: list[str] = []
         self._check = ""
         self._identity = ""
+        self._config: dict[str, Any] = {}
 
     @classmethod
     def create(cls, path: Path, config: Mapping[str, Any]) -> RunFolder:
@@ -188,8 +189,15 @@ class RunFolder:
     def identity(self) -> str:
         """A hash of the config, which names the method, the seed and a fingerprint of the data."""
         if not self._identity:
-            self._identity = checksum(self.config())
+            self._config = self.config()
+            self._identity = checksum(self._config)
         return self._identity
+
+    def _restore_config(self) -> None:
+        """Write the config again if it was removed meanwhile: without it the folder is nobody's."""
+        self.identity()
+        if not self.has("config.json"):
+            self.write_json("config.json", {"format": FORMAT, **self._config})
 
     def write_model_shape(self, shape: Mapping[str, Any]) -> None:
         """Keep what is needed to make the model again without the data."""
@@ -220,9 +228,13 @@ class RunFolder:
         if not path.exists():
             return records
         check = self.identity()
+        try:
+            content = path.read_bytes()
+        except OSError as problem:
+            raise RunError(f"{path}: cannot be read ({problem.strerror}): restore it from a copy") from problem
         # A crash may cut a line inside a character, and a line may hold any separator but a newline. What follows
         # the last newline is cut off, or is being written right now.
-        for number, line in enumerate(path.read_bytes().split(b"\n")[:-1][:up_to], 1):
+        for number, line in enumerate(content.split(b"\n")[:-1][:up_to], 1):
             where = f"{path}, line {number}"
             try:
                 value = parse_json(line)
@@ -271,6 +283,7 @@ class RunFolder:
         if self._history is not None:
             with writing(self.path / "history.jsonl"):
                 os.fsync(self._history.fileno())
+        self._restore_config()
         save_snapshot(checkpoint, self.path / LATEST, self.identity(), previous=self.path / PREVIOUS)
 
     def checkpoint(self) -> Checkpoint | None:
@@ -310,6 +323,7 @@ class RunFolder:
                 about = {"layers": json.dumps(result.private_layers)}
                 tensors = {client: vector.clone().contiguous() for client, vector in private.items()}
                 save_tensors(tensors, target / "private.safetensors", about)
+        self._restore_config()
         self.write_json("clients.json", to_json(result.clients))
         self.write_json("summary.json", to_json(result.summary))
 

@@ -15,11 +15,15 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.errors import ConfigError
 from coterie.federation import Split
 from coterie.parameters import Layout
 
 ROWS_AT_ONCE = 8
 """Updates that are formed before they are added up."""
+
+
+LARGEST = torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,11 @@ class Training:
     """FedProx's μ: adds μ/2 ‖θ − θ_start‖² to the loss."""
     layers: tuple[str, ...] = ()
     """Names of the layers to train; the others are frozen. Empty: all."""
+
+    def __post_init__(self) -> None:
+        for name in ("lr", "momentum", "weight_decay", "proximal"):
+            if not abs(getattr(self, name)) <= LARGEST:
+                raise ConfigError(f"training with {name}={getattr(self, name)!r}: float32 ends at {LARGEST:.3g}")
 
     def batches(self, samples: int) -> int:
         """How many SGD steps a client with that many samples takes."""
