@@ -144,6 +144,11 @@ def test_bad_words_cost_one_line_to_act_on(coterie, tmp_path, words, hint):
     [
         ("rouns = 3", "unknown option 'rouns': did you mean 'rounds'"),
         ("rounds = 'three'", "rounds='three'"),
+        ("rounds = true", "rounds=True: expected whole number"),
+        ("data = ''", "data='': expected text, not empty"),
+        ("memory = 'infGB'", "memory='infGB': expected a size"),
+        ("lr = 1e300\nscenario = 'xor'", "training with lr=1e+300: float32 ends at"),
+        (f"rounds = {'[' * 5000}", "not valid TOML"),
         ("rounds = [", "not valid TOML"),
         ("[training]\nlr = 1", "unknown option 'training'"),
         ("[method]\nk = 1", "needs a key 'name'"),
@@ -183,6 +188,40 @@ def test_a_bug_of_ours_is_told_from_bad_input(coterie, monkeypatch):
     code, _, err = coterie("run", *SMALL)
     assert code == 130
     assert "coterie resume" in err
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (OSError(28, "No space left on device", "results/x"), "results/x: No space left on device: check the path"),
+        (OSError("no number"), "no number: check the path"),
+        (MemoryError("of 9 GB"), "out of memory (of 9 GB): use a smaller model, fewer workers or --memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), "out of memory (DefaultCPUAllocator"),
+        (RecursionError(), "nested too deeply"),
+    ],
+)
+def test_what_the_system_refuses_is_no_bug_of_ours(coterie, monkeypatch, problem, words):
+    from coterie.runs import api
+
+    def refused(*_, **__):
+        raise problem
+
+    monkeypatch.setattr(api, "start", refused)
+    assert words in one_line(coterie("run", *SMALL))
+
+
+def test_warnings_and_a_loss_that_explodes_are_one_line_each(coterie, tmp_path):
+    folder = tmp_path / "data"
+    write_npz(folder, a=good(y=np.arange(6, dtype=np.float32)), b=good(y=np.arange(6, dtype=np.float32)))
+    words = ["--method", "fedavg", "--rounds", "1", "--workers", "1"]
+    code, _, err = coterie("run", "--data", folder, *words, "--lr", "1e-5", "--quiet")
+    assert code == 0
+    assert err.startswith("coterie: warning: the targets of 'data' are whole numbers stored as floats")
+    assert len(err.splitlines()) == 1
+    code, out, err = coterie("run", *SMALL, "--model", "logistic", "--lr", "1e6")
+    assert code == 0
+    assert "round 1: the mean test loss is" in out
+    assert "round 1: the mean test loss is" in err
 
 
 def test_a_run_tells_what_it_did_and_where(coterie, tmp_path):
