@@ -60,6 +60,31 @@ def test_numbers_that_nobody_means_are_refused_at_once(key: str, value: int) -> 
         coterie.run(**SMALL | {key: value})
 
 
+@pytest.mark.parametrize("spec", ["ifca:restarts=1000000", "ifca:seeding_rounds=1000000", "oneshot:n_init=1000000"])
+def test_more_repetitions_than_anybody_waits_for(spec: str) -> None:
+    with pytest.raises(ConfigError, match="=1000000: expected whole number from 1 to 1000"):
+        make_method(spec)
+
+
+@pytest.mark.parametrize(("x", "y"), [((10, 0), (10,)), ((10, 3), (10, 0))])
+@pytest.mark.parametrize("memory_bytes", [None, 4])
+def test_samples_without_numbers_are_refused(
+    x: tuple[int, ...], y: tuple[int, ...], memory_bytes: int | None, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "a.npz", x=np.ones(x, np.float32), y=np.ones(y, int))
+    with pytest.raises(DataError, match="client 'a': its .* have shape .*: give at least one number per sample"):
+        Federation.from_folder(tmp_path, memory_bytes=memory_bytes)
+
+
+def test_damaged_headers_of_arrays_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=np.ones((10, 3), np.float32), y=np.arange(10) % 2)
+    np.save(tmp_path / "b.x.npy", np.ones((10, 3), np.float32))
+    np.save(tmp_path / "b.y.npy", np.arange(10) % 2)
+    (tmp_path / "b.x.npy").write_bytes((tmp_path / "b.x.npy").read_bytes().replace(b"}", b" "))
+    with pytest.raises(DataError, match=r"b\.x\.npy: not a readable \.npy file"):
+        Federation.from_folder(tmp_path)
+
+
 def test_an_option_given_twice() -> None:
     with pytest.raises(ConfigError, match="option 'k' is given twice: keep one"):
         make_method("ifca:k=2,k=3")

@@ -417,6 +417,11 @@ def _check_alike(clients: Sequence[Client]) -> None:
     first = clients[0]
     inputs, targets = first.train.x, first.train.y
     alike = (inputs.shape[1:], inputs.dtype, targets.shape[1:], targets.dtype)
+    for what, values in (("inputs", inputs), ("targets", targets)):
+        if values.shape[1:].numel() == 0:
+            raise DataError(
+                f"client {first.id!r}: its {what} have shape {tuple(values.shape)}: give at least one number per sample"
+            )
     for client in clients:
         if len(client.train) == 0:
             raise DataError(f"client {client.id!r} has no training samples: give it data or leave it out")

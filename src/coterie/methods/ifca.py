@@ -91,9 +91,9 @@ class IFCA:
     """Independent draws, one draw perturbed, or each next model from the client that the others fit worst."""
     perturbation: PositiveFloat = 0.1
     """For init="perturbed": noise relative to the size of each tensor's numbers."""
-    seeding_rounds: PositiveInt = 5
+    seeding_rounds: Annotated[int, Field(ge=1, le=1000)] = 5
     """For init="k-means++": how many rounds' training a seeding client does by itself."""
-    restarts: PositiveInt = 1
+    restarts: Annotated[int, Field(ge=1, le=1000)] = 1
     """Independent restarts side by side; the one with the lowest last training loss counts. All are communicated."""
     clustered: str | tuple[str, ...] = "all"
     """Layers that each cluster has for itself ("last" or names); all others are averaged over everybody."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
-from pydantic import PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from coterie.errors import ConfigError
@@ -46,7 +46,7 @@ class OneShot:
     """Rounds in which every client trains alone before the models are clustered."""
     weighting: Literal["uniform", "samples"] = "uniform"
     """Weight of a client in its cluster's mean: one, or its number of samples."""
-    n_init: PositiveInt = 10
+    n_init: Annotated[int, Field(ge=1, le=10_000)] = 10
     """How many times k-means restarts; the best result counts."""
 
     def start(self, server: Server) -> State:
