@@ -106,10 +106,10 @@ def test_rising_order_is_no_matter_where_it_does_not_harm(tmp_path: Path) -> Non
     assert len(Federation.from_folder(tmp_path, splits=(1, 0, 0))["all-to-train"].train) == 30
 
 
-def archives(folder: Path) -> None:
+def archives(folder: Path, *, as_bytes: bool = False) -> None:
     for i in range(6):
         x, y = labelled(40 + i, seed=i)
-        values = (255 * np.abs(x)).astype(np.uint8) if i % 2 else x.astype(np.float64)
+        values = (255 * np.abs(x)).astype(np.uint8) if as_bytes else x.astype(np.float64)
         np.savez_compressed(folder / f"c{i}.npz", x=values, y=y, group=i)
 
 
@@ -139,7 +139,7 @@ def test_archives_beyond_memory_hold_the_same_numbers_on_disk(tmp_path: Path, mo
 
 
 def test_a_run_does_not_depend_on_where_the_data_lies(tmp_path: Path) -> None:
-    archives(tmp_path)
+    archives(tmp_path, as_bytes=True)
     plain, bounded = (
         coterie.run("fedavg", data=str(tmp_path), rounds=2, batch_size=8, model="mlp", workers=1, memory=memory)
         for memory in (None, "1KB")

@@ -72,7 +72,7 @@ def test_samples_without_numbers_are_refused(
     x: tuple[int, ...], y: tuple[int, ...], memory_bytes: int | None, tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones(x, np.float32), y=np.ones(y, int))
-    with pytest.raises(DataError, match="client 'a': its .* have shape .*: give at least one number per sample"):
+    with pytest.raises(DataError, match=r"client 'a': its .* have shape .*: give at least one number per sample"):
         Federation.from_folder(tmp_path, memory_bytes=memory_bytes)
 
 
