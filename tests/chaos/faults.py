@@ -104,14 +104,18 @@ def _to_a_worker(scene: Scene, random: random.Random, what: signal.Signals) -> s
         pool.LOOK_SECONDS = 0.2
 
     child = scene.run(method, out, 2, prepare)
+    hit = 0
     for _ in range(random.randint(1, 3)):
         scene.moment(random)
-        for pid in random.sample(child.workers(), min(1, len(child.workers()))):
+        workers = child.workers()
+        if workers:
             with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, what)
+                os.kill(random.choice(workers), what)
+                hit += 1
     if child.wait() not in (0, None):
         raise Lost(f"the run ended with {child.code}: {child.said()[-300:]}")
-    return scene.check(child, method, out, whole=True)
+    ended = scene.check(child, method, out, whole=True)
+    return f"{ended} with others" if hit else f"{ended}, none was there"
 
 
 def kill_worker(scene: Scene, random: random.Random) -> str:

@@ -46,7 +46,7 @@ class Own(nn.Module):
         return outputs
 
 
-@pytest.mark.parametrize("key", ["data", "scenario", "model", "method", "out", "data_dir", "memory", "lr_schedule"])
+@pytest.mark.parametrize("key", ["data", "scenario", "model", "method", "out", "data_dir", "memory", "device"])
 @pytest.mark.parametrize("text", ["", " "])
 def test_empty_text_is_not_the_default(key: str, text: str) -> None:
     options = {"rounds": 1, "clients": 4} | {key: text}

@@ -304,7 +304,7 @@ def test_private_layers_that_diverge_are_seen_and_not_kept():
     trainer, start = trainer_of(nn.Linear(2, 1), squared_loss)
     split = Split(torch.full((3, 2), 1e4), torch.ones(3, 1))
     contexts = {"c": context("c", split)}
-    huge = Training(lr=1e200, steps=4, batch_size=None)
+    huge = Training(lr=1e38, steps=10, batch_size=None)
     (reply,) = replies_to([Request("c", Train(start, huge, 0, ("weight", "bias")))], contexts, trainer)
     assert "private" not in contexts["c"].state
     assert not torch.isfinite(torch.tensor(reply.norm))
