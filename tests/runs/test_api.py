@@ -60,7 +60,8 @@ def test_summary_has_the_promised_shape():
     summary = result.summary
     assert set(to_json(summary)) == {
         "method", "scenario", "model", "seed", "rounds", "clients", "clusters", "cluster_ids", "metrics", "ari",
-        "bytes", "seconds", "initial", "personalised",
+        "bytes", "seconds", "warnings",
+        "initial", "personalised",
     }  # fmt: skip
     assert set(summary.metrics) == {"accuracy", "loss"}
     assert {"mean", "min", "max", "variance"} <= set(to_json(summary.accuracy))
