@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
 from coterie.engines import LocalEngine
+from coterie.engines.spawning import pack_inheritance, unpack_inheritance
 from coterie.errors import ConfigError, ModelError, RunError
 from coterie.federation import Client, Federation, Split
+from coterie.models import build
 from coterie.tasks import Choose, Evaluate, Gradient, Train
 from coterie.tasks.base import Reply, Request
 from coterie.trainers.base import Training
@@ -170,6 +175,20 @@ def test_spawned_workers_give_the_same_bits(engines: list[LocalEngine], monkeypa
     assert same(replies_of(one, requests_of(one)), replies_of(two, requests_of(two)))
     assert two._pool is not None
     assert two._pool._context.get_start_method() == "spawn"
+
+
+def test_a_model_from_a_file_can_be_sent_to_a_spawned_worker(tmp_path: Path) -> None:
+    file = tmp_path / "own.py"
+    file.write_text("from torch import nn\nclass Own(nn.Linear): pass\ndef make(): return Own(8, 3)\n")
+    modules = [build(f"{file}:make", (8,), 3, seed) for seed in (0, 1)]
+    engine = LocalEngine(federation(), lambda seed: modules[seed])
+    packed = pack_inheritance(engine.contexts, partial(engine._make_trainer, 0))
+    name = type(modules[0]).__module__
+    del sys.modules[name]  # as in a process that inherits nothing
+    contexts, make_trainer = unpack_inheritance(packed)
+    assert list(contexts) == list(engine.clients)
+    assert make_trainer().layout == engine.layout
+    assert name in sys.modules
 
 
 def test_spawned_workers_need_what_can_be_sent(engines: list[LocalEngine], monkeypatch: pytest.MonkeyPatch) -> None:

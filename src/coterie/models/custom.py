@@ -86,16 +86,21 @@ def load_files(files: Sequence[str]) -> None:
 def _from_file(spec: str, path: Path) -> ModuleType:
     if not path.is_file():
         raise ConfigError(f"model {spec!r}: there is no file {path}; check the path")
-    digest = hashlib.blake2b(str(path.resolve()).encode(), digest_size=6).hexdigest()
-    found = importlib.util.spec_from_file_location(f"{FILE_MODULE}{path.stem}_{digest}", path)
+    # Loaded once as long as it does not change: pickle takes a class only if it is the one its module holds.
+    digest = hashlib.blake2b(str(path.resolve()).encode() + b"\0" + path.read_bytes(), digest_size=6).hexdigest()
+    name = f"{FILE_MODULE}{path.stem}_{digest}"
+    if name in sys.modules:
+        return sys.modules[name]
+    found = importlib.util.spec_from_file_location(name, path)
     if found is None or found.loader is None:
         raise ConfigError(f"model {spec!r}: {path} cannot be read as a Python file; check the path")
     module = importlib.util.module_from_spec(found)
     # Registered, as dataclasses and pickle in the user's file look their module up by name.
-    sys.modules[found.name] = module
+    sys.modules[name] = module
     try:
         found.loader.exec_module(module)
     except (Exception, SystemExit) as error:
+        del sys.modules[name]
         raise ConfigError(
             f"model {spec!r}: {path} cannot be imported ({_one_line(error)}); correct the file"
         ) from error
