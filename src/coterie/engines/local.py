@@ -19,6 +19,7 @@ from coterie.errors import ConfigError, RunError, did_you_mean
 from coterie.federation import Federation, Split
 from coterie.parameters import Layout
 from coterie.privacy import Mask, MaskedTrainer
+from coterie.privacy.keys import Secret, make_key
 from coterie.tasks.base import ClientContext, Reduction, Reply, ReplyBlock, Request, perform
 from coterie.tasks.wire import reply_bytes, task_bytes
 from coterie.trainers.base import Trainer
@@ -45,7 +46,7 @@ WORK_FOR_WORKERS = 4 * 10**9
 WORK_FOR_BLOCK = 2 * 10**9
 """Estimated multiplications below which two blocks of a batched trainer are better done as one."""
 
-Privacy = Literal["none", "permutation", "signed-permutation"]
+Privacy = Literal["none", "permutation", "signed-permutation", "projection"]
 
 
 class Pool(Protocol):
@@ -72,6 +73,10 @@ class LocalEngine:
     another, results agree with the processor's up to rounding; models and replies stay in the processor's memory.
     """
 
+    repeatable = True
+    secure = False
+    halves = True
+
     def __init__(
         self,
         federation: Federation,
@@ -82,7 +87,7 @@ class LocalEngine:
         memory_bytes: int | None = None,
         precision: str = "float32",
         privacy: Privacy = "none",
-        secret: int = 0,
+        secret: Secret = 0,
         device: str = "auto",
         trainer: Trainer | None = None,
     ) -> None:
@@ -106,8 +111,11 @@ class LocalEngine:
         loss = loss or default_loss(federation.regression)
         grams = GRAM_BYTES if memory_bytes is None else min(GRAM_BYTES, memory_bytes // 2)
         module = architecture(0)
-        plain = partial(portable_trainer, module, loss, one_sample(federation), precision, self.device)
+        key = make_key(secret)
+        plain = partial(portable_trainer, module, loss, one_sample(federation), precision, self.device, key)
         self._grams = grams
+        if trainer is not None:
+            trainer.key = key
         self.trainer = trainer or plain(None, grams)
         self.batched = isinstance(self.trainer, BatchedTrainer)
         if precision == "bf16" and not self.batched and self.device == CPU and require_bfloat16() == "emulated":
@@ -116,7 +124,7 @@ class LocalEngine:
             )
         self.plain_layout: Layout = self.trainer.layout
         self._mask: Mask | None = None
-        if privacy != "none":
+        if privacy in ("permutation", "signed-permutation"):
             self._mask = Mask.from_secret(secret, self.plain_layout, signed=privacy == "signed-permutation")
             self.trainer = MaskedTrainer(self.trainer, self._mask)
         self._make_trainer: Callable[[int], Trainer] = (
@@ -247,11 +255,13 @@ def portable_trainer(
     sample: Split,
     precision: str,
     device: torch.device,
+    key: bytes,
     mask: Mask | None,
     gram_bytes: int,
 ) -> Trainer:
     """The trainer for the module, from parts that can be sent to another process or machine."""
     trainer = make_trainer(module, loss, sample, precision, gram_bytes, device)
+    trainer.key = key
     return trainer if mask is None else MaskedTrainer(trainer, mask)
 
 

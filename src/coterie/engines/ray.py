@@ -22,6 +22,7 @@ from coterie.engines.ray_worker import SHARD_BYTES, client_bytes
 from coterie.errors import ConfigError
 from coterie.federation import Federation
 from coterie.models.custom import FILE_MODULE
+from coterie.privacy.keys import Secret
 from coterie.tasks.base import Request
 from coterie.trainers.losses import Loss
 
@@ -54,7 +55,7 @@ class RayEngine(LocalEngine):
         memory_bytes: int | None = None,
         precision: str = "float32",
         privacy: Privacy = "none",
-        secret: int = 0,
+        secret: Secret = 0,
         shard_bytes: int = SHARD_BYTES,
     ) -> None:
         super().__init__(

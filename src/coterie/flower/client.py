@@ -23,7 +23,8 @@ from coterie.federation import PARTS, Client, Federation
 from coterie.federation.folders import client_from_npz
 from coterie.flower.wire import layout_mark, open_array, pack_array, pack_refusal, pack_reply, unpack_task
 from coterie.privacy import Mask, MaskedTrainer
-from coterie.randomness import derive
+from coterie.privacy.keys import make_key
+from coterie.privacy.masks import redrawn
 from coterie.runs.assemble import Model, make_architecture
 from coterie.snapshot import load_snapshot, save_snapshot
 from coterie.tasks.base import ClientContext, Reply, ReplySchema
@@ -172,8 +173,8 @@ class ClientHandler:
             )
         return trainer, draw
 
-    def _secret(self, context: Context) -> tuple[int | None, str]:
-        """What the clients share, as a number, and how vectors are permuted with it."""
+    def _secret(self, context: Context) -> tuple[bytes | None, str]:
+        """The key that the clients share, and how vectors are permuted with it."""
         given = context.node_config.get("secret", self.secret)
         if (file := context.node_config.get("secret-file")) is not None:
             try:
@@ -184,8 +185,7 @@ class ClientHandler:
         if (given is None) != (privacy == "none"):
             held = "no secret" if given is None else "a secret"
             raise ConfigError(f"privacy={privacy!r}, and this client holds {held}: give all clients one, or none")
-        number = None if given is None else int.from_bytes(hashlib.blake2b(str(given).encode(), digest_size=8).digest())
-        return number, privacy
+        return (None if given is None else make_key(str(given))), privacy
 
     def _state_file(self, client: str, run: str, context: Context) -> Path | None:
         folder = context.node_config.get("state-dir")
@@ -250,15 +250,18 @@ def _chosen(source: Source, context: Context) -> Source:
 
 
 def _masked(
-    trainer: Trainer, architecture: Callable[[int], nn.Module], secret: int | None, privacy: str
+    trainer: Trainer, architecture: Callable[[int], nn.Module], secret: bytes | None, privacy: str
 ) -> tuple[Trainer, Callable[[int], Tensor]]:
     """The trainer and the draw of initial models, both masked where the clients have a secret."""
     layout = trainer.layout
     if secret is None:
         return trainer, lambda seed: layout.read(architecture(seed))
+    if privacy == "projection":
+        trainer.key = secret
+        return trainer, lambda seed: layout.read(architecture(seed))
     mask = Mask.from_secret(secret, layout, signed=privacy == "signed-permutation")
     return MaskedTrainer(trainer, mask), lambda seed: mask.hide(
-        layout.read(architecture(derive(secret, "model", seed)))
+        redrawn(layout.read(architecture(seed)), layout, secret, seed)
     )
 
 

@@ -10,14 +10,18 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError
 from coterie.federation import Split
 from coterie.parameters import Entry, Layout
-from coterie.randomness import torch_generator
+from coterie.privacy.keys import Secret, make_key, permutation, signs, uniforms
 from coterie.trainers.base import Trainer, Training, TrainingJob
+
+MASKED = "(masked)"
+"""The one layer of a masked vector."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,10 @@ class Mask:
     """An orthonormal map of vectors `(..., d)`: `hidden[i] = sign[i] · plain[order[i]]`.
 
     Trainable numbers and buffers are turned each among themselves, because only the former are compared.
+
+    What it does not hide: the multiset of a vector's numbers (their sizes tell layers apart), which places are zero or
+    never change (a pixel that is always blank leaves its weights alone), and anything from who has the secret. All
+    clients share one. Whoever knows a vector before and after the mask, even in part, reads that part of the mask off.
     """
 
     order: Tensor
@@ -32,17 +40,19 @@ class Mask:
     back: Tensor
 
     @classmethod
-    def from_secret(cls, secret: int, layout: Layout, *, signed: bool = False) -> Mask:
-        """The mask that a secret number, known to the clients only, stands for."""
-        generator = torch_generator(secret, "mask")
-        trainable = torch.randperm(layout.trainable, generator=generator)
-        buffers = layout.trainable + torch.randperm(layout.size - layout.trainable, generator=generator)
-        order = torch.cat([trainable, buffers])
+    def from_secret(cls, secret: Secret, layout: Layout, *, signed: bool = False) -> Mask:
+        """The mask that a secret, known to the clients only, stands for."""
+        key = make_key(secret)
+        buffers = layout.size - layout.trainable
+        order = np.concatenate(
+            [permutation(key, "order", layout.trainable), layout.trainable + permutation(key, "buffers", buffers)]
+        )
         sign = torch.ones(layout.size)
         if signed:
             # Signs are for compared numbers only: a buffer such as a variance must stay what it is.
-            sign[: layout.trainable] -= 2 * torch.randint(2, (layout.trainable,), generator=generator)
-        return cls(order, sign, torch.argsort(order))
+            sign[: layout.trainable] = torch.from_numpy(signs(key, "signs", layout.trainable)).float()
+        places = torch.from_numpy(order)
+        return cls(places, sign, torch.argsort(places))
 
     def hide(self, plain: Tensor) -> Tensor:
         """Turned copies of vectors `(..., d)`."""
@@ -58,6 +68,8 @@ class MaskedTrainer(Trainer):
 
     Its layout has no layers: the server cannot tell them apart any more, and methods that need layers are refused.
     """
+
+    masked = True
 
     def __init__(self, trainer: Trainer, mask: Mask) -> None:
         self.trainer, self.mask = trainer, mask
@@ -94,9 +106,26 @@ class MaskedTrainer(Trainer):
         return self.mask.hide(gradients), losses
 
 
+def redrawn(model: Tensor, layout: Layout, secret: Secret, seed: int) -> Tensor:
+    """An initial model `(d,)` drawn anew from the secret, every tensor from the distribution of its own numbers.
+
+    The draw it comes from has 32 bits, so a server could try all of them, find the one with the numbers that it sees
+    masked, and read the mask off. Here each number is a random quantile of its tensor's, 53 bits of the key's stream.
+    """
+    key, after = make_key(secret), model.clone()
+    for entry in layout.entries:
+        if entry.buffer or entry.stop - entry.start < 2:
+            continue
+        ranked = np.sort(model[entry.start : entry.stop].double().numpy())
+        at = uniforms(key, f"model/{seed}/{entry.name}", len(ranked))
+        drawn = np.interp(at, np.linspace(0, 1, len(ranked)), ranked)
+        after[entry.start : entry.stop] = torch.from_numpy(drawn).to(model.dtype)
+    return after
+
+
 def masked_layout(plain: Layout) -> Layout:
     """The layout of masked vectors: trainable numbers and buffers, without layers."""
-    entries = [Entry("(masked)", (plain.trainable,), 0, plain.trainable, False)]
+    entries = [Entry(MASKED, (plain.trainable,), 0, plain.trainable, False)]
     if plain.size > plain.trainable:
         rest = plain.size - plain.trainable
         entries.append(Entry("(masked buffers)", (rest,), plain.trainable, plain.size, True))

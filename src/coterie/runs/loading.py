@@ -77,8 +77,8 @@ class StoredRun:
         """A module with the parameters of a vector as the server holds it, in evaluation mode."""
         module = self.architecture(0)
         layout = Layout.of(module)
-        if self.config.privacy != "none":
-            mask = Mask.from_secret(self._secret, layout, signed=self.config.privacy != "permutation")
+        if self.config.privacy in ("permutation", "signed-permutation"):
+            mask = Mask.from_secret(self._secret, layout, signed=self.config.privacy == "signed-permutation")
             vector = mask.reveal(vector)
         layout.write(vector, module)
         return module.eval()

@@ -102,6 +102,10 @@ class Trainer(ABC):
     """The computations a client needs, for several clients at once. Every engine has one."""
 
     layout: Layout
+    masked: bool = False
+    """Whether vectors come and go transformed, because the server must not read them."""
+    key: bytes | None = None
+    """What the clients share and the server does not know, where they have such a secret."""
 
     def train(self, jobs: Sequence[TrainingJob], training: Training, reduce: Reduction | None = None) -> Trained:
         """Train every job and return the updates or, with `reduce`, their weighted sums by group."""
