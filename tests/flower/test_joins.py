@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from flower_trials import MODEL, digits
@@ -156,7 +157,7 @@ def test_a_newcomer_is_placed_by_its_inputs_and_moves_nobody(name: str) -> None:
     state, _ = method.round(unchanged, 3, server)
     assert state.relatives.ids == federation.ids
     assert (state.relatives.related[:6, :6] == before.related).all()
-    assert (state.relatives.positions[:6] == before.positions).all()
+    np.testing.assert_array_equal(state.relatives.positions[:6], before.positions)  # nan where centroids are missing
     for late in (6, 7, 8):  # a member of exactly one of the clusters that were there
         assert any((state.relatives.related[late, :6] == row).all() for row in before.related)
 

@@ -169,7 +169,7 @@ def test_the_stage_is_identical_on_rerun_and_survives_a_snapshot(
 def test_the_stage_counts_the_encoder_down_and_the_centroids_up(digits: Federation) -> None:
     server = desk(digits)
     encoder = coterie.encoders.load_encoder("pca")
-    PcaKMeansHC(basis="public", k=5).start(server)
+    PcaKMeansHC(basis="public", k=5, least=1).start(server)
     assert server.traffic.drain() == (4 * 20 * encoder.weights.numel(), 4 * 20 * 5 * encoder.code)
 
 

@@ -58,7 +58,7 @@ def test_centroids_are_near_the_codes_they_stand_for() -> None:
 
 def test_few_samples_clamp_k_and_send_fewer_centroids() -> None:
     encoder = load_encoder("pca")
-    task = Embed.with_encoder(encoder, 5, 0, seed=0)
+    task = Embed.with_encoder(encoder, 5, 0, seed=0, least=1)
     full, few = ask(task, client("many", slice(0, 30)), client("few", slice(0, 2)))
     assert full.values["centroids"].shape == (5, encoder.code)
     assert few.values["centroids"].shape == (2, encoder.code)
@@ -109,7 +109,7 @@ def test_one_thread_restores_what_it_found() -> None:
 def test_a_federation_of_tokens_is_refused_in_words() -> None:
     from coterie.errors import ConfigError
 
-    x = torch.zeros(4, 3, dtype=torch.int64)
+    x = torch.zeros(6, 3, dtype=torch.int64)
     text = Federation([Client("a", Split(x, x), Split(x[:0], x[:0]), Split(x[:0], x[:0]))])
     with pytest.raises(ConfigError, match="tokens"):
         ask(Embed.with_encoder(load_encoder("pca"), 2, 0, 0), text["a"])

@@ -24,8 +24,9 @@ from coterie.errors import ConfigError, RunError
 from coterie.methods.base import Assignment, Info, Matrix, method
 from coterie.methods.graph_averaging import Relatives, State, averaging_round, graph_assignment
 from coterie.methods.server import Server
+from coterie.privacy.masks import MASKED
 from coterie.tasks import Embed, Request
-from coterie.tasks.embed import centroid_table
+from coterie.tasks.embed import LEAST, centroid_table
 
 DISTANCES = {"min": min_pair_distances, "matching": matching_distances}
 
@@ -47,7 +48,9 @@ class FLT:
     encoder: str = "default"
     """A file made by `coterie encoder train`, or one that comes with the package: default, pca."""
     k: PositiveInt = 5
-    """Centroids that a client sends; a client with fewer samples sends fewer."""
+    """Centroids that a client sends; one with fewer than k · least samples sends fewer."""
+    least: PositiveInt = LEAST
+    """Samples behind a centroid at the least: the mean of few samples shows them. Smaller clients are left out."""
     finetune: NonNegativeInt = 0
     """F: epochs for which each client first fine-tunes the encoder on its own inputs."""
     gamma: PositiveFloat | Literal["auto"] = "auto"
@@ -65,7 +68,7 @@ class FLT:
             raise ConfigError("clusters goes with case=2: case=1 averages over the relatives, without clusters")
         check_clusters(self.clusters, server)
         import_umap()
-        ids, centroids = embed(server, server.clients, load_encoder(self.encoder), self.k, self.finetune)
+        ids, centroids = embed(server, server.clients, load_encoder(self.encoder), self.k, self.finetune, self.least)
         positions = project(centroids, self.umap_seed)
         relatives = form_relatives(ids, centroids, positions, self, longest=SPREAD)
         return State(relatives, server.initial_model()[None], (0,) * len(ids))
@@ -87,7 +90,7 @@ class FLT:
         if not late:
             return state
         try:
-            ids, centroids = embed(server, late, load_encoder(self.encoder), self.k, self.finetune)
+            ids, centroids = embed(server, late, load_encoder(self.encoder), self.k, self.finetune, self.least)
         except NoCentroids:
             return state  # the next round asks again
         known = state.relatives
@@ -144,14 +147,26 @@ def grown(
 
 
 def embed(
-    server: Server, clients: tuple[str, ...] | list[str], encoder: Encoder, k: int, epochs: int
+    server: Server, clients: tuple[str, ...] | list[str], encoder: Encoder, k: int, epochs: int, least: int
 ) -> tuple[tuple[str, ...], npt.NDArray[np.float32]]:
-    """Ask clients for their centroids: the ids of those that answered, and a table `(M, k, e)` (Algorithm 2)."""
-    task = Embed.with_encoder(encoder, k, epochs, seed=0)
-    requests = [Request(c, dataclasses.replace(task, seed=server.seed_of(0, c, "embed"))) for c in clients]
+    """Ask clients for their centroids: the ids of those that answered, and a table `(M, k, e)` (Algorithm 2).
+
+    A client with fewer than `least` samples is not asked.
+    """
+    if MASKED in server.layout.names:
+        raise ConfigError(
+            "privacy turns models, not what clients tell of their inputs: the centroids would go out in clear; use "
+            "cfl, ifca or fedavg with privacy, or privacy='none'"
+        )
+    task = Embed.with_encoder(encoder, k, epochs, 0, least)
+    requests = [
+        Request(c, dataclasses.replace(task, seed=server.seed_of(0, c, "embed")))
+        for c in clients
+        if server.samples[c] >= least
+    ]
     replies = list(server.ask(requests))
     if not replies:
-        raise NoCentroids("no client answered the embedding: see the faults of the run")
+        raise NoCentroids(f"no client with {least} samples or more answered the embedding: see the faults of the run")
     return tuple(reply.client for reply in replies), centroid_table(replies, k, encoder.code)
 
 

@@ -28,6 +28,7 @@ from coterie.methods.flt import (
 )
 from coterie.methods.graph_averaging import State, averaging_round, graph_assignment
 from coterie.methods.server import Server
+from coterie.tasks.embed import LEAST
 
 
 @method("pca-kmeans-hc")
@@ -40,6 +41,8 @@ class PcaKMeansHC:
     """Coordinates a centroid has with basis=own."""
     k: PositiveInt = 5
     """Centroids that a client sends."""
+    least: PositiveInt = LEAST
+    """Samples behind a centroid at the least; smaller clients are left out."""
     gamma: PositiveFloat | Literal["auto"] = "auto"
     """Clients nearer than this are related."""
     clusters: PositiveInt | None = None
@@ -47,7 +50,7 @@ class PcaKMeansHC:
 
     def start(self, server: Server) -> State:
         check_clusters(self.clusters, server)
-        ids, centroids = embed(server, server.clients, self._encoder(), self.k, epochs=0)
+        ids, centroids = embed(server, server.clients, self._encoder(), self.k, 0, self.least)
         options = FLT(case=2, gamma=self.gamma, clusters=self.clusters)
         return State(form_relatives(ids, centroids, centroids, options), server.initial_model()[None], (0,) * len(ids))
 
@@ -62,7 +65,7 @@ class PcaKMeansHC:
         """The state with clients that came later, each in the cluster whose members are nearest on average."""
         late = latecomers(state, server)
         try:
-            ids, centroids = embed(server, late, self._encoder(), self.k, epochs=0) if late else ((), None)
+            ids, centroids = embed(server, late, self._encoder(), self.k, 0, self.least) if late else ((), None)
         except NoCentroids:
             return state  # the next round asks again
         return state if centroids is None else grown(state, ids, centroids, centroids, FLT(case=2))

@@ -13,12 +13,15 @@ from torch import Tensor
 
 from coterie.encoders import Encoder, finetuned
 from coterie.encoders.encoder import Kind
+from coterie.errors import ConfigError
 from coterie.parameters import Layout
 from coterie.randomness import derive
 from coterie.tasks.base import Array, ClientContext, Reduction, Reply, ReplyBlock, ReplySchema, Task, tensor_key
 from coterie.trainers.base import Trainer
 from coterie.trainers.threads import one_thread
 
+LEAST = 5
+"""Samples behind a centroid, at the least."""
 RESTARTS = 4
 """Starts of k-means; the best is kept."""
 
@@ -28,8 +31,9 @@ class Embed(Task):
     """Encode the training inputs (never the labels), cluster the codes, send k centroids (Algorithm 2, lines 2-10).
 
     The encoder travels as its parts: `encoder` names the kind, `shape`, `code` and `weights` make it. With `epochs` the
-    client first fine-tunes it on its own inputs. A client with fewer than k samples sends as many centroids as it has
-    samples.
+    client first fine-tunes it on its own inputs. A centroid is the mean of at least `least` samples, because that of
+    one is a sample's own code, and with a decoder the sample itself; so a small client sends fewer, and one with fewer
+    samples than `least` refuses.
     """
 
     encoder: Kind
@@ -39,18 +43,19 @@ class Embed(Task):
     k: int
     epochs: int
     seed: int
+    least: int = LEAST
 
     @classmethod
-    def with_encoder(cls, encoder: Encoder, k: int, epochs: int, seed: int) -> Embed:
+    def with_encoder(cls, encoder: Encoder, k: int, epochs: int, seed: int, least: int = LEAST) -> Embed:
         """The task for a given encoder; its decoder is sent only to clients that fine-tune."""
         weights = encoder.weights if epochs else encoder.encoding_weights()
-        return cls(encoder.kind, encoder.shape, encoder.code, weights, k, epochs, seed)
+        return cls(encoder.kind, encoder.shape, encoder.code, weights, k, epochs, seed, least)
 
     def schema(self, layout: Layout) -> ReplySchema:
         return ReplySchema(None, {"centroids": Array((self.k, self.code), at_most=True)})
 
     def batch_key(self) -> Hashable:
-        return Embed, self.encoder, self.shape, self.code, tensor_key(self.weights), self.k, self.epochs
+        return Embed, self.encoder, self.shape, self.code, tensor_key(self.weights), self.k, self.epochs, self.least
 
     def perform(
         self,
@@ -63,25 +68,46 @@ class Embed(Task):
             return super().perform(tasks, contexts, trainer, reduce)
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
+        if trainer.masked:
+            raise ConfigError("the centroids of this client's data would go out in clear: privacy does not cover them")
         x = context.client.train.x
+        if len(x) < self.least:
+            raise ConfigError(f"{len(x)} samples are too few for a centroid of at least {self.least}")
         encoder = Encoder.with_weights(self.encoder, self.shape, self.code, self.weights)
         encoder = finetuned(encoder, x, self.epochs, derive(self.seed, "finetune"))
-        centroids = k_means(encoder.encode(x), self.k, derive(self.seed, "k-means"))
+        centroids = k_means(encoder.encode(x), self.k, derive(self.seed, "k-means"), self.least)
         return Reply(context.client.id, len(x), values={"centroids": torch.from_numpy(centroids)})
 
 
-def k_means(codes: Tensor, k: int, seed: int) -> npt.NDArray[np.float32]:
-    """Centroids `(min(k, n), e)` of codes `(n, e)`, in lexical order so that their numbering tells nothing."""
+def k_means(codes: Tensor, k: int, seed: int, least: int = 1) -> npt.NDArray[np.float32]:
+    """At most k centroids `(≤ k, e)` of codes `(n, e)`, each the mean of at least `least` of them (or of all).
+
+    They are in lexical order, so that their numbering tells nothing.
+    """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning
 
     rows = codes.to(torch.float32).numpy()
-    model = KMeans(min(k, len(rows)), n_init=RESTARTS, random_state=seed % 2**32)
+    model = KMeans(max(1, min(k, len(rows) // least)), n_init=RESTARTS, random_state=seed % 2**32)
     with warnings.catch_warnings():
         # Fewer different samples than centroids: some centroids coincide, which harms no distance.
         warnings.simplefilter("ignore", ConvergenceWarning)
         found = model.fit(rows).cluster_centers_.astype(np.float32)
+    labels = np.asarray(model.labels_)
+    if least > 1 and np.bincount(labels, minlength=len(found)).min() < least:
+        found = _merged(rows, labels, least)
     return np.asarray(found[np.lexsort(found.T[::-1])])
+
+
+def _merged(rows: npt.NDArray[np.float32], labels: npt.NDArray[np.int_], least: int) -> npt.NDArray[np.float32]:
+    """The clusters' means, after those of fewer than `least` rows went, smallest first, to the nearest other one."""
+    members = [rows[labels == label] for label in np.unique(labels)]
+    while len(members) > 1 and min(map(len, members)) < least:
+        small = members.pop(int(np.argmin([len(own) for own in members])))
+        apart = [float(np.linalg.norm(own.mean(axis=0) - small.mean(axis=0))) for own in members]
+        nearest = int(np.argmin(apart))
+        members[nearest] = np.concatenate([members[nearest], small])
+    return np.stack([own.mean(axis=0, dtype=np.float64) for own in members]).astype(np.float32)
 
 
 def centroid_table(replies: Sequence[Reply], k: int, code: int) -> npt.NDArray[np.float32]:
