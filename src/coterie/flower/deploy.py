@@ -149,6 +149,8 @@ def write_deployment(
     settings |= {"out": str(root / "run"), "min-nodes": least} | NETWORK_DEFAULTS
     if federation is not None and federation.classes:
         settings["classes"] = federation.classes
+    if secure:
+        settings["node-keys"] = True
     if config.scenario:
         settings["trial-groups"] = True  # a made federation has no secrets, and its groups are a metric
     read_options({key.replace("-", "_"): value for key, value in settings.items()})  # as the server will

@@ -1,7 +1,12 @@
 """Who is behind the nodes of a grid: each node describes its client, and the server keeps the book.
 
-Descriptions come from outside and are checked as replies are. The data of all clients must be of one kind; a client of
-another kind, or one that claims the id of a client who is here, is left out with a reason.
+Descriptions come from outside and are checked as replies are, and against what the operator expects. The data of all
+clients must be of one kind; a client of another kind is left out with a reason.
+
+An id belongs to the node that first came with it. Where nodes have keys of their own (SuperNode authentication), that
+is for good: the id is never given to another key. Where they have none, Flower makes up a key and a number for every
+start of a node, so that a restarted one is another: an id is free again when the grid no longer lists its node. One
+node goes by one id, unless the operator allows more.
 """
 
 from __future__ import annotations
@@ -9,6 +14,7 @@ from __future__ import annotations
 import re
 import time
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -47,14 +53,38 @@ class Description(NamedTuple):
     group: int | None
 
 
-class Directory:
-    """The clients behind a grid. `classes` fixes how many labels there may be; None: the most that a client reports."""
+class Expected(NamedTuple):
+    """What the operator knows of the clients; None where nothing is known."""
 
-    def __init__(self, exchange: Exchange, classes: int | None = None) -> None:
+    classes: int | None = None
+    """How many labels there may be. None takes the most that two clients report, so that none decides alone."""
+    shape: tuple[int, ...] | None = None
+    """Of one input."""
+    most_samples: int = MOST_SAMPLES
+    keys: Mapping[str, str] | None = None
+    """The public key of every client that may take part. None: any, and the first key of a client is its own."""
+    keyed: bool = False
+    """Whether nodes have keys that outlive a restart."""
+    ids_per_node: int = 1
+    """How many different clients one node may be in a run."""
+
+
+class Directory:
+    """The clients behind a grid, as far as they are what is `expected`.
+
+    `bound` are clients with their keys that an earlier part of the run has met.
+    """
+
+    def __init__(
+        self, exchange: Exchange, expected: Expected | None = None, bound: Mapping[str, str] | None = None
+    ) -> None:
         self.exchange = exchange
         self.kind: Kind | None = None
-        self._given_classes = classes
-        self.classes = classes or 0
+        self.expected = expected or Expected()
+        self.classes = self.expected.classes or 0
+        self.bound: dict[str, str] = dict(self.expected.keys or bound or {})
+        """The key of the node behind each client that has been here; a node without one stands with its number."""
+        self._keys: dict[int, str] = {}
         self._described: dict[int, Description] = {}
         self._asked: dict[str, tuple[int, float]] = {}
         self._refused: set[int] = set()
@@ -117,12 +147,18 @@ class Directory:
         if self.kind is None:
             alike = self._most_alike()
             self.kind = next(iter(alike.values())).kind
-            self.classes = self._given_classes or max(description.classes for description in alike.values())
+            self.classes = self.expected.classes or second_most([description.classes for description in alike.values()])
             self._enter()
 
     def refresh(self) -> None:
         """Forget the nodes that are gone, ask the new ones who they are, and read what answers there are."""
-        listed = set(self.exchange.grid.get_node_ids())
+        keyed = self.expected.keyed or self.expected.keys is not None
+        self._keys = {node.node_id: _key(node, keyed) for node in self.exchange.grid.get_nodes()}
+        listed = set(self._keys)
+        # A node without a key comes back under another number, so nobody can return as this one.
+        gone = [c for c, key in self.bound.items() if is_number(key) and key not in self._keys.values()]
+        for client in gone:
+            del self.bound[client]
         self._described = {node: description for node, description in self._described.items() if node in listed}
         for book in (self._refused, self._silent, self._doubled):
             book &= listed
@@ -171,37 +207,83 @@ class Directory:
         return {description.client: description for description in self._described.values() if description.kind == kind}
 
     def _enter(self) -> None:
-        """Give every id to one node: to the one that has it, unless that one is silent."""
+        """Give every id to the node it belongs to, or to the first that comes with it."""
         if self.kind is None:
             return
         for node in sorted(self._described):
             description = self._described[node]
             if self._node.get(description.client) == node:
                 continue
-            if reason := self._unlike(description):
+            if reason := self._unlike(description) or self._too_many(description.client, self._keys[node]):
                 self._refuse(node, reason)
                 continue
-            holder = self._node.get(description.client)
-            if holder is not None and holder not in self._silent:
+            if reason := self._not_its_own(description.client, node):
                 if node not in self._doubled:
                     self._doubled.add(node)
-                    self._faults.append(
-                        Fault(f"node {node}", f"client {description.client!r} is already here, on another node")
-                    )
+                    self._faults.append(Fault(f"node {node}", reason))
                 continue
-            # A node that changed its mind about who it is gives its old id back.
+            # A node that may be several clients is one at a time.
             self._node = {client: other for client, other in self._node.items() if other != node}
             self._node[description.client] = node
+            self.bound[description.client] = self._keys[node]
             self._doubled.discard(node)
+
+    def _not_its_own(self, client: str, node: int) -> str | None:
+        """Why a node cannot be this client now."""
+        if self.expected.keys is not None and client not in self.expected.keys:
+            return f"client {client!r} is not on the operator's list"
+        owner = self.bound.get(client)
+        if owner is None or owner == self._keys[node]:
+            return None
+        if is_number(owner):
+            return f"client {client!r} is already here, on another node: it can return when the grid has lost that one"
+        return f"client {client!r} belongs to another key"
+
+    def _too_many(self, client: str, key: str) -> str | None:
+        """Why a node may not be this client beside those that it has been."""
+        others = sum(1 for other, owner in self.bound.items() if owner == key and other != client)
+        if others < self.expected.ids_per_node:
+            return None
+        return f"it is also client {client!r}: one node may be {self.expected.ids_per_node}, see ids_per_node"
 
     def _unlike(self, description: Description) -> str | None:
         if description.kind != self.kind:
             return f"client {description.client!r} has data of another kind: {description.kind}, expected {self.kind}"
         if description.classes > self.classes:
             return (
-                f"client {description.client!r} has {description.classes} classes, the run's model has {self.classes}"
+                f"client {description.client!r} has {description.classes} classes, the run's model has "
+                f"{self.classes}: give classes= if that is right"
+            )
+        if self.expected.shape is not None and description.kind.shape != self.expected.shape:
+            shape = description.kind.shape
+            return f"client {description.client!r} has inputs of shape {shape}, expected {self.expected.shape}"
+        if description.samples["train"] > self.expected.most_samples:
+            most = self.expected.most_samples
+            return (
+                f"client {description.client!r} claims {description.samples['train']} samples, expected at most {most}"
             )
         return None
+
+
+def second_most(counts: Sequence[int]) -> int:
+    """The largest number that at least two clients report, or more; of one alone, its own."""
+    ranked = sorted(counts, reverse=True)
+    return ranked[1] if len(ranked) > 1 else ranked[0]
+
+
+NUMBER = "node "
+"""How a node without a key is written."""
+
+
+def is_number(key: str) -> bool:
+    """Whether this stands for a node without a key."""
+    return key.startswith(NUMBER)
+
+
+def _key(node: Any, keyed: bool) -> str:
+    """The public key of a node in one line, or its number where it has none that lasts."""
+    key = getattr(node, "public_key", None)
+    return key.hex() if key and keyed else f"{NUMBER}{node.node_id}"
 
 
 def read_description(records: RecordDict) -> Description:

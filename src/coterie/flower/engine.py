@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from coterie.engines.base import Fault, Traffic
 from coterie.engines.local import Privacy
 from coterie.errors import ConfigError, RunError
-from coterie.flower.directory import Directory
+from coterie.flower.directory import Directory, Expected
 from coterie.flower.exchange import Answer, Exchange
 from coterie.flower.wire import Packer, layout_mark, open_reply
 from coterie.parameters import Layout
@@ -43,6 +43,9 @@ class FlowerEngine:
     more) are sound, that is, gave a sound reply when they were last asked. `directory` is who is known already.
     """
 
+    repeatable = False
+    secure = False
+
     def __init__(
         self,
         grid: Grid,
@@ -60,11 +63,11 @@ class FlowerEngine:
         if timeout <= 0 or min_replies < 0:
             raise ConfigError(f"timeout={timeout}, min_replies={min_replies}: expected a time above 0, and 0 or more")
         self.exchange = Exchange(grid, timeout, poll) if directory is None else directory.exchange
-        self.directory = directory or Directory(self.exchange, classes)
+        self.directory = directory or Directory(self.exchange, Expected(classes))
         self.architecture = architecture
         self.min_replies = min_replies
         self.run_name = run or uuid.uuid4().hex
-        self.private = privacy != "none"
+        self.private = privacy in ("permutation", "signed-permutation")
         module = architecture(0)
         self.layout: Layout = _masked_layout(module) if self.private else Layout.of(module)
         self.plain_layout: Layout = self.layout  # the server cannot undo the permutation

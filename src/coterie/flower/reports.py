@@ -14,6 +14,9 @@ TRAIN_LOSS = ("train_loss", "train-loss", "loss")
 EVALUATE_LOSS = ("eval_loss", "eval-loss", "val_loss", "test_loss", "loss")
 NO_LOSS = f"its metrics hold no finite loss (of {', '.join(EVALUATE_LOSS)}): name it with evaluate_loss_key="
 ACCURACY = ("eval_acc", "eval-acc", "accuracy", "acc")
+MOST_ACCURACY = 100
+MOST_SAMPLES = 2**40
+"""More is no number of anybody's samples."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,12 @@ def metrics_of(content: RecordDict, keys: Keys) -> MetricRecord:
     weight = records[0].get(keys.weight)
     if isinstance(weight, list) or weight is None or not math.isfinite(weight) or weight <= 0:
         raise BadReply(f"its metric {keys.weight!r} is {str(weight)[:40]}, expected a number above 0")
+    if weight > MOST_SAMPLES:
+        raise BadReply(f"its metric {keys.weight!r} is {weight:.3g}, expected at most {MOST_SAMPLES}")
+    for name in ACCURACY:
+        value = records[0].get(name)
+        if isinstance(value, int | float) and not 0 <= value <= MOST_ACCURACY:
+            raise BadReply(f"its metric {name!r} is {value:.3g}, expected 0 to 1, or to 100 where it is a percentage")
     return records[0]
 
 

@@ -6,6 +6,7 @@ empty text leaves an option out). Some are for a network only: see `NetworkConfi
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -19,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coterie.errors import ConfigError, RunError
 from coterie.flower.client import defaults_of
-from coterie.flower.directory import Directory, stand_in
+from coterie.flower.directory import MOST_SAMPLES, Directory, Expected, is_number, stand_in
 from coterie.flower.engine import TIMEOUT, FlowerEngine
 from coterie.flower.exchange import Exchange
 from coterie.methods import Method, make_method
@@ -43,8 +44,35 @@ class NetworkConfig(BaseModel):
     timeout: float = Field(TIMEOUT, gt=0, description="seconds that a client has for a task")
     wait: float = Field(TIMEOUT, gt=0, description="seconds to wait for the first clients")
     poll: float = Field(0.5, gt=0, description="seconds between two looks for answers")
-    classes: int | None = Field(None, ge=1, description="number of labels (default: the most that a client tells)")
+    classes: int | None = Field(None, ge=1, description="number of labels (default: the most that two clients report)")
+    input_shape: str | None = Field(None, description="shape of one input, such as 1,28,28 (default: what most have)")
+    most_samples: int = Field(MOST_SAMPLES, ge=1, description="training samples that a client may claim")
+    node_keys: bool = Field(False, description="nodes have keys of their own: an id is never given to another key")
+    ids_per_node: int = Field(1, ge=1, description="different clients that one node may be in a run")
+    client_keys: str | None = Field(
+        None, description="JSON file with the public key of every client that may take part (default: any may)"
+    )
     trial_groups: bool = Field(False, description="clients of a trial tell their hidden groups, for the metrics")
+
+    def expected(self, classes: int | None = None) -> Expected:
+        """What clients must be; `classes` is what an earlier part of the run has settled."""
+        try:
+            shape = None if self.input_shape is None else tuple(int(n) for n in self.input_shape.split(","))
+        except ValueError:
+            raise ConfigError(f"input_shape={self.input_shape!r}: expected whole numbers, such as 1,28,28") from None
+        keys = None if self.client_keys is None else read_keys(Path(self.client_keys))
+        return Expected(classes or self.classes, shape, self.most_samples, keys, self.node_keys, self.ids_per_node)
+
+
+def read_keys(path: Path) -> dict[str, str]:
+    """The clients' public keys in an operator's list: in hexadecimal, as a run's flower.json shows them."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as problem:
+        raise ConfigError(f"{path}: the list of keys cannot be read ({problem})") from problem
+    if not isinstance(table, dict) or not all(isinstance(key, str) and key for key in table.values()):
+        raise ConfigError(f'{path}: expected a table {{"client": "public key in hexadecimal", …}}')
+    return table
 
 
 def server_app(
@@ -91,15 +119,14 @@ def run_on(
         about = {"run": uuid.uuid4().hex}
         run, used = _prepare(grid, config, network, about, model, method)
         with RunFolder.create(path, used) as folder:
-            folder.write_json(NETWORK, about | {"classes": run.model_shape["classes"]})
-            return execute(run, folder, callbacks)
+            return execute(_remembering(run, folder, about), folder, callbacks)
     with RunFolder.open(path) as folder:
         if folder.has("summary.json"):
             raise RunError(f"{path}: this run is already complete: choose another out to run it again")
         about = folder.read_json(NETWORK) if folder.has(NETWORK) else {}
         run, used = _prepare(grid, config, network, about, model, method)
         check_same_run(used, folder.config(), path)
-        return execute(run, folder, callbacks)
+        return execute(_remembering(run, folder, about), folder, callbacks)
 
 
 def read_options(options: Mapping[str, Any]) -> tuple[RunConfig, NetworkConfig]:
@@ -129,8 +156,8 @@ def _prepare(
     method: Method | None,
 ) -> tuple[Run, dict[str, Any]]:
     """Wait for the clients and put the run together on them."""
-    classes = about.get("classes") or network.classes
-    directory = Directory(Exchange(grid, network.timeout, network.poll), classes)
+    expected = network.expected(about.get("classes"))
+    directory = Directory(Exchange(grid, network.timeout, network.poll), expected, about.get("keys"))
     directory.wait_for(network.min_nodes, network.wait)
     assert directory.kind is not None
     like = stand_in(directory.kind, directory.classes, config.scenario or "flower")
@@ -159,6 +186,23 @@ def _prepare(
         before_round=lambda t: engine.refresh(),
     )
     return run, used
+
+
+def _remembering(run: Run, folder: RunFolder, about: Mapping[str, Any]) -> Run:
+    """The run, with whose key is whose kept in its folder, so that nobody takes an id over when the run is resumed."""
+    engine = run.engine
+    assert isinstance(engine, FlowerEngine)
+    directory, written = engine.directory, dict[str, Any]()
+
+    def refresh(t: int) -> None:
+        engine.refresh()
+        keys = {client: key for client, key in directory.bound.items() if not is_number(key)}
+        known = {**about, "classes": run.model_shape["classes"], "keys": keys}
+        if known != written:
+            folder.write_json(NETWORK, known)
+            written.update(known)
+
+    return replace(run, before_round=refresh)
 
 
 def _groups(run: Run, directory: Directory) -> list[int] | None:
