@@ -60,8 +60,7 @@ def test_summary_has_the_promised_shape():
     summary = result.summary
     assert set(to_json(summary)) == {
         "method", "scenario", "model", "seed", "rounds", "clients", "clusters", "cluster_ids", "metrics", "ari",
-        "bytes", "seconds", "warnings",
-        "initial", "personalised",
+        "bytes", "seconds", "initial", "personalised", "epsilon", "delta", "warnings",
     }  # fmt: skip
     assert set(summary.metrics) == {"accuracy", "loss"}
     assert {"mean", "min", "max", "variance"} <= set(to_json(summary.accuracy))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from coterie import plugins
 from coterie.errors import ConfigError
 from coterie.parameters import Layout, gather, span_size
+from coterie.privacy.projection import Compare
 from coterie.tasks import (
     Array,
     Choose,
@@ -65,6 +66,7 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
     "evaluate": (Evaluate(MODELS, "validation", ("3",)), {"models": 3 * (HEAD + BODY)}, set()),
     "gradient": (Gradient(LEARNED), {"model": HEAD + BODY}, set()),
     "noise": (Noise(LEARNED, HOW, 4), {"model": HEAD + BODY}, set()),
+    "compare": (Compare(LEARNED, HOW, 4, 8), {"model": HEAD + BODY}, set()),
     "choose": (Choose(MODELS, None, 5), {"models": 3 * (HEAD + BODY)}, set()),
     "choose, shared body": (Choose(MODELS, HOW, 5, SHARED), {"models": BODY + 3 * HEAD}, set()),
     "layer update": (LayerUpdate(INITIAL, HOW, 6, ("1", "3"), SEED), {}, {"model"}),

@@ -33,6 +33,11 @@ COMMANDS = (
     ),
     ("report", "report_commands", "Write a report of a run or a comparison: one HTML file that needs no network."),
     ("plot", "report_commands", "Draw the figures of a run or a comparison as PNG and SVG."),
+    (
+        "attack",
+        "attack_command",
+        "Run methods with hostile clients, under one or several rules of aggregation, and write a table.",
+    ),
     ("methods", "run_commands", "List the methods; with NAME, the options of one."),
     ("models", "run_commands", "List the networks."),
     ("scenarios", "data_commands", "List the named federations, with their default sizes."),

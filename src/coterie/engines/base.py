@@ -43,6 +43,11 @@ class Engine(Protocol):
     """The vectors as the server sees them."""
     plain_layout: Layout
     """The vectors as the clients see them: the same, unless privacy hides the layers."""
+    repeatable: bool
+    """Whether the same request is sure to get the same reply again, at no cost but time: not on a network."""
+
+    secure: bool
+    """Whether vectors are seen in sums only."""
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
         """Do the requests and give the replies in the same order, in blocks as they are ready.

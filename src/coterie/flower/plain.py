@@ -67,6 +67,9 @@ class PlainEngine:
     replies to training and evaluation, without their arrays, until the next `begin`.
     """
 
+    repeatable = False
+    secure = False
+
     def __init__(
         self,
         grid: Grid,

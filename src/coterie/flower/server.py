@@ -135,6 +135,8 @@ def read_options(options: Mapping[str, Any]) -> tuple[RunConfig, NetworkConfig]:
     config = make_config({key: value for key, value in options.items() if key not in ours})
     if config.precision == "float64":
         raise ConfigError("precision='float64' does not go with Flower, where numbers travel as float32: use 'float32'")
+    if config.secure_sums:
+        raise ConfigError("secure_sums=True is for simulations: on Flower the server sees every update; leave it out")
     try:
         return config, NetworkConfig(**ours)
     except ValidationError as problem:

@@ -6,6 +6,7 @@ Everything that the author of a method in another package needs is here: see doc
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from coterie.errors import ConfigError
+from coterie.methods.aggregation import WeightedSum
 from coterie.methods.averaging import average_clusters, cluster_info, members_of
 from coterie.methods.base import (
     Assignment,
@@ -31,7 +32,7 @@ from coterie.methods.ifca import IFCA
 from coterie.methods.local import Local
 from coterie.methods.oneshot import OneShot
 from coterie.methods.pca_kmeans_hc import PcaKMeansHC
-from coterie.methods.server import Aggregate, Server, WeightedSum, apply_update
+from coterie.methods.server import Aggregate, Server, apply_update
 from coterie.parameters import Layout
 from coterie.snapshot import saved
 from coterie.tasks import (

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from coterie.methods.aggregation import WeightedSum
 from coterie.methods.base import ClusterInfo
-from coterie.methods.server import Server, WeightedSum, apply_update
+from coterie.methods.server import Server, apply_update
 
 
 def average_clusters(

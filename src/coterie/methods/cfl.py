@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -14,8 +14,9 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.clustering import Bipartition, bipartition, cosine_matrix
-from coterie.clustering.sketch import sketch
-from coterie.errors import RunError
+from coterie.clustering.sketch import similarity, sketch
+from coterie.errors import ConfigError, RunError
+from coterie.methods.aggregation import Part, WeightedSum
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, Matrix, method
 from coterie.methods.cfl_state import (
     State,
@@ -29,7 +30,7 @@ from coterie.methods.cfl_state import (
     splits_since,
     trial_event,
 )
-from coterie.methods.server import Server, WeightedSum, apply_update
+from coterie.methods.server import Server, apply_update
 from coterie.methods.splitting import (
     EPSILON2_MULTIPLE,
     LEAST_ROUNDS,
@@ -41,6 +42,7 @@ from coterie.methods.splitting import (
     trial_gain,
 )
 from coterie.methods.tree import Branch, Node, Tree
+from coterie.privacy.projection import Compare
 from coterie.tasks import Evaluate, Gradient, Noise, Reply, Request, Train
 
 Auto = Literal["auto"]
@@ -80,21 +82,32 @@ class CFL:
     """Compare updates, or full gradients at the cluster's model."""
     weighting: Literal["samples", "uniform"] = "samples"
     """Weight of a client in its cluster's mean: |D_i| (Algorithm 2) or one (Algorithm 5)."""
+    projection: PositiveInt | None = None
+    """Compare secret projections of updates to so many numbers, of which the clients hold the key; the updates
+    themselves go into sums only. A cosine is then off by 1/√projection (one standard deviation). Rounds in which a
+    split is considered train twice. None compares the updates themselves."""
     fallback: bool = True
     """In the end, give a client the model on its path that its own validation data likes best."""
 
     def start(self, server: Server) -> State:
+        if self.projection is not None and (self.similarity == "gradient" or server.aggregation.rule != "mean"):
+            raise ConfigError(
+                "projection goes with similarity='update' and aggregate='mean': gradients and other rules need every "
+                "client's vector at the server"
+            )
         tree = Tree.single(server.clients, server.initial_model())
         return State(tree, {0: Track()}, {}, {}, {})
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        state, events = follow_population(state, t, server)
-        replies = self._train(state, t, server)
+        state, events = follow_population(state, t, server, self.projection)
+        replies, outliers, sums = self._train(state, t, server)
         infos: dict[int, ClusterInfo] = {}
         matrices: list[Matrix] = []
         before = len(state.tree.nodes)
         for leaf in state.tree.leaves():
-            state = self._round_of(state, leaf, replies.get(leaf.id, []), t, server, infos, events, matrices)
+            state = self._round_of(
+                state, leaf, replies.get(leaf.id, []), sums.get(leaf.id), outliers, t, server, infos, events, matrices
+            )
         present = [leaf for leaf in state.tree.leaves() if leaf.members]
         clusters = [infos.get(leaf.id, ClusterInfo(len(leaf.members), id=leaf.id)) for leaf in present]
         return state, Info(clusters, events, splits_since(state.tree, before), matrices)
@@ -114,7 +127,9 @@ class CFL:
 
     def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
         """The leaf of each newcomer, by Algorithm 4; it trains on its own data from the nodes on its way."""
-        return {client: placed(state.tree, client, server.rounds, server).id for client in clients}
+        return {
+            client: placed(state.tree, client, server.rounds, server, width=self.projection).id for client in clients
+        }
 
     def path(self, state: State, client: str) -> dict[int, Tensor]:
         """The models from the root to the client's cluster."""
@@ -135,8 +150,13 @@ class CFL:
                         better[reply.client] = path[best].id
         return replace(state, fallback=better)
 
-    def _train(self, state: State, t: int, server: Server) -> dict[int, list[Reply]]:
-        """Every cluster's participants train from its model; replies by leaf."""
+    def _train(
+        self, state: State, t: int, server: Server
+    ) -> tuple[dict[int, list[Reply]], dict[str, Tensor], dict[int, WeightedSum]]:
+        """Every cluster's participants train from its model.
+
+        Replies by leaf; updates too long to be in a mean; and, where single updates are not to be seen, sums by leaf.
+        """
         asked, how = set(server.participants(t)), server.schedule.at(t)
         leaf_of = {client: leaf for leaf in state.tree.leaves() for client in leaf.members}
         requests = [
@@ -145,15 +165,27 @@ class CFL:
             if client in asked and client in leaf_of
         ]
         replies: dict[int, list[Reply]] = {}
-        for reply in server.ask(requests):
-            replies.setdefault(leaf_of[reply.client].id, []).append(reply)
-        return replies
+        if self.projection is not None:
+            leaves = list(dict.fromkeys(leaf_of[request.client].id for request in requests))
+            groups = [leaves.index(leaf_of[request.client].id) for request in requests]
+            found, light = server.aggregate(requests, self.weighting, groups, len(leaves))
+            for reply in light:
+                replies.setdefault(leaves[reply.group], []).append(reply)
+            return replies, {}, dict(zip(leaves, found, strict=True))
+        arrived = {reply.client: reply for reply in server.ask(requests)}
+        for leaf, reply in server.clipped([Part(leaf_of[reply.client].id, reply) for reply in arrived.values()]):
+            replies.setdefault(leaf, []).append(reply)
+        counted = {reply.client for own in replies.values() for reply in own}
+        left_out = {c: reply.vector for c, reply in arrived.items() if c not in counted and reply.vector is not None}
+        return replies, {client: vector[: server.layout.trainable] for client, vector in left_out.items()}, {}
 
     def _round_of(
         self,
         state: State,
         leaf: Node,
         replies: list[Reply],
+        known: WeightedSum | None,
+        outliers: Mapping[str, Tensor],
         t: int,
         server: Server,
         infos: dict[int, ClusterInfo],
@@ -164,10 +196,10 @@ class CFL:
         if not replies:
             return state
         width, track = server.layout.trainable, state.tracks[leaf.id]
-        if server.participation < 1:
+        if server.participation < 1 and self.projection is None:
             latest = state.latest | {r.client: r.vector[:width].clone() for r in replies if r.vector is not None}
             state = replace(state, latest=latest)
-        total = self._mean(replies, server)
+        total = known or self._mean(replies, server)
         step = total.mean()
         mean_norm = float(step[:width].norm())
         loss = sum(server.weight(r.client, self.weighting) * r.values["start_loss"] for r in replies) / total.weight
@@ -189,10 +221,12 @@ class CFL:
                 track = replace(track, trial=None, considered=t)
         elif self._may_consider(leaf, track, mean_norm, total.max_norm, t):
             track = replace(track, considered=t)
-            found = self.examine(state, leaf, track, replies, t, server)
+            judged = replace(leaf, members=tuple(c for c in leaf.members if c not in outliers))
+            found = self.examine(state, judged, track, replies, t, server, known)
             if found is not None and found[0].is_signal:
-                matrices += similarity_matrix(leaf, found[1])
-                proposal = self._propose(leaf, replies, *found, t, server)
+                matrices += similarity_matrix(judged, found[1])
+                aside = {client: outliers[client] for client in leaf.members if client in outliers}
+                proposal = self._propose(judged, replies, *found, aside, t, server)
                 if self._on_trial:
                     track = replace(track, trial=proposal)
                     events.append(trial_event(leaf, proposal))
@@ -205,10 +239,8 @@ class CFL:
         return replace(state, tree=tree, tracks=state.tracks | {leaf.id: track})
 
     def _mean(self, replies: Sequence[Reply], server: Server) -> WeightedSum:
-        total = WeightedSum(server.layout.size)
-        for reply in replies:
-            total.add(reply, server.weight(reply.client, self.weighting))
-        return total
+        weights = [server.weight(reply.client, self.weighting) for reply in replies]
+        return server.aggregation.combine(replies, weights, server.layout.size)
 
     @property
     def _on_trial(self) -> bool:
@@ -249,13 +281,20 @@ class CFL:
         return self.when == "gain" or has_flattened(track.losses, self.exponent)
 
     def examine(
-        self, state: State, leaf: Node, track: Track, replies: list[Reply], t: int, server: Server
+        self,
+        state: State,
+        leaf: Node,
+        track: Track,
+        replies: list[Reply],
+        t: int,
+        server: Server,
+        known: WeightedSum | None = None,
     ) -> tuple[Evidence, Tensor, Bipartition] | None:
         """The best bipartition of a cluster and the evidence for it (Algorithm 3, lines 3-6), with what was compared.
 
         None when there is nothing to split yet: a member without an update, or a side below the minimum size.
         """
-        vectors = self._vectors(state, leaf, replies, server)
+        vectors = self._vectors(state, leaf, replies, t, server)
         if vectors is None:
             return None
         try:
@@ -264,7 +303,7 @@ class CFL:
             raise RunError(f"cluster {leaf.id}: its updates cannot be compared ({problem})") from problem
         if min(len(sides.first), len(sides.second)) < self.min_size:
             return None
-        total = self._mean(replies, server)
+        total = known or self._mean(replies, server)
         gamma = "auto" if self._paper_rule is None else self._paper_rule[2]
         evidence = Evidence(
             mean_norm=float(total.mean()[: server.layout.trainable].norm()),
@@ -282,28 +321,60 @@ class CFL:
         evidence: Evidence,
         vectors: Tensor,
         sides: Bipartition,
+        aside: Mapping[str, Tensor],
         t: int,
         server: Server,
     ) -> Trial:
-        """Two children: both start from the stationary model, with this round's updates averaged in each."""
+        """Two children: both start from the stationary model, with this round's updates averaged in each.
+
+        Clients `aside`, whose updates were in no mean, had no say in the split; each goes to the side that holds the
+        update most like its own, as a newcomer would.
+        """
+        both = (sides.first, sides.second)
+        edges = [sketch(vectors[torch.from_numpy(side)]) for side in both]
+        nearest = {
+            client: int(np.argmax([float(similarity(sketch(vector[None])[0], edge).max()) for edge in edges]))
+            for client, vector in aside.items()
+        }
         branches = []
-        for side in (sides.first, sides.second):
+        for number, (side, edge) in enumerate(zip(both, edges, strict=True)):
             members = tuple(leaf.members[i] for i in side)
-            own = self._mean([reply for reply in replies if reply.client in members], server)
-            branches.append(
-                Branch(members, apply_update(leaf.model, own.mean()), sketch(vectors[torch.from_numpy(side)]))
-            )
+            own = self._mean_of(members, leaf, replies, t, server)
+            members += tuple(client for client, home in nearest.items() if home == number)
+            branches.append(Branch(members, apply_update(leaf.model, own.mean()), edge))
         return Trial((branches[0], branches[1]), leaf.model, t, evidence.numbers())
 
-    def _vectors(self, state: State, leaf: Node, replies: list[Reply], server: Server) -> Tensor | None:
-        """What is compared, `(members, trainable)`: updates or gradients; None until every member has one."""
+    def _mean_of(
+        self, members: Sequence[str], leaf: Node, replies: Sequence[Reply], t: int, server: Server
+    ) -> WeightedSum:
+        """The mean of this round's updates of some members; where single updates are not seen, they are summed anew."""
+        own = [reply for reply in replies if reply.client in members]
+        if self.projection is None:
+            return self._mean(own, server)
+        requests = server.training_requests([reply.client for reply in own], leaf.model, t)
+        return server.aggregate(requests, self.weighting).sums[0]
+
+    def _vectors(self, state: State, leaf: Node, replies: list[Reply], t: int, server: Server) -> Tensor | None:
+        """What is compared, `(members, …)`: updates, gradients or projections; None until every member has one."""
         width = server.layout.trainable
+        if self.projection is not None:
+            rows = {reply.client: reply.values["projection"] for reply in self._projected(leaf, t, server)}
+            if any(member not in rows for member in leaf.members):
+                return None
+            return torch.tensor([rows[member] for member in leaf.members])
         if self.similarity == "gradient":
             replies = list(server.ask_all(leaf.members, Gradient(leaf.model)))
         known = state.latest | {r.client: r.vector[:width] for r in replies if r.vector is not None}
         if any(member not in known for member in leaf.members):
             return None
         return torch.stack([known[member] for member in leaf.members])
+
+    def _projected(self, leaf: Node, t: int, server: Server) -> Iterator[Reply]:
+        """The keyed projections of the members' updates of this round."""
+        assert self.projection is not None
+        how = server.schedule.at(t)
+        tasks = {c: Compare(leaf.model, how, server.seed_of(t, c), self.projection) for c in leaf.members}
+        return server.ask([Request(client, task) for client, task in tasks.items()])
 
     def _noise(self, leaf: Node, t: int, server: Server) -> float:
         """γ̂, the median over the members of the noise in their updates; infinite when none of them answers."""
@@ -320,7 +391,12 @@ class CFL:
         branches = []
         for branch in trial.branches:
             members = [client for client in branch.members if client in asked]
-            total = self._mean(list(server.train(members, branch.model, t)), server)
+            if self.projection is not None:
+                sums = server.aggregate(server.training_requests(members, branch.model, t), self.weighting).sums
+                branches.append(replace(branch, model=apply_update(branch.model, sums[0].mean())))
+                continue
+            trained = server.clipped([Part(0, reply) for reply in server.train(members, branch.model, t)])
+            total = self._mean([reply for _, reply in trained], server)
             branches.append(replace(branch, model=apply_update(branch.model, total.mean())))
         return replace(track, trial=replace(trial, branches=(branches[0], branches[1])))
 

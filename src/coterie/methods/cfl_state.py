@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from coterie.clustering import cosine_matrix
@@ -12,7 +13,9 @@ from coterie.errors import RunError
 from coterie.methods.base import ClusterInfo, ClusterSplit, Event, Matrix
 from coterie.methods.server import Server
 from coterie.methods.tree import Branch, Node, Tree
+from coterie.privacy.projection import Compare
 from coterie.snapshot import saved
+from coterie.tasks import Request
 
 MOST_IN_MATRIX = 1000
 """Members of a cluster whose similarities are kept for the report."""
@@ -67,7 +70,7 @@ def split_leaf(state: State, leaf: Node, accepted: Trial, t: int, infos: dict[in
     return replace(state, tree=tree, tracks=tracks | {child.id: Track() for child in children}, latest=latest)
 
 
-def follow_population(state: State, t: int, server: Server) -> tuple[State, list[Event]]:
+def follow_population(state: State, t: int, server: Server, width: int | None = None) -> tuple[State, list[Event]]:
     """Clients that left are taken out; newcomers are placed by Algorithm 4, returning ones from where they were."""
     members = {client for leaf in state.tree.leaves() for client in leaf.members}
     present = set(server.clients)
@@ -82,7 +85,7 @@ def follow_population(state: State, t: int, server: Server) -> tuple[State, list
             events.append(Event("left", f"{', '.join(gone)} left cluster {leaf.id}", {"clients": gone}))
     for client in [c for c in server.clients if c not in members]:
         try:
-            leaf = placed(tree, client, t, server, away.get(client, 0))
+            leaf = placed(tree, client, t, server, away.get(client, 0), width)
         except NoUpdate as problem:
             # It stays outside the tree, and the next round tries again.
             events.append(Event("unplaced", str(problem), {"client": client}))
@@ -97,13 +100,18 @@ def follow_population(state: State, t: int, server: Server) -> tuple[State, list
     return replace(state, tree=tree, away=away, tracks=tracks), events
 
 
-def placed(tree: Tree, client: str, t: int, server: Server, start: int = 0) -> Node:
-    """The leaf of a newcomer by Algorithm 4, from the node `start` on."""
-    return tree.descend(lambda model: newcomer_update(client, model, t, server), start)
+def placed(tree: Tree, client: str, t: int, server: Server, start: int = 0, width: int | None = None) -> Node:
+    """The leaf of a newcomer by Algorithm 4, from the node `start` on; with `width`, by projections of updates."""
+    return tree.descend(lambda model: newcomer_update(client, model, t, server, width), start)
 
 
-def newcomer_update(client: str, model: Tensor, t: int, server: Server) -> Tensor:
-    """A newcomer's update `(trainable,)` when it trains from a node's model."""
+def newcomer_update(client: str, model: Tensor, t: int, server: Server, width: int | None = None) -> Tensor:
+    """A newcomer's update `(trainable,)` when it trains from a node's model, or its projection `(width,)`."""
+    if width is not None:
+        task = Compare(model, server.schedule.at(t), server.seed_of(t, client), width)
+        for reply in server.ask([Request(client, task)]):
+            return torch.tensor(reply.values["projection"])
+        raise NoUpdate(f"client {client!r} gave no update to be placed by: see the faults of the round")
     for reply in server.train([client], model, t):
         assert reply.vector is not None
         return reply.vector[: server.layout.trainable]

@@ -8,8 +8,8 @@ Where the paper is silent or slips:
 * the shared layers under w^Cj are those the client has just trained, as line 24 of Algorithm 1 reads;
 * every w^Cj starts as the base's initial layers, and learns with the base's μ, weighting and server step size;
 * private layers (FedPer) learn with {w^s, w^CC} only;
-* a client whose first update fails, or that comes later, has no CUAU and joins the last cluster, where it can do the
-  least harm.
+* a client whose first update fails or is far too long, or that comes later, has no CUAU and joins the last cluster,
+  where it can do the least harm.
 The shared layers are trained by all, so what is one-way in a round is only nearly so over many, unless all layers are
 specific.
 """
@@ -26,12 +26,13 @@ from torch import Tensor
 
 from coterie.clustering import cuau, percentile_clusters
 from coterie.errors import ConfigError, RunError
+from coterie.methods.aggregation import Part
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, make_method, method
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.server import Server, WeightedSum, apply_update
+from coterie.methods.server import Server, apply_update
 from coterie.parameters import Layout, gather, scatter, span_size
 from coterie.snapshot import saved
-from coterie.tasks import LayerUpdate, Request, StagedTraining
+from coterie.tasks import LayerUpdate, Reply, Request, StagedTraining
 from coterie.tasks.staged import trainable_spans
 
 BASES = "fedavg, fedprox, fedbabu, fedper"
@@ -124,14 +125,16 @@ class FedCUAU:
             )
             for c in server.participants(t)
         ]
-        whole, parts = WeightedSum(size), [WeightedSum(width) for _ in range(last)]
-        for reply in server.ask(requests):  # lines 12-13
+
+        def parts_of(reply: Reply) -> list[Part]:
+            """The base's update for the first sum, and each w^Cj's for its own."""
             assert reply.vector is not None
-            weight = server.weight(reply.client, base.weighting)
-            whole.add(dataclasses.replace(reply, vector=reply.vector[:size]), weight)
+            whole = Part(0, dataclasses.replace(reply, vector=reply.vector[:size]))
             updates = reply.vector[size:].view(-1, width)
-            for j, update in zip(range(state.cluster[reply.client], last), updates, strict=True):
-                parts[j].add(dataclasses.replace(reply, vector=update), weight)
+            rows = zip(range(state.cluster[reply.client], last), updates, strict=True)
+            return [whole, *(Part(1 + j, _with_vector(reply, update)) for j, update in rows)]
+
+        whole, *parts = server.combine(requests, parts_of, [size] + [width] * last, base.weighting)  # lines 12-13
         # Line 14, without its extra 1/K: the weights already sum to one. A part nobody trained has a mean of zero.
         model = apply_update(state.model, whole.mean(), base.server_lr)
         moves = [
@@ -176,9 +179,11 @@ def divergences(
     replies = list(server.ask(requests))
     if not replies:
         raise RunError("no client gave an update to measure heterogeneity by: see the faults of the run")
-    vectors = [reply.vector for reply in replies if reply.vector is not None]
-    values = cuau(torch.stack(vectors), [server.samples[reply.client] for reply in replies])
-    return dict(zip((reply.client for reply in replies), values.tolist(), strict=True))
+    # One update that is far too long would draw the mean to itself and turn everybody's distance around.
+    clipped = [reply for _, reply in server.clipped([Part(0, reply) for reply in replies])]
+    vectors = [reply.vector for reply in clipped if reply.vector is not None]
+    values = cuau(torch.stack(vectors), [server.weight(reply.client, "samples") for reply in clipped])
+    return dict(zip((reply.client for reply in clipped), values.tolist(), strict=True))
 
 
 def _with_newcomers(state: State, last: int, server: Server) -> tuple[State, list[Event]]:
@@ -189,6 +194,12 @@ def _with_newcomers(state: State, last: int, server: Server) -> tuple[State, lis
     text = f"{', '.join(new)} joined the last cluster, C{last + 1}"
     state = dataclasses.replace(state, cluster=state.cluster | dict.fromkeys(new, last))
     return state, [Event("joined", text, {"clients": new})]
+
+
+def _with_vector(reply: Reply, vector: Tensor) -> Reply:
+    """The reply with another vector, and its norm."""
+    norm = float(torch.linalg.vector_norm(vector))
+    return dataclasses.replace(reply, vector=vector, values={**reply.values, "norm": norm})
 
 
 def _inside(span: slice, spans: tuple[slice, ...]) -> bool:

@@ -19,8 +19,9 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from coterie.errors import ConfigError, RunError
+from coterie.methods.aggregation import Aggregation, Part, WeightedSum
 from coterie.methods.base import Assignment, ClusterInfo, Info, method
-from coterie.methods.server import Server, WeightedSum
+from coterie.methods.server import Server
 from coterie.randomness import derive, numpy_generator
 from coterie.snapshot import saved
 from coterie.tasks import Reply
@@ -79,7 +80,9 @@ class FedSEM:
         }
         replies: list[Reply] = []
         trained: dict[str, Tensor] = {}
-        for reply in server.ask(server.training_requests(list(start_of), start_of, t)):
+        asked = server.training_requests(list(start_of), start_of, t)
+        arrived = [Part(state.cluster_of.get(reply.client, -1), reply) for reply in server.ask(asked)]
+        for _, reply in server.clipped(arrived):
             assert reply.vector is not None
             trained[reply.client] = start_of[reply.client] + reply.vector
             replies.append(dataclasses.replace(reply, vector=None))
@@ -91,7 +94,7 @@ class FedSEM:
         )
         before = state.centres.expand(self.clusters, -1)
         after = State(
-            means(points, labels, before),
+            means(points, labels, before, server.aggregation),
             ({} if self.over == "everybody" else state.cluster_of)
             | {client: label for point, label in zip(points, labels, strict=True) for client in point.clients},
             models if self.over == "everybody" else {},
@@ -152,8 +155,14 @@ def nearest(model: Tensor, centres: Tensor) -> int:
     return int(torch.linalg.vector_norm(centres - model, dim=1).argmin())
 
 
-def means(points: Iterable[Point], labels: Iterable[int], centres: Tensor) -> Tensor:
-    """M-step: each centre the weighted mean of its points; a centre without any stays."""
+def means(points: Sequence[Point], labels: Sequence[int], centres: Tensor, rule: Aggregation) -> Tensor:
+    """M-step: each centre the weighted mean of its points, or what the rule says; a centre without any stays."""
+    if rule.rule != "mean":
+        after = centres.clone()
+        for j in set(labels):
+            own = [point for point, label in zip(points, labels, strict=True) if label == j]
+            after[j] = rule.center(torch.stack([point.model for point in own]), [point.weight for point in own])
+        return after
     totals = torch.zeros(centres.shape, dtype=torch.float64)
     weights = torch.zeros(len(centres), 1, dtype=torch.float64)
     for point, label in zip(points, labels, strict=True):

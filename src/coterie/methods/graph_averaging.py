@@ -6,7 +6,7 @@ federation of a few families costs a few models, however many clients it has.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import mixing_matrix
+from coterie.methods.aggregation import Aggregation, Part
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info
 from coterie.methods.server import Server
 from coterie.snapshot import saved
@@ -59,25 +60,32 @@ def averaging_round(state: State, t: int, server: Server) -> tuple[State, Info]:
     if not asked:
         return state, Info(_cluster_infos(state, {}, server))
     columns = [known[client] for client in asked]
-    samples = [server.samples.get(client, 0) for client in state.relatives.ids]
+    present = set(server.clients)
+    samples = [server.weight(c, "samples") if c in present else 0.0 for c in state.relatives.ids]
     mixing = mixing_matrix(state.relatives.related, samples, columns)[:, columns]
     recipes, recipe_of = np.unique(mixing, axis=0, return_inverse=True)
     recipe_of = recipe_of.reshape(-1)
 
     models = {client: state.models[state.row[known[client]]] for client in asked}
-    sums = torch.zeros(len(recipes), state.models.shape[1], dtype=torch.float64)
-    weights = np.zeros(len(recipes))
     column_of = {client: column for column, client in enumerate(asked)}
-    reported: dict[str, tuple[float, float]] = {}
-    waiting: list[Reply] = []
-    for reply in server.ask(server.training_requests(asked, models, t)):
-        reported[reply.client] = (float(reply.values["loss"]), reply.norm)
-        waiting.append(reply)
-        if len(waiting) == AT_ONCE:
-            weights += _count_in(sums, waiting, recipes, column_of, state, known)
-            waiting = []
-    if waiting:
-        weights += _count_in(sums, waiting, recipes, column_of, state, known)
+    mixed = Mixed(recipes, column_of, models, state.models.shape[1])
+
+    def begin() -> Callable[[Part], None]:
+        nonlocal mixed
+        mixed = Mixed(recipes, column_of, models, state.models.shape[1])
+        return mixed.add
+
+    def parts(reply: Reply) -> list[Part]:
+        return [Part(int(recipe_of[known[reply.client]]), reply)]
+
+    requests = server.training_requests(asked, models, t)
+    if server.aggregation.rule == "mean":
+        server.stream(requests, parts, begin)
+        sums, weights = mixed.finish()
+    else:
+        clipped = server.clipped([part for reply in server.ask(requests) for part in parts(reply)])
+        sums, weights = mixed.by_rule([reply for _, reply in clipped], server.aggregation)
+    reported = mixed.reported
 
     # A client that failed leaves its row with less than the full weight: dividing makes the rest sum to one again.
     arrived = np.flatnonzero(weights > 0)
@@ -92,20 +100,56 @@ def averaging_round(state: State, t: int, server: Server) -> tuple[State, Info]:
     return after, Info(_cluster_infos(after, reported, server), events)
 
 
-def _count_in(
-    sums: Tensor,
-    replies: Sequence[Reply],
-    recipes: npt.NDArray[np.float64],
-    column_of: dict[str, int],
-    state: State,
-    known: dict[str, int],
-) -> npt.NDArray[np.float64]:
-    """Add the replying clients' models to the sums `(recipes, d)`; returns the weights `(recipes,)` they had."""
-    chosen = recipes[:, [column_of[reply.client] for reply in replies]]
-    starts = state.models[[state.row[known[reply.client]] for reply in replies]].double()
-    updates = torch.stack([_vector(reply) for reply in replies]).double()
-    sums.addmm_(torch.from_numpy(np.ascontiguousarray(chosen)), starts + updates)
-    return np.asarray(chosen.sum(axis=1))
+class Mixed:
+    """The clients' models added up by each row of the mixing matrix, `recipes: (n, asked)`."""
+
+    def __init__(
+        self, recipes: npt.NDArray[np.float64], column_of: Mapping[str, int], models: Mapping[str, Tensor], size: int
+    ) -> None:
+        self.recipes, self.column_of, self.models = recipes, column_of, models
+        self.sums = torch.zeros(len(recipes), size, dtype=torch.float64)
+        self.weights = np.zeros(len(recipes))
+        self.reported: dict[str, tuple[float, float]] = {}
+        """What clients reported: loss and norm."""
+        self._waiting: list[Reply] = []
+
+    def add(self, part: Part) -> None:
+        """Take one client's update."""
+        self._note(part.reply)
+        self._waiting.append(part.reply)
+        if len(self._waiting) == AT_ONCE:
+            self._count_in()
+
+    def finish(self) -> tuple[Tensor, npt.NDArray[np.float64]]:
+        """The sums `(n, d)` and the weights `(n,)` that they hold."""
+        if self._waiting:
+            self._count_in()
+        return self.sums, self.weights
+
+    def by_rule(self, replies: Sequence[Reply], rule: Aggregation) -> tuple[Tensor, npt.NDArray[np.float64]]:
+        """The same from all the updates at once, each row averaged by a rule that is not the mean."""
+        for reply in replies:
+            self._note(reply)
+        for i, recipe in enumerate(self.recipes):
+            own = [reply for reply in replies if recipe[self.column_of[reply.client]] > 0]
+            if own:
+                weights = [float(recipe[self.column_of[reply.client]]) for reply in own]
+                rows = torch.stack([self.models[reply.client] + _vector(reply) for reply in own])
+                self.weights[i] = sum(weights)
+                self.sums[i] = rule.center(rows, weights) * self.weights[i]
+        return self.sums, self.weights
+
+    def _note(self, reply: Reply) -> None:
+        self.reported[reply.client] = (float(reply.values["loss"]), reply.norm)
+
+    def _count_in(self) -> None:
+        """Add the waiting clients' models to the sums with one product."""
+        replies, self._waiting = self._waiting, []
+        chosen = self.recipes[:, [self.column_of[reply.client] for reply in replies]]
+        starts = torch.stack([self.models[reply.client] for reply in replies]).double()
+        updates = torch.stack([_vector(reply) for reply in replies]).double()
+        self.sums.addmm_(torch.from_numpy(np.ascontiguousarray(chosen)), starts + updates)
+        self.weights += np.asarray(chosen.sum(axis=1))
 
 
 def _vector(reply: Reply) -> Tensor:
@@ -125,8 +169,9 @@ def _cluster_infos(state: State, reported: dict[str, tuple[float, float]], serve
     infos = []
     for members in members_by_model(state, server):
         heard = [(client, *reported[client]) for client in members if client in reported]
-        total = sum(server.samples[client] for client, _, _ in heard)
-        loss = sum(server.samples[client] * value for client, value, _ in heard) / total if total else None
+        weights = [server.weight(client, "samples") for client, _, _ in heard]
+        losses = [value for _, value, _ in heard]
+        loss = sum(w * value for w, value in zip(weights, losses, strict=True)) / sum(weights) if heard else None
         infos.append(ClusterInfo(len(members), loss, None, max((norm for _, _, norm in heard), default=None)))
     return infos
 

@@ -12,11 +12,12 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.errors import ConfigError
+from coterie.methods.aggregation import WeightedSum
 from coterie.methods.averaging import cluster_info
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
 from coterie.methods.ifca_init import perturbed_models, random_models, share, worst_fitted_models
 from coterie.methods.ifca_pruning import Merge, cheapest_merge
-from coterie.methods.server import Server, WeightedSum, apply_update
+from coterie.methods.server import Server, apply_update
 from coterie.parameters import gather, scatter
 from coterie.snapshot import saved
 from coterie.tasks import Choose, Evaluate, Gradient, Request, Train

@@ -75,7 +75,7 @@ class OneShot:
             own = collected.get(client)
             if own is not None:  # a client that is silent counts as untrained
                 scatter(row, spans, own)
-        return self._clustered(models, server)
+        return self._clustered(_clipped(models, state.models[0], server), server)
 
     def _clustered(self, models: Tensor, server: Server) -> tuple[State, Info]:
         """k-means on the clients' models; a cluster starts from its clients' mean."""
@@ -90,8 +90,12 @@ class OneShot:
         centres = []
         for j in range(len(sizes)):
             own = [i for i, label in enumerate(labels) if label == j]
-            weights = torch.tensor([server.weight(server.clients[i], self.weighting) for i in own], dtype=torch.float64)
-            centres.append((weights @ models[own].double() / weights.sum()).to(models.dtype))
+            given = [server.weight(server.clients[i], self.weighting) for i in own]
+            if server.aggregation.rule == "mean":
+                weights = torch.tensor(given, dtype=torch.float64)
+                centres.append((weights @ models[own].double() / weights.sum()).to(models.dtype))
+            else:
+                centres.append(server.aggregation.center(models[own], given).to(models.dtype))
         event = Event("clustered", f"k-means on the clients' models: clusters of {sizes}", {"sizes": sizes})
         state = State(torch.stack(centres), labels, tuple(server.clients))
         return state, Info([ClusterInfo(size) for size in sizes], [event])
@@ -122,3 +126,14 @@ class OneShot:
         largest = max(range(len(state.models)), key=state.labels.count)  # serves those that have no place yet
         members = members_of(dict.fromkeys(server.clients, largest) | cluster_of, server.clients, len(state.models))
         return Assignment(list(state.models), members)
+
+
+def _clipped(models: Tensor, start: Tensor, server: Server) -> Tensor:
+    """The clients' models `(clients, d)`, none farther from where all began than the aggregation allows."""
+    norms = torch.linalg.vector_norm((models - start)[:, : server.layout.trainable], dim=1).tolist()
+    bound = server.aggregation.limits({0: norms})[0].bound
+    for row, client, norm in zip(models, server.clients, norms, strict=True):
+        if norm > bound:
+            row.copy_(start + (row - start) * (bound / norm))
+            server.cut.add(client)
+    return models

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from coterie.engines.base import Engine, Traffic
+from coterie.methods.aggregation import (
+    Aggregation,
+    Part,
+    Streamed,
+    WeightedSum,
+    capped_weights,
+    norms_by_group,
+)
 from coterie.parameters import Layout
+from coterie.privacy.user_level import UserPrivacy
 from coterie.randomness import derive, numpy_generator
 from coterie.tasks import Reduction, Reply, Request, Task, Train
 from coterie.trainers.base import Training
@@ -23,38 +31,6 @@ class Schedule(Protocol):
     def at(self, t: int) -> Training:
         """The training of round `t`, counted from 1."""
         ...
-
-
-class WeightedSum:
-    """A weighted sum of replies in float64, added in the order of arrival: O(d) memory for any number of replies."""
-
-    def __init__(self, size: int) -> None:
-        self.total = torch.zeros(size, dtype=torch.float64)
-        self.weight = 0.0
-        self.count = 0
-        self.max_norm = 0.0
-        self.loss = 0.0
-
-    def add(self, reply: Reply, weight: float) -> None:
-        """Add one reply's vector, and note the reply."""
-        assert reply.vector is not None
-        self.total.add_(reply.vector, alpha=weight)
-        self.note(reply, weight)
-
-    def note(self, reply: Reply, weight: float) -> None:
-        """Count a reply whose vector was added to the total elsewhere."""
-        self.weight += weight
-        self.count += 1
-        self.max_norm = max(self.max_norm, reply.norm)
-        self.loss += weight * float(reply.values["loss"])
-
-    def mean(self) -> Tensor:
-        """The weighted mean vector, float64 `(d,)`, a new tensor; zero when nothing was counted."""
-        return self.total / self.weight if self.weight else self.total.clone()
-
-    def mean_loss(self) -> float | None:
-        """The weighted mean of the replies' losses."""
-        return self.loss / self.weight if self.weight else None
 
 
 class Aggregate(NamedTuple):
@@ -81,6 +57,13 @@ class Server:
     seed: int
     rounds: int
     participation: float = 1.0
+    aggregation: Aggregation = field(default_factory=Aggregation)
+    """How updates become one."""
+    user_privacy: UserPrivacy | None = None
+    """Noise on every sum; None: no noise."""
+    cut: set[str] = field(default_factory=set)
+    """Clients whose updates were too long and were cut or left out, since the run's loop last looked."""
+    _weights: tuple[dict[str, int], dict[str, float]] = field(default=({}, {}), repr=False)
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -103,11 +86,19 @@ class Server:
         return self.engine.traffic
 
     def weight(self, client: str, weighting: str) -> float:
-        """A client's weight in a mean: its number of samples, or one."""
-        return float(self.samples[client]) if weighting == "samples" else 1.0
+        """A client's weight in a mean: its number of samples up to the aggregation's cap, or one."""
+        if weighting != "samples":
+            return 1.0
+        samples = self.samples
+        if self._weights[0] is not samples:
+            self._weights = (samples, capped_weights(samples, self.aggregation.weight_cap))
+        return self._weights[1][client]
 
     def participants(self, t: int) -> list[str]:
         """The clients that take part in round `t`, in the federation's order; at least one."""
+        if self.user_privacy is not None:  # each by itself, as the account has it
+            coins = np.random.default_rng().random(len(self.clients)).tolist()
+            return [client for client, coin in zip(self.clients, coins, strict=True) if coin < self.participation]
         count = max(1, round(self.participation * len(self.clients)))
         if count >= len(self.clients):
             return list(self.clients)
@@ -153,17 +144,164 @@ class Server:
         Returns:
             The sums by cluster, and the replies without their vectors in the order of the requests.
         """
+        given = list(groups) if groups is not None else [0] * len(requests)
+        if self.user_privacy is not None:
+            return self._with_noise(self._aggregate_vectors(requests, "uniform", given, clusters))
+        if self.engine.secure:
+            return self._summed(requests, weighting, given, clusters)
+        if not self.engine.repeatable or self.aggregation.rule != "mean":
+            return self._aggregate_vectors(requests, weighting, given, clusters)
+        before = self._before(requests)
+        found = self._summed(requests, weighting, given, clusters)
+        norms = norms_by_group(Part(reply.group, reply) for reply in found.replies)
+        limits = self.aggregation.limits(norms)
+        if all(reply.norm <= limits[reply.group].bound for reply in found.replies):
+            return found
+        # Someone is too long, which is known only now: the vectors are made again, one by one.
+        self._rewind(before)
+        sound = {reply.client for reply in found.replies}
+        pairs = [(request, group) for request, group in zip(requests, given, strict=True) if request.client in sound]
+        return self._aggregate_vectors([r for r, _ in pairs], weighting, [g for _, g in pairs], clusters)
+
+    def _with_noise(self, found: Aggregate) -> Aggregate:
+        """The sums with noise, divided by how many were expected or, where clients choose, by a noisy count."""
+        assert self.user_privacy is not None
+        expected = max(1.0, self.participation * len(self.clients))
+        for total in found.sums:
+            loss = total.mean_loss()
+            total.total = self.user_privacy.blurred(total.total)
+            total.weight = self.user_privacy.blurred_count(total.count) if self.user_privacy.choices else expected
+            total.loss = 0.0 if loss is None else loss * total.weight
+        return found
+
+    def _summed(
+        self, requests: Sequence[Request], weighting: str, groups: Sequence[int | None], clusters: int
+    ) -> Aggregate:
+        """The weighted sums as the engine forms them, without any vector."""
         weights = [self.weight(request.client, weighting) for request in requests]
         weight_of = {request.client: weight for request, weight in zip(requests, weights, strict=True)}
         sums = [WeightedSum(self.layout.size) for _ in range(clusters)]
         replies = []
-        for block in self.engine.run(requests, Reduction(weights, groups or [0] * len(requests))):
+        for block in self.engine.run(requests, Reduction(weights, groups)):
             for reply in block.replies:
                 sums[reply.group].note(reply, weight_of[reply.client])
             for group, total in block.sums.items():
                 sums[group].total += total
             replies += block.replies
         return Aggregate(sums, replies)
+
+    def _aggregate_vectors(
+        self, requests: Sequence[Request], weighting: str, groups: Sequence[int | None], clusters: int
+    ) -> Aggregate:
+        """The same from the replies' vectors, so that each can be looked at."""
+        group_of = {request.client: group for request, group in zip(requests, groups, strict=True)}
+        replies: list[Reply] = []
+
+        def parts(reply: Reply) -> list[Part]:
+            group = group_of[reply.client]
+            whole = reply if group is None else replace(reply, group=group)
+            replies.append(replace(whole, vector=None))
+            return [Part(whole.group, whole)]
+
+        sums = self.combine(requests, parts, [self.layout.size] * clusters, weighting, again=False)
+        return Aggregate(sums, replies)
+
+    def combine(
+        self,
+        requests: Sequence[Request],
+        parts: Callable[[Reply], Sequence[Part]],
+        sizes: Sequence[int],
+        weighting: str = "samples",
+        *,
+        again: bool = True,
+    ) -> list[WeightedSum]:
+        """Send the requests, cut every reply's vector into parts for several sums, and average each by the rule.
+
+        Args:
+            requests: tasks whose replies have a vector.
+            parts: the parts of a reply, each with a vector, a norm, and the sum it goes to.
+            sizes: the numbers in a vector of each sum.
+            weighting: "samples" or "uniform".
+            again: whether an engine that can repeat the requests is asked again when someone was too long.
+        """
+        rule = self.aggregation
+        if rule.rule != "mean":
+            found = [part for reply in self.ask(requests) for part in parts(reply)]
+            return self._by_rule(found, sizes, weighting)
+        sums: list[WeightedSum] = []
+
+        def begin() -> Callable[[Part], None]:
+            sums[:] = [WeightedSum(size) for size in sizes]
+            return lambda part: sums[part.group].add(part.reply, self.weight(part.reply.client, weighting))
+
+        self.stream(requests, parts, begin, again=again)
+        return sums
+
+    def _by_rule(self, parts: Sequence[Part], sizes: Sequence[int], weighting: str) -> list[WeightedSum]:
+        kept: list[list[Reply]] = [[] for _ in sizes]
+        for group, reply in self.clipped(parts):
+            kept[group].append(reply)
+        weights = [[self.weight(reply.client, weighting) for reply in own] for own in kept]
+        return [self.aggregation.combine(*each) for each in zip(kept, weights, sizes, strict=True)]
+
+    def stream(
+        self,
+        requests: Sequence[Request],
+        parts: Callable[[Reply], Sequence[Part]],
+        begin: Callable[[], Callable[[Part], None]],
+        *,
+        again: bool = True,
+    ) -> None:
+        """Send the requests and pass every part of the replies on, cut to the norm that is allowed in its group
+        or left out.
+
+        `begin` makes what takes the parts. An engine that repeats itself passes all on in order, and if someone turns
+        out to be too long, begins again. On a network nobody is asked twice, because a second answer could be another:
+        there, parts that look too long wait until all have come.
+        """
+        take, rule = begin(), self.aggregation
+        if again and rule.clips and self.engine.repeatable:
+            before = self._before(requests)
+            norms: dict[int, list[float]] = {}
+            sound = set()
+            for reply in self.ask(requests):
+                sound.add(reply.client)
+                for part in parts(reply):
+                    norms.setdefault(part.group, []).append(part.reply.norm)
+                    take(part)
+            limits = rule.limits(norms)
+            if all(max(found) <= limits[group].bound for group, found in norms.items()):
+                return
+            self._rewind(before)
+            take = begin()
+            requests = [request for request in requests if request.client in sound]
+        if not rule.clips:
+            for reply in self.ask(requests):
+                for part in parts(reply):
+                    take(part)
+            return
+        waiting = Streamed(rule, take)
+        for reply in self.ask(requests):
+            for part in parts(reply):
+                waiting.add(part)
+        self.cut |= set(waiting.finish())
+
+    def clipped(self, parts: Sequence[Part]) -> list[Part]:
+        """The parts as they count: cut where they are too long for their group, without those that are far too long."""
+        after = self.aggregation.clipped(parts)
+        whole = {id(part.reply) for part in after}
+        self.cut |= {part.reply.client for part in parts if id(part.reply) not in whole}
+        return after
+
+    def _before(self, requests: Sequence[Request]) -> tuple[int, int, dict[str, dict[str, Tensor]] | None]:
+        """What has to be put back when the requests are sent again: bytes, and what clients keep to themselves."""
+        keeps = any(getattr(request.task, "private", ()) for request in requests)
+        return self.traffic.down, self.traffic.up, self.engine.client_states() if keeps else None
+
+    def _rewind(self, before: tuple[int, int, dict[str, dict[str, Tensor]] | None]) -> None:
+        self.traffic.down, self.traffic.up, states = before
+        if states is not None:
+            self.engine.restore_client_states(states)
 
     def train(
         self,

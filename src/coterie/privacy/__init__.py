@@ -1,5 +1,6 @@
 """What keeps a client's update from telling more than it must."""
 
+from coterie.privacy import projection as projection  # so that a client knows the task Compare
 from coterie.privacy.masks import Mask, MaskedTrainer, masked_layout
 
 __all__ = ["Mask", "MaskedTrainer", "masked_layout"]

@@ -12,6 +12,7 @@ from typing import Literal
 from coterie.errors import ConfigError, RunError
 from coterie.federation import Federation
 from coterie.methods import Method
+from coterie.methods.aggregation import CLIP, WEIGHT_CAP
 from coterie.runs.assemble import Model, assemble, check_same_run, stored_values
 from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, make_config
 from coterie.runs.folder import RunFolder
@@ -44,7 +45,16 @@ def run(
     evaluate_every: int | Literal["auto"] = "auto",
     personalise: int = 0,
     precision: Literal["float32", "float64", "bf16"] = "float32",
-    privacy: Literal["none", "permutation", "signed-permutation"] = "none",
+    privacy: Literal["none", "permutation", "signed-permutation", "projection"] = "none",
+    aggregate: str = "mean",
+    clip: str = CLIP,
+    weight_cap: float = WEIGHT_CAP,
+    secure_sums: bool = False,
+    secure_limit: float = 1.0,
+    secure_minimum: int = 3,
+    dp_noise: float = 0.0,
+    dp_clip: float = 1.0,
+    dp_delta: float = 1e-5,
     workers: int | Literal["auto"] = "auto",
     engine: Literal["local", "ray"] = "local",
     ray_address: str | None = None,
@@ -81,7 +91,18 @@ def run(
             round, and all clients as rarely as a client takes part.
         personalise: local epochs for which every client fine-tunes its model at the end; 0: none.
         precision: arithmetic of the clients.
-        privacy: apply a secret permutation of the clients to every vector before the server sees it.
+        privacy: what the clients' secret is used for: nothing, a permutation of every vector before the server sees
+            it, or a projection of the updates that CFL compares.
+        aggregate: how a cluster's updates become one: "mean", "median", "trimmed-mean:0.2", "multi-krum:0.2" or
+            "geometric-median".
+        clip: the longest update: "8x" (times its cluster's median norm), a number such as "1.5", or "none".
+        weight_cap: the most samples that count for a client, times the median number; 0: no limit.
+        secure_sums: form sums under masks that cancel, so that no single update is seen.
+        secure_limit: the largest number of an update in a secure sum; larger ones are cut.
+        secure_minimum: clients below which a cluster's secure sum is not opened.
+        dp_noise: standard deviation of the noise of user-level differential privacy, over `dp_clip`; 0: none.
+        dp_clip: length that updates are cut to under `dp_noise`.
+        dp_delta: the δ at which the run's ε is reported.
         workers: worker processes; "auto" starts one per core when there is enough work.
         engine: where clients run, on this machine or on Ray.
         ray_address: the Ray cluster to join; by default RAY_ADDRESS, else one that is started here.
@@ -129,6 +150,15 @@ def run(
         "personalise": personalise,
         "precision": precision,
         "privacy": privacy,
+        "aggregate": aggregate,
+        "clip": clip,
+        "weight_cap": weight_cap,
+        "secure_sums": secure_sums,
+        "secure_limit": secure_limit,
+        "secure_minimum": secure_minimum,
+        "dp_noise": dp_noise,
+        "dp_clip": dp_clip,
+        "dp_delta": dp_delta,
         "workers": workers,
         "engine": engine,
         "ray_address": ray_address,

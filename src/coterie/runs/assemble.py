@@ -17,11 +17,13 @@ from coterie.data.scenarios import Defaults, find_scenario
 from coterie.engines import LocalEngine
 from coterie.engines.base import Engine
 from coterie.engines.ray import RayEngine
+from coterie.engines.secure import SecureEngine
 from coterie.errors import ConfigError, RunError
 from coterie.federation import PARTS, Federation
 from coterie.federation.base import JOINED, joined
-from coterie.methods import Method, Server, make_method
+from coterie.methods import IFCA, FedAvg, Method, Server, make_method
 from coterie.methods.options import literal
+from coterie.privacy.user_level import UserPrivacy
 from coterie.randomness import derive
 from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, memory_bytes
 from coterie.runs.loop import Run
@@ -135,6 +137,8 @@ def _assembled(
         config.seed,
         rounds,
         config.participation,
+        config.aggregation(),
+        user_privacy(config, method, engine),
     )
     scenario = None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
     network_name = network if isinstance(network, str) else getattr(network, "__name__", type(network).__name__)
@@ -181,6 +185,18 @@ def make_engine(
     config: RunConfig, federation: Federation, architecture: Callable[[int], nn.Module], loss: Loss | None = None
 ) -> LocalEngine:
     """The engine the configuration asks for."""
+    if config.secure_sums:
+        return SecureEngine(
+            federation,
+            architecture,
+            loss=loss,
+            device=config.device,
+            precision=config.precision,
+            privacy=config.privacy,
+            secret=clients_secret(config.seed),
+            limit=config.secure_limit,
+            minimum=config.secure_minimum,
+        )
     make: Callable[..., LocalEngine] = (
         partial(LocalEngine, device=config.device)
         if config.engine == "local"
@@ -199,6 +215,28 @@ def make_engine(
     if engine.device == CPU and not engine.batched:
         check_repeatable(architecture(0), engine.trainer, engine.initial_model(0), federation.clients[0].train)
     return engine
+
+
+def user_privacy(config: RunConfig, method: Method, engine: Engine) -> UserPrivacy | None:
+    """The noise that the configuration asks for; a ConfigError where the account of it would not be true."""
+    if not config.dp_noise:
+        return None
+    why = None
+    if isinstance(method, IFCA):
+        if not isinstance(method.k, int) or method.restarts > 1 or method.stable_after or method.init == "k-means++":
+            why = "k='auto', restarts, stable_after and init='k-means++' decide by exact losses or choices"
+        elif method.averaging != "model" or method.clustered != "all":
+            why = "shared layers and gradients are divided by exact numbers of clients"
+    elif not isinstance(method, FedAvg):
+        why = f"{describe_method(method)} clusters by single updates or centroids, which have no noise on them"
+    if why is None and engine.layout.size != engine.layout.trainable:
+        why = "the model has buffers (running means), which no length bounds; use one without batch normalisation"
+    if why is None and getattr(method, "weighting", "uniform") != "uniform":
+        why = "numbers of samples as weights change how much one client counts; use weighting=uniform"
+    if why is not None:
+        raise ConfigError(f"dp_noise={config.dp_noise}: ε would not be true: {why}")
+    choices = isinstance(method, IFCA)
+    return UserPrivacy(config.dp_noise, config.dp_clip, config.dp_delta, config.participation, choices)
 
 
 def clients_secret(seed: int) -> int:

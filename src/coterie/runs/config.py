@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, Union, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coterie.errors import ConfigError, did_you_mean
+from coterie.methods.aggregation import CLIP, WEIGHT_CAP, Aggregation
 from coterie.methods.option_types import Placeholder, takes, type_in_words, union_members, value_in_words
 from coterie.trainers.base import Training
 from coterie.trainers.devices import choose_device
@@ -35,6 +36,8 @@ MOST_CLIENTS, MOST_SAMPLES, MOST_WORKERS = 10**7, 10**9, 1024
 """More than these is a slip of the finger, which would be busy for hours before it failed."""
 
 Address = Annotated[str, Placeholder("ADDRESS")]
+AggregateText = Annotated[str, Placeholder("RULE")]
+ClipText = Annotated[str, Placeholder("LENGTH")]
 Device = Annotated[str, Placeholder("DEVICE")]
 Folder = Annotated[str, Placeholder("FOLDER")]
 MethodText = Annotated[str, Placeholder("METHOD")]
@@ -81,9 +84,24 @@ class RunConfig(BaseModel):
         0, ge=0, description="local epochs for which every client fine-tunes its model at the end; 0: none"
     )
     precision: Literal["float32", "float64", "bf16"] = Field("float32", description="arithmetic of the clients")
-    privacy: Literal["none", "permutation", "signed-permutation"] = Field(
-        "none", description="apply a secret permutation of the clients to every vector before the server sees it"
+    privacy: Literal["none", "permutation", "signed-permutation", "projection"] = Field(
+        "none",
+        description="what the clients' secret is used for: nothing, a permutation of every vector, or a projection of "
+        "the updates that are compared",
     )
+    aggregate: AggregateText = Field(
+        "mean", description="mean, median, trimmed-mean:0.2, multi-krum:0.2 or geometric-median of a cluster's updates"
+    )
+    clip: ClipText = Field(CLIP, description="longest update: 30x (times the cluster's median norm), a number, or none")
+    weight_cap: float = Field(
+        WEIGHT_CAP, ge=0, description="most samples that count for a client, times the median number (0: no limit)"
+    )
+    secure_sums: bool = Field(False, description="form sums under masks, so that no single update is seen")
+    secure_limit: float = Field(1.0, gt=0, description="largest number of an update in a secure sum; larger are cut")
+    secure_minimum: int = Field(3, ge=2, description="clients below which a cluster's secure sum is not opened")
+    dp_noise: float = Field(0.0, ge=0, description="user-level differential privacy: noise over dp_clip; 0: none")
+    dp_clip: float = Field(1.0, gt=0, description="length that updates are cut to under dp_noise")
+    dp_delta: float = Field(1e-5, gt=0, lt=1, description="the δ at which the run's ε is reported")
     workers: Annotated[int, Field(ge=1, le=MOST_WORKERS)] | Literal["auto"] = Field(
         "auto", description="worker processes"
     )
@@ -100,6 +118,12 @@ class RunConfig(BaseModel):
     def identity(self) -> dict[str, Any]:
         """The part of the configuration that decides what is computed."""
         return {key: value for key, value in self.model_dump().items() if key not in PLACE_KEYS}
+
+    def aggregation(self) -> Aggregation:
+        """How updates become one."""
+        if self.dp_noise:
+            return Aggregation(clip=None, longest=self.dp_clip, weight_cap=None)
+        return Aggregation.parse(self.aggregate, self.clip, self.weight_cap)
 
     def training(self, default: Training) -> Training:
         """Local training: what was given, else the scenario's default."""
@@ -168,6 +192,18 @@ def make_config(values: Mapping[str, Any], origin: str = "") -> RunConfig:
         )
     if config.memory is not None:
         memory_bytes(config.memory)
+    config.aggregation()
+    if config.aggregate != "mean" and (config.secure_sums or config.dp_noise):
+        why = (
+            "secure sums show no single update to weigh" if config.secure_sums else "its ε holds for clipped means only"
+        )
+        raise ConfigError(f"{where}aggregate={config.aggregate!r} does not go with this: {why}; use aggregate='mean'")
+    if config.secure_sums and config.dp_noise:
+        raise ConfigError(
+            f"{where}secure_sums and dp_noise: noise inside secure sums is not there yet, give one of the two"
+        )
+    if config.secure_sums and config.engine != "local":
+        raise ConfigError(f"{where}secure_sums is for engine='local', a simulation: other engines cannot do it yet")
     make_schedule(config.lr_schedule, Training(), 1)  # so that a misspelt one fails before any data is touched
     return config
 

@@ -141,6 +141,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
         if run.before_round:
             run.before_round(t)
         state, info = method.round(done.state, t, server)
+        info = _with_cut(info, server)
         down, up = server.traffic.drain()
         evaluation = None
         if run.scores_everybody(t, info):
@@ -183,6 +184,17 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
     for callback in callbacks:
         callback.on_end(result)
     return result
+
+
+def _with_cut(info: Info, server: Server) -> Info:
+    """The round's report, with who sent updates that were too long."""
+    if not server.cut:
+        return info
+    clients = sorted(server.cut)
+    server.cut.clear()
+    named = ", ".join(clients[:5]) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
+    text = f"far longer than others', and cut or left out: the updates of {named}"
+    return replace(info, events=[*info.events, Event("clipped", text, {"clients": clients})])
 
 
 def checkpoint_pause(cost: float) -> float:
@@ -277,6 +289,8 @@ def _conclude(run: Run, done: Checkpoint, history: History, evaluation: Evaluati
         ari=metrics.partition_score(clusters, server.clients, groups),
         bytes=Bytes(done.bytes_up, done.bytes_down),
         seconds=round(done.seconds, 3),
+        epsilon=None if server.user_privacy is None else round(server.user_privacy.epsilon(server.rounds), 6),
+        delta=None if server.user_privacy is None else server.user_privacy.delta,
         warnings=warnings_of(history),
     )
     if run.personalise:

@@ -210,6 +210,9 @@ class Summary(WithSpreads):
     initial: float | None = None
     """Accuracy of the first cluster's model on all test data, where personalisation was asked for."""
     personalised: Spread | None = None
+    epsilon: float | None = None
+    """What the models give away of any one client, at `delta`, where noise was asked for."""
+    delta: float | None = None
     warnings: list[str] = dataclasses.field(default_factory=list)
     """What puts the result in doubt, such as a loss that exploded."""
 

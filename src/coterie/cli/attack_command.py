@@ -1,0 +1,66 @@
+"""The command that puts hostile clients into a simulation and tells what they cost the honest ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from coterie.cli.options import examples
+from coterie.errors import ConfigError
+from coterie.methods.options import split_outside_brackets
+from coterie.runs.attacks import ATTACKS, AttackResult, as_markdown, attack_table
+from coterie.runs.config import make_config
+
+
+def _names(text: str) -> list[str]:
+    """The parts between semicolons or, where there are none, between commas."""
+    parts = text.split(";") if ";" in text else split_outside_brackets(text)
+    return [part.strip() for part in parts if part.strip()]
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise ConfigError(f"{name}={text!r}: expected whole numbers with commas between") from None
+
+
+@click.command(
+    epilog=examples(
+        "coterie attack --methods 'fedavg;ifca:k=4' --hostile 1,3 --rounds 40",
+        "coterie attack --attacks none,scale,little --rules 'mean,trimmed-mean:0.2' --out table.md",
+    )
+)
+@click.option("--methods", default="fedavg", help="methods; with options of their own, between semicolons")
+@click.option("--attacks", default=",".join(ATTACKS), help=f"any of {', '.join(ATTACKS)}", show_default=False)
+@click.option("--rules", default="mean", help="rules of aggregation, as --aggregate of 'coterie run' takes them")
+@click.option("--hostile", default="1,3", help="numbers of hostile clients")
+@click.option("--scenario", default="digits-permuted", help="named federation")
+@click.option("--clients", default=20, help="number of clients")
+@click.option("--rounds", default=None, type=int, help="communication rounds (default: the scenario's)")
+@click.option("--seeds", default="0", help="seeds; the table shows means over them")
+@click.option("--clip", default=None, help="as in 'coterie run'")
+@click.option("--out", default=None, help="file for the table, in Markdown")
+def attack(
+    methods: str, attacks: str, rules: str, hostile: str, scenario: str, clients: int, rounds: int | None, seeds: str,
+    clip: str | None, out: str | None,
+) -> None:  # fmt: skip
+    """Run methods with hostile clients, under one or several rules of aggregation, and write a table."""
+    options = {"scenario": scenario, "clients": clients, "rounds": rounds, "clip": clip, "evaluate_every": 10**6}
+    config = make_config({key: value for key, value in options.items() if value is not None})
+
+    def tell(result: AttackResult) -> None:
+        click.echo(
+            f"{result.method}  {result.rule}  {result.attack}  {result.hostile} hostile  {100 * result.accuracy:.1f} %",
+            err=True,
+        )
+
+    found = attack_table(
+        config, _names(methods), _names(attacks), _names(rules), _numbers("hostile", hostile), _numbers("seeds", seeds),
+        tell,
+    )  # fmt: skip
+    table = as_markdown(found)
+    if out:
+        Path(out).write_text(table, encoding="utf-8")
+    click.echo(table)

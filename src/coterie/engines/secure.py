@@ -1,0 +1,75 @@
+"""Secure sums in a simulation: the arithmetic of the protocol, its errors and its bytes, without the network.
+
+Every sum that a method asks for is formed under masks (see `privacy.secure_sum`), and a single vector is never given
+out: a method that asks for one is refused. Clusters below the minimum size are not opened; their clients become faults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from coterie.engines.base import Fault
+from coterie.engines.local import LocalEngine
+from coterie.errors import ConfigError
+from coterie.privacy.secure_sum import Quantiser, secure_sum, traffic
+from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request
+
+
+class SecureEngine(LocalEngine):
+    """A federation on this machine whose updates are seen in sums only.
+
+    `limit` is how large a number of an update may be; larger ones are cut. A cluster of fewer than `minimum` clients is
+    not opened, and two thirds of a cluster must come through.
+    """
+
+    secure = True
+
+    def __init__(self, *args: Any, limit: float = 1.0, minimum: int = 3, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if minimum < 2:
+            raise ConfigError(f"minimum={minimum}: a sum of fewer than 2 is no sum, and of 2 each knows the other's")
+        self.limit, self.minimum = limit, minimum
+
+    def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
+        """Do the requests; with `reduce` the vectors come as secure sums, without it there may be none."""
+        if reduce is None:
+            for block in super().run(requests):
+                if any(reply.vector is not None for reply in block.replies):
+                    raise ConfigError(
+                        "this method needs single updates, which secure sums do not show: use fedavg, ifca, oneshot, "
+                        "or cfl with projection=1024"
+                    )
+                yield block
+            return
+        place = {request.client: i for i, request in enumerate(requests)}
+        groups: dict[int, list[Reply]] = {}
+        for block in super().run(requests):
+            for reply in block.replies:
+                given = reduce.groups[place[reply.client]]
+                group = reply.group if given is None else given
+                groups.setdefault(group, []).append(replace(reply, group=group))
+        replies, sums = [], {}
+        for group, own in groups.items():
+            if len(own) < self.minimum:
+                reason = f"its cluster has {len(own)} clients: sums of fewer than {self.minimum} stay closed"
+                self._faults += [Fault(reply.client, reason) for reply in own]
+                continue
+            weights = [float(reduce.weights[place[reply.client]]) for reply in own]
+            largest = max(weights)
+            vectors = [
+                (reply.vector.double() * (weight / largest)).numpy()
+                for reply, weight in zip(own, weights, strict=True)
+                if reply.vector is not None
+            ]
+            quantiser = Quantiser.for_sums(self.limit, len(own))
+            total, _, _ = secure_sum(vectors, quantiser, -(-2 * len(own) // 3), self.minimum)
+            sums[group] = torch.from_numpy(total) * largest
+            sent = traffic(len(own), 0)  # the vectors themselves are counted as replies
+            self.traffic.down, self.traffic.up = self.traffic.down + sent.down, self.traffic.up + sent.up
+            replies += own
+        order = sorted(replies, key=lambda reply: place[reply.client])
+        yield ReplyBlock([replace(reply, vector=None) for reply in order], sums)

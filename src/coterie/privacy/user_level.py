@@ -1,0 +1,53 @@
+"""User-level differential privacy by a server that is trusted: updates cut to a length, and noise on every sum.
+
+What ε covers is the models. The losses, norms and accuracies in a run's records are exact and not covered; publish the
+models, not the records. Noise is drawn from the system's own source and not from the run's seed, which stands in the
+records: two runs differ. Sums are floating-point numbers, so attacks on the last bits of the noise are not covered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.errors import ConfigError
+from coterie.privacy.accounting import epsilon
+
+
+@dataclass(frozen=True)
+class UserPrivacy:
+    """`noise` z times `clip` C is the standard deviation of the noise on a sum of updates of length up to C.
+
+    `rate` is the probability with which a client takes part in a round. Where clients choose between clusters
+    (`choices`), their numbers in them are secret too: they get noise as well, and the two releases together count as
+    one with noise z/√2.
+    """
+
+    noise: float
+    clip: float
+    delta: float
+    rate: float
+    choices: bool = False
+
+    def __post_init__(self) -> None:
+        if self.noise <= 0 or self.clip <= 0 or not 0 < self.delta < 1:
+            raise ConfigError(
+                f"noise={self.noise}, clip={self.clip}, delta={self.delta}: expected noise and clip above 0, and a "
+                "delta below 1, well below one over the number of clients"
+            )
+
+    def epsilon(self, rounds: int) -> float:
+        """What so many rounds give away of any one client, at `delta`."""
+        return epsilon(self.noise / (2**0.5 if self.choices else 1.0), self.rate, rounds, self.delta)
+
+    def blurred(self, total: Tensor) -> Tensor:
+        """A sum of updates with noise."""
+        drawn = np.random.default_rng().normal(0.0, self.noise * self.clip, len(total))
+        return total + torch.from_numpy(drawn)
+
+    def blurred_count(self, count: int) -> float:
+        """A number of clients with noise; one at the least, since means are divided by it."""
+        return max(1.0, count + float(np.random.default_rng().normal(0.0, self.noise)))

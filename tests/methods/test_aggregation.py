@@ -1,0 +1,209 @@
+"""The rule of aggregation in every method: what it costs without attack (nothing), and what it stops."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from coterie.data.scenarios import find_scenario
+from coterie.engines import LocalEngine
+from coterie.errors import ConfigError
+from coterie.methods import Server, make_method
+from coterie.methods.aggregation import Aggregation, Limit, Part, Streamed
+from coterie.models import build
+from coterie.runs.attacks import ATTACKS, HostileEngine, choose_hostile
+from coterie.tasks import Reply
+from coterie.trainers.base import Training
+from coterie.trainers.schedules import make_schedule
+
+NO_LIMITS = Aggregation(clip=None, weight_cap=None)
+METHODS = [
+    "fedavg",
+    "fedper",
+    "ifca:k=2",
+    "ifca:k=2,averaging=gradient",
+    "cfl:min_rounds=2",
+    "fedcuau:clusters=2",
+    "fedcuau:clusters=2,base=fedper",
+    "fedsem:clusters=2",
+    "oneshot:k=2,warmup_rounds=1",
+    "flt:encoder=pca,distance=matching",
+    "flt:encoder=pca,distance=matching,case=1",
+    "pca-kmeans-hc",
+]
+FEDERATION = find_scenario("digits-swapped").build(clients=10, samples=None, groups=None, seed=5, data_dir=None)
+
+
+def network(seed):
+    return build("mlp:hidden=8", FEDERATION.input_shape, FEDERATION.classes, seed, torch.float32)
+
+
+class OnANetwork(LocalEngine):
+    """An engine that must not be asked twice, as on a network."""
+
+    repeatable = False
+
+
+def server_of(attack="none", hostile=0, aggregation=None, engine=None, rounds=3):
+    bad = choose_hostile(FEDERATION, hostile, 1)
+    made = (
+        engine(FEDERATION, network)
+        if engine
+        else HostileEngine(FEDERATION, network, attack=ATTACKS[attack], hostile=bad)
+    )
+    schedule = make_schedule("constant", Training(lr=0.1, epochs=1, batch_size=20), rounds)
+    return Server(made, schedule, 0, rounds, aggregation=aggregation or Aggregation()), set(bad)
+
+
+def played(method, server, rounds=3):
+    method = make_method(method)
+    state = method.start(server)
+    for t in range(1, rounds + 1):
+        state, _ = method.round(state, t, server)
+    assignment = method.assignment(state, server)
+    return {served.client: served.model for served in assignment.served()}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_without_attack_the_default_is_the_plain_mean_bit_for_bit(method):
+    default, _ = server_of()
+    plain, _ = server_of(aggregation=NO_LIMITS)
+    got, expected = played(method, default), played(method, plain)
+    assert default.traffic.drain() == plain.traffic.drain()
+    assert all(torch.equal(got[client], expected[client]) for client in expected)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_on_a_network_the_default_is_the_plain_mean_up_to_rounding(method):
+    default, _ = server_of(engine=OnANetwork)
+    plain, _ = server_of(aggregation=NO_LIMITS)
+    got, expected = played(method, default, 2), played(method, plain, 2)
+    for client, model in expected.items():
+        torch.testing.assert_close(got[client], model, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("engine", [None, OnANetwork])
+@pytest.mark.parametrize("method", METHODS)
+def test_one_update_that_is_far_too_long_moves_a_model_no_farther_than_honest_ones_do(method, engine, monkeypatch):
+    server, bad = server_of("scale", 1)
+    monkeypatch.setattr(type(server.engine), "repeatable", engine is None)
+    plain, _ = server_of()
+    got, expected = played(method, server), played(method, plain)
+    start = plain.initial_model()
+    honest = max(float((model - start).norm()) for model in expected.values())
+    for client, model in got.items():
+        if client not in bad:
+            assert float((model - start).norm()) < 3 * honest
+    assert server.cut == bad or method.startswith(("flt", "pca"))
+
+
+def test_without_limits_that_update_does_move_the_model_far():
+    server, _ = server_of("scale", 1, NO_LIMITS)
+    plain, _ = server_of()
+    start = plain.initial_model()
+    got, expected = played("fedavg", server), played("fedavg", plain)
+    first = next(iter(got))
+    assert float((got[first] - start).norm()) > 5 * float((expected[first] - start).norm())
+
+
+@pytest.mark.parametrize("rule", ["median", "trimmed-mean:0.2", "multi-krum:0.2", "geometric-median"])
+@pytest.mark.parametrize(
+    "method",
+    [
+        "fedavg",
+        "ifca:k=2",
+        "cfl:min_rounds=2",
+        "fedcuau:clusters=2",
+        "fedsem:clusters=2",
+        "oneshot:k=2,warmup_rounds=1",
+        "pca-kmeans-hc",
+    ],
+)
+def test_every_rule_runs_in_every_method(method, rule):
+    server, _ = server_of(aggregation=Aggregation.parse(rule))
+    got = played(method, server, 2)
+    assert all(torch.isfinite(model).all() for model in got.values())
+    assert set(got) == set(FEDERATION.ids)
+
+
+def test_fedavg_by_the_median_is_the_median_of_the_updates():
+    server, _ = server_of(aggregation=Aggregation.parse("median", clip="none"))
+    state = make_method("fedavg").start(server)
+    updates = [reply.vector for reply in server.train(server.clients, state.model, 1)]
+    after, _ = make_method("fedavg").round(state, 1, server)
+    expected = state.model.double() + torch.stack(updates).double().quantile(0.5, dim=0)
+    torch.testing.assert_close(after.model.double(), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_a_sum_that_is_done_again_counts_its_bytes_and_private_layers_once():
+    hostile, bad = server_of("scale", 1)
+    honest, _ = server_of()
+    played("fedper", hostile, 2)
+    played("fedper", honest, 2)
+    assert hostile.traffic.drain() == honest.traffic.drain()
+    assert hostile.cut == bad
+
+
+def test_a_false_number_of_samples_weighs_no_more_than_the_cap():
+    server, bad = server_of("sample-count", 1)
+    weights = {client: server.weight(client, "samples") for client in server.clients}
+    usual = sorted(server.samples.values())[len(weights) // 2]
+    assert max(weights.values()) <= 1.1 * server.aggregation.weight_cap * usual
+    assert all(weights[client] == server.samples[client] for client in weights if client not in bad)
+    assert server.weight(next(iter(bad)), "uniform") == 1.0
+
+
+def reply(client, norm):
+    return Reply(client, 1, torch.tensor([norm]), {"norm": norm, "loss": 0.0})
+
+
+def test_what_looks_too_long_waits_and_is_cut_at_the_end():
+    taken = []
+    stream = Streamed(Aggregation(clip=4.0), taken.append)
+    for i in range(12):
+        stream.add(Part(0, reply(f"c{i}", {2: 4.5, 5: 1000.0}.get(i, 1.0))))
+    assert [part.reply.client for part in taken] == [f"c{i}" for i in range(12) if i not in (2, 5)]
+    assert stream.finish() == ["c2", "c5"]  # cut, and left out
+    assert taken[-1].reply.client == "c2"
+    assert float(taken[-1].reply.vector) == 4.0
+
+
+def test_an_honest_client_that_waited_is_taken_whole():
+    taken = []
+    stream = Streamed(Aggregation(clip=4.0), taken.append)
+    for i in range(12):
+        stream.add(Part(0, reply(f"c{i}", 1.0 if i != 11 else 3.0)))
+    assert stream.finish() == []
+    assert float(taken[-1].reply.vector) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"aggregate": "medain"}, "did you mean 'median'"),
+        ({"aggregate": "median:0.2"}, "takes no number"),
+        ({"aggregate": "trimmed-mean:0.5"}, "below 0.5"),
+        ({"aggregate": "trimmed-mean:1.5"}, "whole number"),
+        ({"aggregate": "multi-krum:x"}, "expected a number"),
+        ({"clip": "0.5x"}, "1 or more times"),
+        ({"clip": "often"}, "expected a number"),
+        ({"weight_cap": 0.5}, "1 or more"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, words):
+    with pytest.raises(ConfigError, match=words):
+        Aggregation.parse(**options)
+
+
+def test_options_are_read():
+    assert Aggregation.parse("trimmed-mean:0.3", "2.5x", 0) == Aggregation("trimmed-mean", 0.3, 2.5, None, None)
+    assert Aggregation.parse("multi-krum:3", "1.5", 2.0) == Aggregation("multi-krum", 3.0, None, 1.5, 2.0)
+    assert not Aggregation.parse("mean", "none", 0).clips
+    assert Aggregation.parse("mean", "1.5").limits({0: [1.0, 9.0]}) == {0: Limit(1.5, math.inf)}
+    assert Aggregation.parse("mean", "3x").limits({0: [1.0, 9.0], 1: [5.0]}) == {
+        0: Limit(15.0, 40.0),
+        1: Limit(15.0, math.inf),
+    }
+    assert NO_LIMITS.limits({0: [1.0]}) == {0: Limit(math.inf, math.inf)}

@@ -1,0 +1,83 @@
+"""Runs with secure sums and with noise: what they give, what they cost, and what they refuse."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import coterie
+from coterie.errors import ConfigError
+from coterie.privacy.accounting import epsilon
+from coterie.privacy.user_level import UserPrivacy
+
+OPTIONS = {"scenario": "digits-permuted", "clients": 8, "groups": 2, "rounds": 3, "seed": 3, "workers": 1,
+           "model": "mlp:hidden=8"}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox:mu=0.1", "ifca:k=2", "cfl:projection=64,min_rounds=2"])
+def test_secure_sums_give_the_plain_run_up_to_rounding_at_a_stated_price(method):
+    options = OPTIONS | {"seed": 1, "secure_minimum": 2}
+    plain, secure = (coterie.run(method, secure_sums=secure, **options) for secure in (False, True))
+    assert not [fault for record in secure.history for fault in record.faults]
+    assert secure.clusters == plain.clusters
+    for ours, theirs in zip(secure.models, plain.models, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+    assert secure.summary.bytes.up > plain.summary.bytes.up
+    assert secure.summary.bytes.down > plain.summary.bytes.down
+
+
+def test_a_cluster_below_the_minimum_is_not_opened():
+    result = coterie.run("fedavg", secure_sums=True, secure_minimum=9, **OPTIONS)
+    assert len(result.history[0].faults) == 8
+    assert "stay closed" in result.history[0].faults[0].reason
+    start = coterie.run("fedavg", secure_sums=True, secure_minimum=9, **OPTIONS | {"rounds": 1})
+    assert torch.equal(result.models[0], start.models[0])  # nothing was learned
+
+
+@pytest.mark.parametrize(
+    "method", ["cfl", "fedcuau", "fedsem:clusters=2", "pca-kmeans-hc", "oneshot:k=2,warmup_rounds=1"]
+)
+def test_methods_that_look_at_single_updates_are_refused(method):
+    with pytest.raises(ConfigError, match="single updates"):
+        coterie.run(method, secure_sums=True, **OPTIONS)
+
+
+def test_a_run_with_noise_tells_its_epsilon():
+    result = coterie.run("fedavg:weighting=uniform", dp_noise=0.5, dp_clip=0.5, participation=0.5, **OPTIONS)
+    assert result.summary.epsilon == pytest.approx(epsilon(0.5, 0.5, 3, 1e-5), abs=1e-5)
+    assert result.summary.delta == 1e-5
+    choosing = coterie.run("ifca:k=2", dp_noise=0.5, **OPTIONS)
+    assert choosing.summary.epsilon == pytest.approx(epsilon(0.5 / 2**0.5, 1.0, 3, 1e-5), abs=1e-5)
+    assert coterie.run("fedavg", **OPTIONS).summary.epsilon is None
+
+
+def test_noise_has_the_size_that_the_account_assumes():
+    privacy = UserPrivacy(noise=2.0, clip=0.5, delta=1e-5, rate=1.0)
+    drawn = privacy.blurred(torch.zeros(20_000, dtype=torch.float64))
+    assert float(drawn.std()) == pytest.approx(1.0, rel=0.03)
+    assert not torch.equal(drawn, privacy.blurred(torch.zeros(20_000, dtype=torch.float64)))
+
+
+def test_with_noise_no_update_is_longer_than_the_clip():
+    quiet = coterie.run("fedavg:weighting=uniform", dp_noise=1e-9, dp_clip=1e-3, **OPTIONS | {"rounds": 1})
+    assert quiet.history[0].clusters[0].mean_norm <= 1e-3 * 1.001
+    assert quiet.history[0].clusters[0].max_norm == pytest.approx(1e-3)
+
+
+@pytest.mark.parametrize(
+    ("method", "extra", "words"),
+    [
+        ("fedavg", {}, "weighting=uniform"),
+        ("cfl", {}, "single updates"),
+        ("fedcuau", {}, "single updates"),
+        ("ifca:k=auto", {}, "exact losses"),
+        ("ifca:k=2,restarts=2", {}, "exact losses"),
+        ("ifca:k=2,clustered=last", {}, "shared layers"),
+        ("ifca:k=2,weighting=samples", {}, "weighting=uniform"),
+        ("fedavg:weighting=uniform", {"aggregate": "median"}, "aggregate='median'"),
+        ("fedavg:weighting=uniform", {"secure_sums": True}, "give one of the two"),
+    ],
+)
+def test_combinations_whose_epsilon_would_not_be_true_are_refused(method, extra, words):
+    with pytest.raises(ConfigError, match=words):
+        coterie.run(method, dp_noise=1.0, **OPTIONS | extra)

@@ -1,0 +1,95 @@
+"""Hostile clients in a simulation: each attack does what it says, and the command tells what it cost."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+import torch
+from click.testing import CliRunner
+
+from coterie.errors import ConfigError
+from coterie.runs.assemble import make_federation
+from coterie.runs.attacks import (
+    ATTACKS,
+    AttackResult,
+    as_markdown,
+    attacked_run,
+    choose_hostile,
+    find_attack,
+    poisoned,
+    with_trigger,
+)
+from coterie.runs.config import make_config
+
+SMALL = {"scenario": "digits-iid", "clients": 8, "rounds": 6, "model": "mlp:hidden=16", "workers": 1}
+
+
+def test_hostile_clients_are_drawn_from_the_seed():
+    federation, _ = make_federation(make_config(SMALL))
+    assert choose_hostile(federation, 3, 1) == choose_hostile(federation, 3, 1)
+    assert choose_hostile(federation, 3, 1) != choose_hostile(federation, 3, 2)
+    assert choose_hostile(federation, 0, 1) == ()
+    with pytest.raises(ConfigError, match="at least one must be honest"):
+        choose_hostile(federation, 8, 1)
+
+
+def test_poison_changes_the_hostile_clients_training_data_only():
+    federation, _ = make_federation(make_config(SMALL))
+    first = federation.ids[0]
+    flipped = poisoned(federation, ATTACKS["label-flip"], [first])
+    assert torch.equal(flipped[first].train.y, 9 - federation[first].train.y)
+    assert torch.equal(flipped[first].test.y, federation[first].test.y)
+    other = federation.ids[1]
+    assert torch.equal(flipped[other].train.y, federation[other].train.y)
+    marked = poisoned(federation, ATTACKS["backdoor"], [first])[first].train
+    half = len(marked) // 2
+    assert (marked.y[:half] == 0).all()
+    assert torch.equal(marked.x[:half], with_trigger(federation[first].train.x)[:half])
+
+
+@pytest.mark.parametrize("attack", ["scale", "sign-flip"])
+def test_without_limits_one_client_ruins_a_run_and_with_the_defaults_it_does_not(attack):
+    clean = attacked_run(make_config(SMALL | {"method": "fedavg"}), "none", 0)
+    bare = attacked_run(make_config(SMALL | {"method": "fedavg", "clip": "none"}), attack, 1)
+    guarded = attacked_run(make_config(SMALL | {"method": "fedavg"}), attack, 1)
+    assert clean.cut == 0
+    assert bare.accuracy < clean.accuracy - 0.2
+    assert guarded.accuracy > clean.accuracy - 0.03
+    assert guarded.cut == 6
+
+
+def test_a_claim_of_samples_that_nobody_has_is_not_believed():
+    claimed = attacked_run(make_config(SMALL | {"method": "fedavg", "weight_cap": 0}), "sample-count", 1)
+    capped = attacked_run(make_config(SMALL | {"method": "fedavg"}), "sample-count", 1)
+    assert capped.accuracy > claimed.accuracy + 0.2
+
+
+@pytest.mark.parametrize("attack", sorted(ATTACKS))
+def test_every_attack_runs_against_clusters(attack):
+    found = attacked_run(make_config(SMALL | {"method": "ifca:k=2", "rounds": 2}), attack, 1)
+    assert 0 <= found.accuracy <= 1
+    assert (found.backdoor is not None) == (attack == "backdoor")
+
+
+def test_an_unknown_attack_gets_a_suggestion():
+    with pytest.raises(ConfigError, match="did you mean 'scale'"):
+        find_attack("scael")
+
+
+def test_the_table_says_what_an_attack_cost():
+    rows = [
+        AttackResult("fedavg", "mean", "none", 0, 0.9, 0),
+        AttackResult("fedavg", "mean", "backdoor", 1, 0.85, 3, 0.25),
+    ]
+    assert "| fedavg | mean | backdoor | 1 | 85.0 | 5.0 | 25 | 3 |" in as_markdown(rows)
+
+
+def test_the_command_writes_the_table(tmp_path):
+    command = importlib.import_module("coterie.cli.attack_command").attack
+    words = ["--scenario", "digits-iid", "--clients", "6", "--rounds", "1", "--attacks", "none,scale", "--hostile", "1"]
+    result = CliRunner().invoke(command, [*words, "--rules", "mean,trimmed-mean:0.2", "--out", str(tmp_path / "t.md")])
+    assert result.exit_code == 0, result.output
+    table = (tmp_path / "t.md").read_text()
+    assert table.count("\n") == 2 + 4
+    assert "| fedavg | trimmed-mean:0.2 | scale | 1 |" in table
