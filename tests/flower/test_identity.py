@@ -221,6 +221,9 @@ def test_the_operators_options_are_read(tmp_path: Path) -> None:
     assert config.expected(7) == Expected(7, (1, 28, 28), 5, {"a": "00ff"}, True)
     with pytest.raises(ConfigError, match="input_shape"):
         NetworkConfig(input_shape="wide").expected()
+    path.write_text('{"a": "no key"}')
+    with pytest.raises(ConfigError, match="'no key' is no public key"):
+        read_keys(path)
     path.write_text('["a"]')
     with pytest.raises(ConfigError, match="expected a table"):
         read_keys(path)

@@ -73,6 +73,25 @@ def public_key(key: Path) -> Path:
     return key.with_name(key.name + ".pub")
 
 
+def key_in_hex(text: str) -> str:
+    """A node's public key as Flower reports it, in hexadecimal, from that or from the line in its .pub file.
+
+    Raises:
+        ConfigError: the text is neither.
+    """
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
+    try:
+        if " " not in text.strip():
+            return bytes.fromhex(text).hex()
+        loaded = load_ssh_public_key(text.encode())
+        return loaded.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo).hex()
+    except Exception as problem:
+        raise ConfigError(
+            f"{text[:40]!r} is no public key ({problem}): give the line in the node's .pub file, or hexadecimal digits"
+        ) from problem
+
+
 def _alternative_name(host: str) -> str:
     try:
         return f"IP:{ipaddress.ip_address(host)}"

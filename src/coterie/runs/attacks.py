@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from coterie.engines.local import LocalEngine
 from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import Client, Federation, Split
+from coterie.methods.aggregation import Aggregation
 from coterie.randomness import numpy_generator
 from coterie.runs.assemble import assemble, make_federation
 from coterie.runs.config import RunConfig, make_config
@@ -28,6 +29,10 @@ from coterie.tasks.base import Reduction, reduced, with_norm
 
 CLAIM = 2**40
 """Samples that a liar claims."""
+NEARLY = 0.97
+"""How much of a limit is used by those who know it: medians move from round to round."""
+UNBOUNDED = 10.0
+"""Times the usual length, or number of samples, for those who know that there is no limit."""
 Craft = Callable[[Tensor, Tensor], Tensor]
 """A hostile update from the client's own `(d,)` and the honest ones of its group `(n, d)`."""
 
@@ -43,8 +48,10 @@ class Attack:
     """What they do to their training data, given the number of classes."""
     samples: int | None = None
     """How many samples they claim."""
-    claim: float | None = None
-    """The same as a multiple of the median number."""
+    heavy: bool = False
+    """Whether they claim as many as still count in full."""
+    long: bool = False
+    """Whether they turn their updates around and make them as long as still counts in full."""
     cluster: int | None = None
     """The cluster that they all claim to choose, where clients choose."""
 
@@ -61,9 +68,10 @@ def _inner_product(own: Tensor, honest: Tensor) -> Tensor:
     return mean * float(-usual / mean.norm().clamp_min(1e-30))
 
 
-def _as_long(own: Tensor, honest: Tensor) -> Tensor:
+def _against(own: Tensor, honest: Tensor, multiple: float) -> Tensor:
+    """The client's own update turned around, so many times as long as an honest one."""
     usual = honest.norm(dim=1).median() if len(honest) else own.norm()
-    return own * float(-2.9 * usual / own.norm().clamp_min(1e-30))
+    return own * float(-multiple * usual / own.norm().clamp_min(1e-30))
 
 
 def _false_labels(data: Split, classes: int) -> Split:
@@ -95,8 +103,8 @@ ATTACKS: dict[str, Attack] = {
     "aimed": Attack("all choose cluster 0 and send updates turned around, 10 times too long", cluster=0,
                     craft=lambda own, _: -10 * own),
     "heavy": Attack("updates turned around, and as many samples claimed as still count in full",
-                    craft=lambda own, _: -own, claim=3.0),
-    "long": Attack("updates turned around, as long as still counts in full", craft=_as_long),
+                    craft=lambda own, _: -own, heavy=True),
+    "long": Attack("updates turned around, as long as still counts in full", long=True),
     "inner-product": Attack("against the honest mean, as long as an honest update", craft=_inner_product),
     "little": Attack("the honest mean moved by one standard deviation in every number", craft=_little),
     "backdoor": Attack("a mark in the input means class 0; updates 10 times too long", poison=_backdoor,
@@ -132,7 +140,10 @@ def poisoned(federation: Federation, attack: Attack, hostile: Sequence[str]) -> 
 
 
 class HostileEngine(LocalEngine):
-    """The engine of a simulation in which some clients are hostile. They know the honest clients' updates."""
+    """The engine of a simulation in which some clients are hostile.
+
+    They know the honest clients' updates, and the limits of the run's `aggregation`.
+    """
 
     def __init__(
         self,
@@ -141,15 +152,21 @@ class HostileEngine(LocalEngine):
         *,
         attack: Attack,
         hostile: Sequence[str],
+        aggregation: Aggregation | None = None,
         **options: Any,
     ) -> None:
         super().__init__(poisoned(federation, attack, hostile), architecture, **options)
-        self.attack, self.hostile = attack, frozenset(hostile)
+        self.hostile = frozenset(hostile)
+        known = aggregation or Aggregation()
+        if attack.long:
+            multiple = NEARLY * (known.clip or UNBOUNDED)
+            attack = replace(attack, craft=lambda own, honest: _against(own, honest, multiple))
+        self.attack = attack
         if attack.samples is not None:
             self.samples = self.samples | dict.fromkeys(hostile, attack.samples)
-        elif attack.claim is not None:
-            usual = int(attack.claim * statistics.median(self.samples.values()))
-            self.samples = self.samples | dict.fromkeys(hostile, usual)
+        elif attack.heavy:
+            most = int((known.weight_cap or UNBOUNDED) * statistics.median(self.samples.values()))
+            self.samples = self.samples | dict.fromkeys(hostile, most)
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
         """Do the requests; the hostile clients' replies are as the attack wants them."""
@@ -215,7 +232,14 @@ def attacked_run(config: RunConfig, attack: str, hostile: int) -> AttackResult:
     bad = choose_hostile(federation, hostile, config.seed)
 
     def engine_for(architecture: Callable[[int], nn.Module]) -> HostileEngine:
-        return HostileEngine(federation, architecture, attack=chosen, hostile=bad, privacy=config.privacy)
+        return HostileEngine(
+            federation,
+            architecture,
+            attack=chosen,
+            hostile=bad,
+            aggregation=config.aggregation(),
+            privacy=config.privacy,
+        )
 
     run, _ = assemble(config, federation=federation, defaults=defaults, engine_for=engine_for)
     result = execute(run)
