@@ -48,11 +48,11 @@ def test_poison_changes_the_hostile_clients_training_data_only():
     assert torch.equal(marked.x[:half], with_trigger(federation[first].train.x)[:half])
 
 
-@pytest.mark.parametrize("attack", ["scale", "sign-flip"])
-def test_without_limits_one_client_ruins_a_run_and_with_the_defaults_it_does_not(attack):
+@pytest.mark.parametrize(("attack", "limits"), [("scale", {}), ("sign-flip", {"clip": "3x"})])
+def test_without_limits_one_client_ruins_a_run_and_with_them_it_does_not(attack, limits):
     clean = attacked_run(make_config(SMALL | {"method": "fedavg"}), "none", 0)
     bare = attacked_run(make_config(SMALL | {"method": "fedavg", "clip": "none"}), attack, 1)
-    guarded = attacked_run(make_config(SMALL | {"method": "fedavg"}), attack, 1)
+    guarded = attacked_run(make_config(SMALL | {"method": "fedavg"} | limits), attack, 1)
     assert clean.cut == 0
     assert bare.accuracy < clean.accuracy - 0.2
     assert guarded.accuracy > clean.accuracy - 0.03

@@ -1,8 +1,9 @@
 """How updates become one: the rule that all methods average by, and what it does about clients that lie.
 
 The rule is one option of a run, not of a method. By default it is the weighted mean with two limits that honest clients
-hardly ever meet. An update of more than eight times the length of a usual one in its cluster is left out; a lower
-`clip` also cuts those below. A claimed number of samples counts up to ten times the median number.
+never met in any scenario that comes with this package: an update of more than 30 times the usual length in its cluster
+is left out, and a claimed number of samples counts up to ten times the median number. That costs nothing and stops what
+is crude. A lower `clip` or another rule stops more, and now and then changes what an honest client sends.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from coterie.tasks import Reply
 RULES = ("mean", "median", "trimmed-mean", "multi-krum", "geometric-median")
 AMOUNTS = {"trimmed-mean": 0.2, "multi-krum": 0.2}
 """Rules that expect a share of hostile clients, and the share where none is given."""
-CLIP = "8x"
+CLIP = "30x"
 WEIGHT_CAP = 10.0
 FAR = 8.0
 """An update of more than so many times the usual length is left out, unless `clip` lets it be longer."""
@@ -101,7 +102,7 @@ class Aggregation:
 
     @classmethod
     def parse(cls, aggregate: str = "mean", clip: str = CLIP, weight_cap: float = WEIGHT_CAP) -> Aggregation:
-        """The rule as options write it: "trimmed-mean:0.2", clip "8x", "1.5" or "none", weight_cap 0 for none."""
+        """The rule as options write it: "trimmed-mean:0.2", clip "3x", "1.5" or "none", weight_cap 0 for none."""
         name, _, text = aggregate.partition(":")
         if name not in RULES:
             raise ConfigError(f"aggregate={aggregate!r}: {did_you_mean(name, RULES)}")
@@ -250,7 +251,7 @@ def _clip(text: str) -> tuple[float | None, float | None]:
     """The multiple of the median, or the plain number, that a clip option stands for."""
     if text.lower() in {"none", "0", "0x"}:
         return None, None
-    what, expected = f"clip={text!r}", "such as '8x' (times the median norm), 1.5 (a norm), or 'none'"
+    what, expected = f"clip={text!r}", "such as '3x' (times the median norm), 1.5 (a norm), or 'none'"
     if re.fullmatch(r".*x", text):
         multiple = _number(text[:-1], what, expected)
         if multiple < 1:
