@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -38,17 +39,18 @@ def _numbers(name: str, text: str) -> list[int]:
 @click.option("--hostile", default="1,3", help="numbers of hostile clients")
 @click.option("--scenario", default="digits-permuted", help="named federation")
 @click.option("--clients", default=20, help="number of clients")
+@click.option("--samples", default=None, type=int, help="training samples per client (default: the scenario's)")
 @click.option("--rounds", default=None, type=int, help="communication rounds (default: the scenario's)")
 @click.option("--seeds", default="0", help="seeds; the table shows means over them")
 @click.option("--clip", default=None, help="as in 'coterie run'")
+@click.option("--weight-cap", default=None, type=float, help="as in 'coterie run'")
 @click.option("--out", default=None, help="file for the table, in Markdown")
 def attack(
-    methods: str, attacks: str, rules: str, hostile: str, scenario: str, clients: int, rounds: int | None, seeds: str,
-    clip: str | None, out: str | None,
+    methods: str, attacks: str, rules: str, hostile: str, seeds: str, out: str | None, **options: Any,
 ) -> None:  # fmt: skip
     """Run methods with hostile clients, under one or several rules of aggregation, and write a table."""
-    options = {"scenario": scenario, "clients": clients, "rounds": rounds, "clip": clip, "evaluate_every": 10**6}
-    config = make_config({key: value for key, value in options.items() if value is not None})
+    given = {key: value for key, value in options.items() if value is not None}
+    config = make_config(given | {"evaluate_every": 10**6})
 
     def tell(result: AttackResult) -> None:
         click.echo(

@@ -128,10 +128,9 @@ class Aggregation:
         if self.clip is None:
             return dict.fromkeys(norms, Limit(fixed, math.inf))
         far = max(self.clip, FAR)
+        usual = robust.usual_norms(list(norms.values()))
         return {
-            # One that is alone may be long for reasons of its own, and harms nobody else.
-            group: Limit(min(self.clip * usual, fixed), far * usual if len(own) > 1 else math.inf)
-            for (group, own), usual in zip(norms.items(), robust.usual_norms(list(norms.values())), strict=True)
+            group: Limit(min(self.clip * norm, fixed), far * norm) for group, norm in zip(norms, usual, strict=True)
         }
 
     def clipped(self, parts: Sequence[Part]) -> list[Part]:
