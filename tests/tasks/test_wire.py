@@ -15,6 +15,7 @@ from coterie import plugins
 from coterie.errors import ConfigError
 from coterie.parameters import Layout, gather, span_size
 from coterie.privacy.projection import Compare
+from coterie.privacy.secure_tasks import MaskedTrain, OfferKeys, Reveal, ShareSecrets
 from coterie.tasks import (
     Array,
     Choose,
@@ -67,6 +68,14 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
     "gradient": (Gradient(LEARNED), {"model": HEAD + BODY}, set()),
     "noise": (Noise(LEARNED, HOW, 4), {"model": HEAD + BODY}, set()),
     "compare": (Compare(LEARNED, HOW, 4, 8), {"model": HEAD + BODY}, set()),
+    "secure sum, keys": (OfferKeys(2), {}, set()),
+    "secure sum, shares": (ShareSecrets((1, 2), torch.randn(2, 64), 2, 2), {"keys": 128}, set()),
+    "secure sum, training": (
+        MaskedTrain(LEARNED, HOW, 3, (2,), torch.randn(1, 160), 0.5, 1.0, 3, ("3",), True, SEED),
+        {"model": BODY, "boxes": 160},
+        {"model"},
+    ),
+    "secure sum, reveal": (Reveal((1, 2), 3), {}, set()),
     "choose": (Choose(MODELS, None, 5), {"models": 3 * (HEAD + BODY)}, set()),
     "choose, shared body": (Choose(MODELS, HOW, 5, SHARED), {"models": BODY + 3 * HEAD}, set()),
     "layer update": (LayerUpdate(INITIAL, HOW, 6, ("1", "3"), SEED), {}, {"model"}),

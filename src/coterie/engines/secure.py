@@ -14,6 +14,7 @@ import torch
 
 from coterie.engines.base import Fault
 from coterie.engines.local import LocalEngine
+from coterie.engines.secure_exchange import refuse_vectors
 from coterie.errors import ConfigError
 from coterie.privacy.secure_sum import Quantiser, secure_sum, traffic
 from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request
@@ -37,13 +38,8 @@ class SecureEngine(LocalEngine):
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
         """Do the requests; with `reduce` the vectors come as secure sums, without it there may be none."""
         if reduce is None:
-            for block in super().run(requests):
-                if any(reply.vector is not None for reply in block.replies):
-                    raise ConfigError(
-                        "this method needs single updates, which secure sums do not show: use fedavg, ifca, oneshot, "
-                        "or cfl with projection=1024"
-                    )
-                yield block
+            refuse_vectors(requests, self.layout)
+            yield from super().run(requests)
             return
         place = {request.client: i for i, request in enumerate(requests)}
         groups: dict[int, list[Reply]] = {}

@@ -24,6 +24,7 @@ from coterie.flower.client import defaults_of
 from coterie.flower.directory import MOST_SAMPLES, Directory, Expected, is_number, stand_in
 from coterie.flower.engine import TIMEOUT, FlowerEngine
 from coterie.flower.exchange import Exchange
+from coterie.flower.secure_engine import SecureFlowerEngine
 from coterie.methods import Method, make_method
 from coterie.runs.assemble import Model, assemble, check_same_run
 from coterie.runs.config import RunConfig, make_config, overlay
@@ -136,8 +137,6 @@ def read_options(options: Mapping[str, Any]) -> tuple[RunConfig, NetworkConfig]:
     config = make_config({key: value for key, value in options.items() if key not in ours})
     if config.precision == "float64":
         raise ConfigError("precision='float64' does not go with Flower, where numbers travel as float32: use 'float32'")
-    if config.secure_sums:
-        raise ConfigError("secure_sums=True is for simulations: on Flower the server sees every update; leave it out")
     try:
         return config, NetworkConfig(**ours)
     except ValidationError as problem:
@@ -164,8 +163,11 @@ def _prepare(
     directory.wait_for(network.min_nodes, network.wait)
     assert directory.kind is not None
     like = stand_in(directory.kind, directory.classes, config.scenario or "flower")
+    kind: Callable[..., FlowerEngine] = FlowerEngine
+    if config.secure_sums:
+        kind = partial(SecureFlowerEngine, limit=config.secure_limit, minimum=config.secure_minimum)
     engine_for: Callable[..., FlowerEngine] = partial(
-        FlowerEngine,
+        kind,
         grid,
         directory=directory,
         min_replies=network.min_replies,

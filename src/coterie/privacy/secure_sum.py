@@ -28,6 +28,8 @@ from coterie.privacy.keys import stream
 PRIME = 2**521 - 1
 """Shares are points of polynomials over this field; a secret has 256 bits."""
 SHARE_BYTES = 66
+SEALED_BYTES = 2 * SHARE_BYTES + 28
+"""Two shares, sealed for one client."""
 KEY_BYTES = 32
 MODULUS_BITS = 32
 Words = npt.NDArray[np.uint32]
@@ -148,6 +150,26 @@ class SecureClient:
         self._told = True
         return {number: own.seed if number in came else own.key for number, own in self._held.items()}
 
+    def to_json(self) -> dict[str, Any]:
+        """All that the client must remember between two exchanges; secret."""
+        return {
+            "number": self.number,
+            "threshold": self.threshold,
+            "minimum": self.minimum,
+            "secrets": [secret.hex() for secret in (self._mask, self._channel, self._seed)],
+            "keys": {number: [key.hex() for key in keys] for number, keys in self._keys.items()},
+            "held": {number: [hex(share) for share in shares] for number, shares in self._held.items()},
+            "told": self._told,
+        }
+
+    @classmethod
+    def from_json(cls, kept: Mapping[str, Any]) -> SecureClient:
+        """The client that `to_json` was asked of."""
+        mask, channel, seed = (bytes.fromhex(secret) for secret in kept["secrets"])
+        keys = {int(n): PublicKeys(*map(bytes.fromhex, pair)) for n, pair in kept["keys"].items()}
+        held = {int(n): Shares(*(int(share, 16) for share in pair)) for n, pair in kept["held"].items()}
+        return cls(kept["number"], kept["threshold"], kept["minimum"], mask, channel, seed, keys, held, kept["told"])
+
     def _channel_key(self, other: int) -> bytes:
         return agreed(self._channel, self._keys[other].channel, b"channel")
 
@@ -221,8 +243,7 @@ class Traffic(NamedTuple):
 
 def traffic(clients: int, size: int) -> Traffic:
     """What the protocol sends beside the tasks: keys, sealed shares, lists and shares; up, the masked vectors too."""
-    sealed = 2 * SHARE_BYTES + 28
-    each = clients - 1
+    sealed, each = SEALED_BYTES, clients - 1
     down = clients * (2 * KEY_BYTES * each + sealed * each + 4 * clients)
     up = clients * (2 * KEY_BYTES + sealed * each + SHARE_BYTES * clients + MODULUS_BITS // 8 * size)
     return Traffic(down, up)

@@ -1,0 +1,170 @@
+"""The four exchanges of a secure sum as tasks, so that any engine can carry them (see `privacy.secure_sum`).
+
+What a client must remember between two exchanges it keeps with itself, as it keeps private layers. Bytes and words
+travel as float32 numbers that hold them exactly: a byte as one, a word of 32 bits as two of 16.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.parameters import Layout
+from coterie.privacy.secure_sum import (
+    KEY_BYTES,
+    SEALED_BYTES,
+    SHARE_BYTES,
+    NotOpened,
+    PublicKeys,
+    Quantiser,
+    SecureClient,
+    Words,
+)
+from coterie.tasks.base import Array, ClientContext, ClientState, Number, Reply, ReplySchema, Sent, Task
+from coterie.tasks.train import Train
+from coterie.trainers.base import Trainer, Training
+
+KEPT = "secure sum"
+"""Where a client keeps what it must remember of the sum that is going on."""
+HALF = 2**16
+
+
+def as_numbers(data: bytes) -> Tensor:
+    """Bytes as float32 numbers `(n,)`."""
+    return torch.from_numpy(np.frombuffer(data, np.uint8).astype(np.float32))
+
+
+def as_bytes(numbers: Tensor | list[float]) -> bytes:
+    """What `as_numbers` was given."""
+    return np.asarray(numbers, dtype=np.float32).astype(np.uint8).tobytes()
+
+
+def halves(words: Words) -> Tensor:
+    """Words `(d,)` as float32 numbers `(2, d)` below 2^16: the lower halves, and the upper ones."""
+    return torch.from_numpy(np.stack([words % HALF, words // HALF]).astype(np.float32))
+
+
+def whole(numbers: Tensor) -> Words:
+    """What `halves` was given."""
+    lower, upper = numbers.numpy().astype(np.uint32)
+    return np.asarray(lower + upper * np.uint32(HALF))
+
+
+def remember(state: ClientState, client: SecureClient) -> None:
+    """Keep one client's side of a sum with the client."""
+    state[KEPT] = as_numbers(json.dumps(client.to_json()).encode())
+
+
+def remembered(state: ClientState) -> SecureClient:
+    """The client's side of the sum that is going on."""
+    if KEPT not in state:
+        raise NotOpened("this client knows of no secure sum: its node was started anew; it takes part in the next one")
+    return SecureClient.from_json(json.loads(as_bytes(state[KEPT])))
+
+
+@dataclass(frozen=True)
+class OfferKeys(Task):
+    """First exchange: begin a new sum as number `number`, and send fresh public keys."""
+
+    number: int
+
+    def schema(self, layout: Layout) -> ReplySchema:
+        return ReplySchema(None, {"keys": Array((2 * KEY_BYTES,), 0, 255)})
+
+    def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
+        client = SecureClient(self.number, 0, 0)
+        remember(context.state, client)
+        return Reply(context.client.id, 0, None, {"keys": as_numbers(b"".join(client.keys())).tolist()})
+
+
+@dataclass(frozen=True)
+class ShareSecrets(Task):
+    """Second exchange: given the keys of the clients `numbers`, send each other one a sealed share of one's secrets."""
+
+    numbers: tuple[int, ...]
+    keys: Tensor
+    """`(n, 64)` bytes."""
+    threshold: int
+    minimum: int
+
+    def schema(self, layout: Layout) -> ReplySchema:
+        return ReplySchema(None, {"boxes": Array(((len(self.numbers) - 1) * SEALED_BYTES,), 0, 255)})
+
+    def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
+        client = remembered(context.state)
+        client.threshold, client.minimum = self.threshold, self.minimum
+        boxes = client.shares({n: open_keys(row) for n, row in zip(self.numbers, self.keys, strict=True)})
+        remember(context.state, client)
+        sent = as_numbers(b"".join(boxes[number] for number in sorted(boxes)))
+        return Reply(context.client.id, 0, None, {"boxes": sent.tolist()})
+
+
+@dataclass(frozen=True)
+class MaskedTrain(Task):
+    """Third exchange: train as `Train` does with the same fields, and send `share` times the update under masks.
+
+    `boxes` are the shares `(m, 160)` that the clients `senders` sealed for this one. The server reads the loss and the
+    update's norm, and of the update nothing but its cluster's sum.
+    """
+
+    model: Annotated[Tensor, Sent(without="private", drawn="init")]
+    training: Training
+    seed: int
+    senders: tuple[int, ...]
+    boxes: Tensor
+    share: float
+    limit: float
+    count: int
+    private: tuple[str, ...] = ()
+    assess: bool = False
+    init: int | None = None
+
+    def schema(self, layout: Layout) -> ReplySchema:
+        values: dict[str, Number | Array] = {"loss": Number(), "norm": Number(minimum=0)}
+        values |= {"start_loss": Number()} if self.assess else {}
+        return ReplySchema(None, values | {"masked": Array((2, layout.size), 0, HALF - 1)})
+
+    def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
+        client = remembered(context.state)
+        task = Train(self.model, self.training, self.seed, self.private, self.assess, self.init)
+        [reply], _ = task.perform([task], [context], trainer)
+        assert reply.vector is not None
+        if not torch.isfinite(reply.vector).all():
+            raise NotOpened("its update is not finite: lower the learning rate")
+        words = Quantiser.for_sums(self.limit, self.count).encode((reply.vector.double() * self.share).numpy())
+        boxes = {sender: as_bytes(row) for sender, row in zip(self.senders, self.boxes, strict=True)}
+        masked = client.masked(words, boxes)
+        remember(context.state, client)
+        names = ("loss", "norm", "start_loss") if self.assess else ("loss", "norm")
+        values = {name: reply.values[name] for name in names}
+        return Reply(context.client.id, reply.samples, None, values | {"masked": halves(masked)})
+
+
+@dataclass(frozen=True)
+class Reveal(Task):
+    """Fourth exchange: given who came through, send the shares that take the masks off the sum; then forget them."""
+
+    through: tuple[int, ...]
+    held: int
+    """How many clients' shares there are."""
+
+    def schema(self, layout: Layout) -> ReplySchema:
+        return ReplySchema(None, {"shares": Array((self.held * SHARE_BYTES,), 0, 255)})
+
+    def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
+        client = remembered(context.state)
+        del context.state[KEPT]
+        shares = client.reveal(self.through)
+        sent = as_numbers(b"".join(shares[number].to_bytes(SHARE_BYTES) for number in sorted(shares)))
+        return Reply(context.client.id, 0, None, {"shares": sent.tolist()})
+
+
+def open_keys(numbers: Tensor | list[float]) -> PublicKeys:
+    """The public keys that a client offered."""
+    data = as_bytes(numbers)
+    return PublicKeys(data[:KEY_BYTES], data[KEY_BYTES:])

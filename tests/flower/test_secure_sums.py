@@ -1,0 +1,106 @@
+"""Secure sums over messages: the plain run's result, what the server receives, and what stays closed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from flower_trials import QUICK, TRAINING, digits, grid_of
+from scipy import stats
+
+from coterie.errors import ConfigError, RunError
+from coterie.flower.server import run_on
+from coterie.flower.wire import open_array
+from coterie.privacy.secure_sum import Quantiser, SecureClient
+from coterie.privacy.secure_tasks import as_bytes, as_numbers, halves, remember, remembered, whole
+
+FEDERATION = digits(6)
+
+
+class Received:
+    """A hook that sees all that the server receives, and makes some clients silent in the exchange of vectors."""
+
+    def __init__(self, silent: tuple[str, ...] = ()) -> None:
+        self.masked: list[torch.Tensor] = []
+        self.vectors = 0
+        self.silent = {1001 + FEDERATION.ids.index(client) for client in silent}
+
+    def __call__(self, message: Any) -> Any:
+        arrays = message.content.get("arrays", {}) if message.has_content() else {}
+        self.vectors += "vector" in arrays
+        if "masked" in arrays:
+            if message.metadata.src_node_id in self.silent:
+                return None
+            self.masked.append(open_array(arrays["masked"]))
+        return message
+
+
+def run(method: str, tamper: Any = None, rounds: int = 2, **options: Any) -> Any:
+    given = TRAINING | QUICK | {"method": method, "rounds": rounds, "min_nodes": 6, "timeout": 2.0} | options
+    return run_on(grid_of(FEDERATION, tamper=tamper), given)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox:mu=0.1", "ifca:k=2"])
+def test_the_result_is_the_plain_runs_up_to_the_stated_rounding(method: str) -> None:
+    seen = Received()
+    secure, plain = run(method, seen, seed=7, secure_sums=True, secure_minimum=2), run(method, seed=7)
+    assert not [fault for record in secure.history for fault in record.faults]
+    assert secure.clusters == plain.clusters
+    error = 2 * Quantiser.for_sums(1.0, 6).step
+    for ours, theirs in zip(secure.models, plain.models, strict=True):
+        assert float((ours - theirs).abs().max()) < 50 * error + 1e-6  # rounding is carried on by the second round
+    assert seen.vectors == 0
+    assert len(seen.masked) == 12
+
+
+def test_a_client_that_drops_out_after_the_shares_does_not_spoil_the_sum() -> None:
+    lost = ("client-1", "client-4")
+    secure = run("fedavg", Received(lost), rounds=1, secure_sums=True)
+    assert {fault.client for fault in secure.history[0].faults} == set(lost)
+    rest = FEDERATION.subset([client for client in FEDERATION.ids if client not in lost])
+    plain = run_on(grid_of(rest), TRAINING | QUICK | {"method": "fedavg", "rounds": 1, "min_nodes": 4})
+    torch.testing.assert_close(secure.models[0], plain.models[0], rtol=0, atol=1e-6)
+
+
+def test_with_too_few_left_nothing_is_opened() -> None:
+    with pytest.raises(RunError, match="sound reply"):
+        run("fedavg", Received(("client-0", "client-1", "client-2", "client-3")), rounds=1, secure_sums=True)
+    closed = run("fedavg", None, rounds=1, secure_sums=True, secure_minimum=7)
+    assert {fault.client for fault in closed.history[0].faults} == set(FEDERATION.ids)
+    assert "stays closed" in closed.history[0].faults[0].reason
+    start = run("fedavg", None, rounds=1, lr=1e-30)
+    torch.testing.assert_close(closed.models[0], start.models[0])
+
+
+def test_what_the_server_receives_of_an_update_cannot_be_told_from_random() -> None:
+    seen = Received()
+    run("fedavg", seen, rounds=1, secure_sums=True)
+    for numbers in seen.masked:
+        words = whole(numbers)
+        assert stats.kstest(words / 2**32, "uniform").pvalue > 1e-4
+        assert abs(np.corrcoef(words[:-1], words[1:])[0, 1]) < 0.1
+    assert all(not torch.equal(x, y) for i, x in enumerate(seen.masked) for y in seen.masked[:i])
+
+
+@pytest.mark.parametrize("method", ["cfl", "fedsem:clusters=2", "fedcuau"])
+def test_a_task_that_would_show_a_single_update_is_never_sent(method: str) -> None:
+    seen = Received()
+    with pytest.raises(ConfigError, match="single updates"):
+        run(method, seen, secure_sums=True)
+    assert seen.vectors == 0
+
+
+def test_words_and_bytes_come_through_exactly() -> None:
+    words = np.array([0, 1, 2**16 - 1, 2**16, 2**31, 2**32 - 1], dtype=np.uint32)
+    np.testing.assert_array_equal(whole(halves(words)), words)
+    assert as_bytes(as_numbers(bytes(range(256)))) == bytes(range(256))
+
+
+def test_a_client_remembers_its_side_of_a_sum() -> None:
+    state: dict[str, torch.Tensor] = {}
+    client, other = SecureClient(1, 2, 2), SecureClient(2, 2, 2)
+    client.shares({1: client.keys(), 2: other.keys()})
+    remember(state, client)
+    assert remembered(state) == client

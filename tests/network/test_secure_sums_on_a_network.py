@@ -1,0 +1,83 @@
+"""Secure sums on a real SuperLink: two of six nodes are killed after the shares were sent, and the sum still opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from trials import COMMON, Trial, history
+
+import coterie
+from coterie.flower.deploy import write_deployment
+from coterie.flower.local import Network
+from coterie.privacy.secure_sum import Quantiser
+from coterie.runs.assemble import make_federation
+from coterie.runs.config import make_config
+
+WAITING_APP = '''
+import time
+from pathlib import Path
+from coterie.flower import client
+
+
+class WaitingHandler(client.ClientHandler):
+    """A client that, asked for its masked update, says so in a file and waits to be killed."""
+
+    def coterie(self, records, context):
+        flag = context.node_config.get("flag")
+        if flag and str(records["task"]["kind"]).endswith("MaskedTrain"):
+            Path(flag).touch()
+            time.sleep(600)
+        return super().coterie(records, context)
+
+
+client.ClientHandler = WaitingHandler
+app = client.client_app()
+'''
+LOST = ("client-1", "client-4")
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """A run of one round among six nodes, two of which are killed in the third of the four exchanges."""
+    root: Path = tmp_path_factory.mktemp("secure-sums")
+    config = make_config(COMMON | {"clients": 6, "method": "fedavg", "rounds": 1, "secure_sums": True})
+    deployment = write_deployment(root / "app", config)
+    (deployment.app / "client_app.py").write_text(WAITING_APP)
+    flags = {client: root / f"{client}.asked" for client in LOST}
+    with Network(root / "flower") as network:
+        trial = Trial(network, root, nodes=6)
+        for node in deployment.nodes:
+            flag = {"flag": str(flags[node.client])} if node.client in flags else {}
+            network.add_node(node.client, node.settings | flag)
+        run = network.submit(deployment.app, {"timeout": 20.0})
+        trial.wait_for(lambda: all(flag.exists() for flag in flags.values()) or run.poll() is not None)
+        for client in LOST:
+            network.nodes[client].process.kill()
+        summary = trial.finish(run, deployment)
+        yield deployment, history(deployment), summary
+    assert not network.processes()
+
+
+def test_the_sum_of_those_who_came_through_is_the_plain_one(killed):
+    deployment, records, _ = killed
+    assert {fault.client for fault in records[0].faults} == set(LOST)
+    federation, _ = make_federation(make_config(COMMON | {"clients": 6}))
+    rest = federation.subset([client for client in federation.ids if client not in LOST])
+    training = {key: COMMON[key] for key in ("model", "lr", "epochs", "batch_size", "seed")}
+    plain = coterie.run("fedavg", rest, rounds=1, workers=1, **training)
+    secure = coterie.Result.load(deployment.run)
+    # A mean of four is off by at most one rounding step; the rest is float32 arithmetic in another process.
+    torch.testing.assert_close(
+        secure.models[0], plain.models[0], rtol=1e-4, atol=1e-6 + Quantiser.for_sums(1.0, 6).step
+    )
+
+
+def test_the_cost_is_counted(killed):
+    _, _, summary = killed
+    size = 64 * 16 + 16 + 16 * 10 + 10
+    plain = 4 * (4 * size + 8)
+    masked = 4 * (8 * size + 16)
+    shares = 6 * (4 * 64 + 4 * 5 * 160) + 4 * 4 * 6 * 66
+    assert summary.bytes.up == masked + shares > plain
