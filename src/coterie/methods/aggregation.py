@@ -1,7 +1,7 @@
 """How updates become one: the rule that all methods average by, and what it does about clients that lie.
 
-The rule is one option of a run, not of a method. By default it is the weighted mean with two limits that honest clients
-never met in any scenario that comes with this package: an update of more than 30 times the usual length in its cluster
+The rule is one option of a run, not of a method. By default it is the weighted mean with two limits that no honest
+client met in the runs on digits that they were set by: an update of more than 30 times the usual length in its cluster
 is left out, and a claimed number of samples counts up to ten times the median number. That costs nothing and stops what
 is crude. A lower `clip` or another rule stops more, and now and then changes what an honest client sends.
 """
