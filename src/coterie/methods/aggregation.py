@@ -2,8 +2,8 @@
 
 The rule is one option of a run, not of a method. By default it is the weighted mean with two limits that no honest
 client met in the runs on digits that they were set by: an update of more than 30 times the usual length in its cluster
-is left out, and a claimed number of samples counts up to ten times the median number. That costs nothing and stops what
-is crude. A lower `clip` or another rule stops more, and now and then changes what an honest client sends.
+is left out, and a claimed number of samples counts up to ten times the median number. That costs nothing and stops
+most of what is crude. A lower `clip` or another rule stops more, and now and then changes what an honest client sends.
 """
 
 from __future__ import annotations
