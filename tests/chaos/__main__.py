@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 
 from .trials import chaos
@@ -15,6 +16,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fault", type=int, help="this one only")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the small disk is unmounted
     numbers = range(given.faults) if given.fault is None else range(given.fault, given.fault + 1)
     rows = chaos(numbers, given.seed)
     print(f"{'fault':15} {'tried':>6} {'survived':>9}")
