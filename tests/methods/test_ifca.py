@@ -13,9 +13,10 @@ from torch import nn
 import coterie
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
-from coterie.federation import Federation
+from coterie.federation import Client, Federation, Split
 from coterie.methods import IFCA, FedAvg, Server, make_method
 from coterie.methods.ifca import Restart, State
+from coterie.methods.ifca_init import worst_fitted_models
 from coterie.methods.ifca_pruning import cheapest_merge
 from coterie.runs.assemble import assemble
 from coterie.runs.config import make_config
@@ -61,6 +62,63 @@ def test_gradient_averaging_is_the_closed_form(participation: float) -> None:
         gradient = 2 / len(x) * x.T @ ((x @ before[j].double()) - y[:, 0])
         expected[j] -= 0.1 / len(took_part) * gradient
     torch.testing.assert_close(after.runs[0].models.double(), expected, rtol=0, atol=1e-6)
+
+
+def test_gradients_divided_by_all_clients_shrink_with_the_participation() -> None:
+    server = linear_server(0.6)
+    steps = {}
+    for divide_by in ("participants", "clients"):
+        method = IFCA(k=2, averaging="gradient", divide_by=divide_by)
+        state = method.start(server)
+        steps[divide_by] = method.round(state, 1, server)[0].runs[0].models - state.runs[0].models
+    torch.testing.assert_close(steps["clients"], 0.6 * steps["participants"])
+
+
+def test_a_gradient_on_a_batch_of_everything_is_the_full_gradient() -> None:
+    server = linear_server(samples=30)
+    ends = []
+    for batch in (None, 30, 5):
+        method = IFCA(k=2, averaging="gradient", gradient_batch=batch)
+        state = method.start(server)
+        ends.append(method.round(state, 1, server)[0].runs[0].models)
+    torch.testing.assert_close(ends[0], ends[1])
+    assert not torch.allclose(ends[0], ends[2])
+
+
+def test_the_losses_are_sent_only_where_they_are_read() -> None:
+    for k, expected in ((2, False), ("auto", True)):
+        server = server_for()
+        method = IFCA(k=k)  # type: ignore[arg-type]
+        requests = list(method._requests(method.start(server).runs[0], 1, server, False))
+        assert all(("losses" in request.task.schema(server.layout).values) == expected for request in requests)
+
+
+def test_models_that_nobody_chooses_are_named_once() -> None:
+    server = server_for(rounds=12)
+    method = IFCA(k=2, patience=3)
+    state = method.start(server)
+    state.runs[0].models[1] = 1e3  # far from everybody
+    told = []
+    for t in range(1, 9):
+        state, info = method.round(state, t, server)
+        told += [(t, event.text) for event in info.events if event.kind == "unused"]
+    assert [t for t, _ in told] == [3]
+    assert "nobody chose 1 of the 2 models for 3 rounds" in told[0][1]
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_client_that_diverges_seeds_no_model() -> None:
+    federation: Federation = server_for().engine.federation  # type: ignore[attr-defined]
+    broken = [
+        Client(c.id, Split(c.train.x * (1e30 if i == 0 else 1), c.train.y), c.validation, c.test, c.group)
+        for i, c in enumerate(federation)
+    ]
+    for seed in range(4):
+        config = make_config({"model": "mlp:hidden=16", "lr": 0.5, "rounds": 3, "workers": 1, "seed": seed})
+        server = assemble(config, federation=Federation(broken, federation.classes))[0].server
+        models = worst_fitted_models(server, 3, 0, 2)
+        assert torch.isfinite(models).all()
+        assert len({tuple(model[:5].tolist()) for model in models}) == 3
 
 
 def test_linear_mixture_is_recovered_by_the_ordinary_method() -> None:
@@ -154,7 +212,7 @@ def test_bytes_of_plain_ifca() -> None:
     method, d, k = IFCA(k=3), server.layout.size, 3
     _, down, up = bytes_of_round(method, server, method.start(server), 1)
     assert down == 4 * 4 * k * d
-    assert up == 4 * (4 * (d + k) + 8 * 2)  # the update, k losses, the choice and the loss while training
+    assert up == 4 * (4 * d + 8 * 2)  # the update, the choice and the loss while training
 
 
 def test_bytes_of_gradient_averaging_count_trainable_numbers() -> None:
@@ -162,7 +220,7 @@ def test_bytes_of_gradient_averaging_count_trainable_numbers() -> None:
     method, k = IFCA(k=2, averaging="gradient"), 2
     _, down, up = bytes_of_round(method, server, method.start(server), 1)
     assert down == 4 * 8 * k * server.layout.size
-    assert up == 8 * (4 * (server.layout.trainable + k) + 8 * 2)
+    assert up == 8 * (4 * server.layout.trainable + 8 * 2)
 
 
 def test_buffers_which_have_no_gradient_are_not_sent() -> None:
@@ -177,7 +235,7 @@ def test_buffers_which_have_no_gradient_are_not_sent() -> None:
     assert layout.size == layout.trainable + 13
     method = IFCA(k=2, averaging="gradient", stable_after=1)
     state, _, up = bytes_of_round(method, server, method.start(server), 1)
-    assert up == 8 * (4 * (layout.trainable + 2) + 8 * 2)
+    assert up == 8 * (4 * layout.trainable + 8 * 2)
     steady = State([dataclasses.replace(state.runs[0], steady=5, unchecked=0)])
     _, _, up = bytes_of_round(method, server, steady, 2)
     assert up == 8 * (4 * layout.trainable + 8)
@@ -189,7 +247,7 @@ def test_weight_sharing_sends_shared_layers_once() -> None:
     own = 16 * 10 + 10
     _, down, up = bytes_of_round(method, server, method.start(server), 1)
     assert down == 4 * 8 * ((d - own) + k * own)
-    assert up == 8 * (4 * (d + k) + 8 * 2)
+    assert up == 8 * (4 * d + 8 * 2)
 
 
 def test_stable_ids_send_one_model_and_check_again() -> None:
@@ -197,7 +255,7 @@ def test_stable_ids_send_one_model_and_check_again() -> None:
     saving, plain = IFCA(k=2, init="k-means++", stable_after=2, recheck_every=3), IFCA(k=2, init="k-means++")
     state, other = saving.start(server), plain.start(server)
     d, k = server.layout.size, 2
-    whole, single = (4 * 8 * k * d, 8 * (4 * (d + k) + 8 * 2)), (4 * 8 * d, 8 * (4 * d + 8))
+    whole, single = (4 * 8 * k * d, 8 * (4 * d + 8 * 2)), (4 * 8 * d, 8 * (4 * d + 8))
     seen = []
     for t in range(1, 11):
         state, down, up = bytes_of_round(saving, server, state, t)

@@ -21,6 +21,7 @@ from coterie.methods.server import Server, apply_update
 from coterie.parameters import gather, scatter
 from coterie.snapshot import saved
 from coterie.tasks import Choose, Evaluate, Gradient, Request, Train
+from coterie.trainers.base import Training
 
 SETTLED = 0.05
 """Choices count as settled while at most this share of a round's participants moves."""
@@ -51,7 +52,7 @@ class Restart:
 
     @classmethod
     def fresh(cls, models: Tensor) -> Restart:
-        """An restart that has not begun."""
+        """A restart that has not begun."""
         return cls(models, {}, [], float("inf"), float("inf"), 0, 0, 0, [0] * len(models))
 
 
@@ -86,6 +87,12 @@ class IFCA:
     """Number of clusters, or "auto": begin with `k_max`, drop clusters nobody chooses and merge redundant ones."""
     averaging: Literal["model", "gradient"] = "model"
     """Option II (clients train, models are averaged) or option I (one gradient step per round, by the server)."""
+    gradient_batch: PositiveInt | None = None
+    """Option I: samples that a client takes its gradient on; None is all of them, as in the paper."""
+    divide_by: Literal["participants", "clients"] = "participants"
+    """Option I divides the sum of gradients by m. With everybody there that is the number of clients; below full
+    participation the paper does not say: dividing by the participants keeps the step's size, by all clients shrinks it
+    with the participation."""
     weighting: Literal["uniform", "samples"] = "uniform"
     """Weight of a client in a mean: one, as in the paper, or its number of samples."""
     init: Literal["random", "perturbed", "k-means++"] = "random"
@@ -105,7 +112,8 @@ class IFCA:
     k_max: PositiveInt = 8
     """For k="auto": how many clusters to begin with (at most one per client)."""
     patience: PositiveInt = 5
-    """For k="auto": rounds without a taker before a cluster is dropped, and of settled choices before any merge."""
+    """Rounds without a taker before a word is said; for k="auto" before a cluster is dropped, and of settled choices
+    before any merge."""
     merge_below: NonNegativeFloat = 0.3
     """For k="auto": merge a cluster whose clients lose at most this share of what training gained; 0 never merges."""
 
@@ -113,6 +121,8 @@ class IFCA:
         k = min(self.k_max, len(server.clients)) if self.k == "auto" else self.k
         if k > len(server.clients):
             raise ConfigError(f"k={k} with {len(server.clients)} clients: ask for at most one cluster per client")
+        if self.averaging == "model" and (self.gradient_batch is not None or self.divide_by != "participants"):
+            raise ConfigError("gradient_batch and divide_by are of option I: give averaging=gradient too")
         shared = self.shared(server)
         return State([Restart.fresh(share(self._initial(server, k, r), shared)) for r in range(self.restarts)])
 
@@ -168,6 +178,8 @@ class IFCA:
             text = f"nobody moved for {after.steady} rounds: each client is sent its own model only"
             events.append(Event("stable", text, {"rounds": after.steady}))
         sums = stats.sums
+        if self.k != "auto":
+            events += self._unused(after)
         if self.k == "auto":
             after, pruned, kept = self._pruned(after, stats)
             events += pruned
@@ -177,6 +189,18 @@ class IFCA:
                 details = {"clusters": remain, "began": len(restart.models)}
                 events.append(Event("clusters", f"{remain} clusters remain", details))
         return after, Info(_cluster_infos(after, sums, server), events)
+
+    def _unused(self, restart: Restart) -> list[Event]:
+        """A word on models that nobody has chosen for a while, once when that becomes so."""
+        unused = [j for j, n in enumerate(restart.idle) if n >= self.patience]
+        if not any(restart.idle[j] == self.patience for j in unused):
+            return []
+        left = len(restart.models) - len(unused)
+        text = (
+            f"nobody chose {len(unused)} of the {len(restart.models)} models for {self.patience} rounds: "
+            f"{left} clusters remain; if more were expected, try init=k-means++ or restarts=3"
+        )
+        return [Event("unused", text, {"models": unused, "remain": left})]
 
     def _is_steady(self, restart: Restart) -> bool:
         """Does each client of the next round get only the model it chose before?"""
@@ -201,30 +225,40 @@ class IFCA:
 
     def _requests(self, restart: Restart, t: int, server: Server, steady: bool) -> Iterator[Request]:
         """Lines 4-10: choose and work; when choices are steady, just work from the cluster's own model."""
-        how = server.schedule.at(t) if self.averaging == "model" else None
+        how = self._work(t, server)
         shared = tuple((span.start, span.stop) for span in self.shared(server))
         rows = [row.clone() for row in restart.models]
         for client in server.participants(t):
             seed = server.seed_of(t, client)
             if not steady or client not in restart.choices:
-                yield Request(client, Choose(restart.models, how, seed, shared))
+                yield Request(client, Choose(restart.models, how, seed, shared, report=self.k == "auto"))
             elif how is not None:
                 yield Request(client, Train(rows[restart.choices[client]], how, seed))
             else:
                 yield Request(client, Gradient(rows[restart.choices[client]]))
+
+    def _work(self, t: int, server: Server) -> Training | None:
+        """How a client works from its model; None is the gradient on all of its samples."""
+        if self.averaging == "model":
+            return server.schedule.at(t)
+        # A step of size one is the negative gradient.
+        return None if self.gradient_batch is None else Training(lr=1.0, steps=1, batch_size=self.gradient_batch)
 
     def _averaged(self, models: Tensor, sums: list[WeightedSum], server: Server, t: int) -> Tensor:
         """Lines 13-14: the models after the round; shared layers follow everybody, an empty cluster stays."""
         weight = sum(total.weight for total in sums)
         if not weight:
             return models
+        if self.averaging == "gradient" and self.divide_by == "clients":
+            weight = sum(server.weight(client, self.weighting) for client in server.clients)
         shared = self.shared(server)
         everybody = gather(sum((total.total for total in sums), torch.zeros(())) / weight, shared)
+        sign = -1 if self.gradient_batch is None else 1
         after = []
         for model, total in zip(models, sums, strict=True):
             if self.averaging == "gradient":
-                # Option I divides by all participants, not by those of the cluster.
-                step, lr = total.total / weight, -server.schedule.at(t).lr
+                # Option I divides by all, not by those of the cluster.
+                step, lr = total.total / weight, sign * server.schedule.at(t).lr
             else:
                 step, lr = total.mean(), 1.0
             scatter(step, shared, everybody)

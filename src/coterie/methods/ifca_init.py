@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
+from coterie.errors import RunError
 from coterie.methods.server import Server, apply_update
 from coterie.randomness import numpy_generator, torch_generator
 from coterie.tasks import Evaluate
@@ -38,29 +41,37 @@ def worst_fitted_models(server: Server, k: int, restart: int, rounds: int) -> Te
     """k models `(k, d)`, each trained by the one client that the models before it fit worst (`init="k-means++"`).
 
     The first client is drawn at random. Each seeding client trains `rounds` times the first round's training from
-    one common initialisation. Choosing the worst, not drawing in proportion to the loss, makes it repeatable.
+    one common initialisation. Choosing the worst, not drawing in proportion to the loss, makes it repeatable. A client
+    whose training fails seeds nothing; where too few can, the last models are fresh draws.
     """
     clients = server.clients
     first = int(numpy_generator(server.seed, "k-means++", restart).integers(len(clients)))
-    models = [_trained_alone(server, clients[first], restart, rounds)]
-    fit = torch.full((len(clients),), torch.inf)
-    place = {client: i for i, client in enumerate(clients)}
-    while len(models) < k:
-        for reply in server.ask_all(clients, Evaluate(models[-1][None], "train")):
-            row = place[reply.client]
-            fit[row] = min(float(fit[row]), float(reply.values["loss"][0]))
-        fit[~torch.isfinite(fit)] = -torch.inf  # a client that gave no answer cannot seed a model
-        models.append(_trained_alone(server, clients[int(fit.argmax())], restart, rounds))
-    return torch.stack(models)
+    fit = dict.fromkeys([*clients[first:], *clients[:first]], math.inf)
+    models: list[Tensor] = []
+    while len(models) < k and fit:
+        worst = max(fit, key=lambda client: fit[client])
+        model = _trained_alone(server, worst, restart, rounds)
+        if model is None:
+            del fit[worst]
+            continue
+        models.append(model)
+        known = {
+            r.client: float(r.values["loss"][0]) for r in server.ask_all(list(fit), Evaluate(model[None], "train"))
+        }
+        fit = {c: min(fit[c], known[c]) for c in fit if math.isfinite(known.get(c, math.nan))}
+    return torch.stack([*models, *(server.initial_model(restart * k + j) for j in range(len(models), k))])
 
 
-def _trained_alone(server: Server, client: str, restart: int, rounds: int) -> Tensor:
+def _trained_alone(server: Server, client: str, restart: int, rounds: int) -> Tensor | None:
     model = server.initial_model(restart)
     for step in range(1, rounds + 1):
         # Negative rounds come before the first, so that their batches are drawn again.
-        for reply in server.train([client], model, -step, server.schedule.at(1)):
-            assert reply.vector is not None
-            model = apply_update(model, reply.vector.double())
+        try:
+            (reply,) = server.train([client], model, -step, server.schedule.at(1))
+        except (RunError, ValueError):  # it diverged, or gave no answer
+            return None
+        assert reply.vector is not None
+        model = apply_update(model, reply.vector.double())
     return model
 
 

@@ -33,21 +33,25 @@ class Choose(Task):
     """Choose the model `(k, d)` with the lowest training loss (ties to the lowest index), then work from it.
 
     With `training` the reply's vector is the update of local training, without it the gradient at the chosen model.
-    `shared` lists spans (start, stop) of the vector that are equal in all k models.
+    `shared` lists spans (start, stop) of the vector that are equal in all k models. With `report` the reply also holds
+    the `losses` under all k.
     """
 
     models: Annotated[Tensor, Sent(once="shared")]
     training: Training | None
     seed: int
     shared: tuple[tuple[int, int], ...] = ()
+    report: bool = False
 
     def schema(self, layout: Layout) -> ReplySchema:
         k = len(self.models)
-        values: dict[str, Number | Array] = {"loss": Number(), "losses": Array((k,), finite=False)}
+        values: dict[str, Number | Array] = {"loss": Number()}
+        if self.report:
+            values["losses"] = Array((k,), finite=False)
         return ReplySchema(layout.size, values, k, private=() if self.training else buffer_spans(layout))
 
     def batch_key(self) -> Hashable:
-        return Choose, tensor_key(self.models), self.training
+        return Choose, tensor_key(self.models), self.training, self.report
 
     def cost(self, client: Client) -> float:
         return super().cost(client) + len(self.models) * len(client.train)
@@ -61,17 +65,18 @@ class Choose(Task):
     ) -> ReplyBlock:
         data = [context.client.train for context in contexts]
         losses, choices = self._choose(data, trainer)
+        told = {"losses": losses.tolist()} if self.report else {}
         if self.training is None:
             trained = as_trained(*self._gradients(data, choices, trainer), trainer.layout)
-            return reduced(replies_to(contexts, trained, choices, losses=losses.tolist()).replies, reduce)
+            return reduced(replies_to(contexts, trained, choices, **told).replies, reduce)
         jobs = [
             TrainingJob(split, self.models[c], task.seed) for split, c, task in zip(data, choices, tasks, strict=True)
         ]
         if reduce is not None:
             groups = [c if group is None else group for c, group in zip(choices, reduce.groups, strict=True)]
             trained = trainer.train(jobs, self.training, Reduction(reduce.weights, groups))
-            return replies_to(contexts, trained, groups, losses=losses.tolist())
-        return replies_to(contexts, trainer.train(jobs, self.training), choices, losses=losses.tolist())
+            return replies_to(contexts, trained, groups, **told)
+        return replies_to(contexts, trainer.train(jobs, self.training), choices, **told)
 
     def _choose(self, data: Sequence[Split], trainer: Trainer) -> tuple[Tensor, list[int]]:
         """Losses `(clients, k)` and the model of each client's lowest one."""
