@@ -25,8 +25,15 @@ class Answer(NamedTuple):
     silent: bool = False
 
 
+FIRST_LOOK = 0.02
+"""Seconds until the first look for answers."""
+
+
 class Exchange:
-    """Sends messages and collects the answers, at most `timeout` seconds long, looking every `poll` seconds."""
+    """Sends messages and collects the answers, at most `timeout` seconds long.
+
+    It looks soon after sending and after every answer, then ever more seldom, down to every `poll` seconds.
+    """
 
     def __init__(self, grid: Grid, timeout: float, poll: float = 0.5) -> None:
         self.grid, self.timeout, self.poll = grid, timeout, poll
@@ -37,6 +44,7 @@ class Exchange:
         deadline = time.monotonic() + self.timeout
         waiting = {key: message for key, message in zip(keys, messages, strict=True) if key}
         answers: dict[str, Answer] = {}
+        pause = FIRST_LOOK
         for key in keys:
             if not key:
                 yield Answer(reason="the message could not be sent")
@@ -44,13 +52,14 @@ class Exchange:
             while key in waiting:
                 found = self.pull(waiting)
                 answers |= found
+                pause = FIRST_LOOK if found else min(2 * pause, self.poll)
                 for done in found:
                     del waiting[done]
                 if key in waiting:
                     left = deadline - time.monotonic()
                     if left <= 0:
                         break
-                    time.sleep(min(self.poll, left))
+                    time.sleep(min(pause, self.poll, left))
             yield answers.pop(key, Answer(reason=f"it did not answer within {self.timeout:g} s", silent=True))
 
     def push(self, messages: Sequence[Message]) -> list[str | None]:
