@@ -20,8 +20,9 @@ SEED ?= 0
 demo: $(STAMP)
 	$(BIN)/coterie run
 
+# Three processes for two cores: some tests wait for others of the system.
 test: $(DEV_STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile
 
 # The same with the lines that no test reaches; apart, because counting them takes half as long again.
 coverage: $(DEV_STAMP)

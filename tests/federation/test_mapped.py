@@ -216,6 +216,6 @@ def test_training_on_data_larger_than_the_memory_it_takes(tmp_path: Path) -> Non
         save(tmp_path / "npy", str(i), x=x, y=y)
         np.savez(tmp_path / "npz" / f"{i}.npz", x=x, y=y)
     mapped, bounded, loaded = peaks((tmp_path / "npy", None), (tmp_path / "npz", "40MB"), (tmp_path / "npz", None))
-    assert mapped < 80 * MB
+    assert mapped < 110 * MB  # one client's 10 MB, several times
     assert bounded < 110 * MB
     assert loaded > 190 * MB

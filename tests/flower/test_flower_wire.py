@@ -17,7 +17,7 @@ from coterie.errors import ConfigError
 from coterie.flower.wire import Packer, open_array, open_reply, pack_array, pack_refusal, pack_reply, unpack_task
 from coterie.models import build
 from coterie.parameters import Layout
-from coterie.tasks import Choose, Collect, Evaluate, Gradient, Noise, ReplySchema, Train
+from coterie.tasks import Choose, Collect, Evaluate, Gradient, HalfLosses, HalfUpdates, Noise, ReplySchema, Train
 from coterie.tasks.base import Array as ArraySchema
 from coterie.tasks.base import Reply, Task
 from coterie.tasks.embed import Embed
@@ -31,7 +31,7 @@ MODEL = torch.randn(LAYOUT.size)
 HOW = Training(lr=0.3, steps=2, batch_size=None, layers=("hidden", "head"))
 HEAD = (LAYOUT.layers[-1],)
 TRAIN = Train(MODEL, HOW, 2**62 + 1, assess=True)
-CHOOSE = Choose(torch.stack([MODEL, -MODEL]), HOW, 4)
+CHOOSE = Choose(torch.stack([MODEL, -MODEL]), HOW, 4, report=True)
 EMBED = Embed("pca", (2, 2), 3, torch.randn(16), 5, 0, 7)
 NOISE = Noise(MODEL, HOW, 3)
 TASKS: list[Task] = [
@@ -40,6 +40,8 @@ TASKS: list[Task] = [
     Evaluate(torch.stack([MODEL, -MODEL]), "validation", HEAD),
     Gradient(MODEL),
     NOISE,
+    HalfUpdates(MODEL, HOW, 4, 5),
+    HalfLosses(MODEL, torch.randn(4, LAYOUT.size), 5),
     CHOOSE,
     Choose(torch.stack([MODEL, -MODEL]), None, 4),
     LayerUpdate(MODEL, HOW, 5, LAYOUT.layers[-1]),

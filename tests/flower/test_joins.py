@@ -174,7 +174,7 @@ def test_a_newcomer_of_cfl_that_gives_no_update_is_asked_again(federation: Feder
     sides = [
         Branch(members, leaf.model, sketch(edges[: len(members)])) for members in (leaf.members[:2], leaf.members[2:])
     ]
-    split = type(state)(tree.split(0, sides, 1, {}), {1: Track(), 2: Track()}, {}, {}, {})
+    split = type(state)(tree.split(0, sides, 1, {}), {1: Track(), 2: Track()}, {}, {})
     engine.admit(federation.ids[:6])
     engine.mute = frozenset({federation.ids[5]})
     after, info = method.round(split, 2, server)

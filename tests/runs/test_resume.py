@@ -146,5 +146,7 @@ def test_a_killed_run_resumes_bit_for_bit(check, tmp_path):
 if __name__ == "__main__":
     if hasattr(context, "set_forkserver_preload"):
         # All that a run imports: a child would otherwise spend most of its time on importing.
-        context.set_forkserver_preload(["torch", "coterie.cli.run_commands", "coterie.runs.api", "coterie.cli.progress"])
+        context.set_forkserver_preload(
+            ["torch", "coterie.cli.run_commands", "coterie.runs.api", "coterie.cli.progress"]
+        )
     globals()[sys.argv[1]](Path(sys.argv[2]))
