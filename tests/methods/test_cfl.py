@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,14 @@ from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.methods import CFL, make_method
+from coterie.methods.cfl_check import half_updates
 from coterie.methods.cfl_state import newcomer_update
 from coterie.methods.server import Server
 from coterie.randomness import derive
 from coterie.runs.loading import open_run
 from coterie.runs.loop import Run, execute
-from coterie.tasks import Noise
-from coterie.tasks.base import Request
+from coterie.tasks import HalfUpdates, Noise, Train
+from coterie.tasks.base import Reduction, ReplyBlock, Request
 from coterie.trainers.base import Training
 from coterie.trainers.schedules import make_schedule
 
@@ -92,16 +95,20 @@ def test_the_papers_rule_with_numbers_and_with_auto() -> None:
     assert len(refused.clusters) == 1
 
 
-def test_children_start_from_the_stationary_model_with_this_rounds_updates_averaged_in_each() -> None:
-    federation = opposed((3, 3))
-    run = run_of(CFL(), federation, 60)
-    server, method = run.server, run.method
-    state = method.start(server)
-    for t in range(1, 61):
+def until_split(method: CFL, federation: Federation, rounds: int = 60) -> tuple[Any, Any, Server, int]:
+    """The states before and after the round of the first split."""
+    run = run_of(method, federation, rounds)
+    state = run.method.start(run.server)
+    for t in range(1, rounds + 1):
         before = state
-        state, _ = method.round(state, t, server)
-        if len(state.tree.nodes) == 3:
-            break
+        state, _ = run.method.round(state, t, run.server)
+        if len(state.tree.nodes) > 1:
+            return before, state, run.server, t
+    raise AssertionError("no split")
+
+
+def test_by_the_papers_rule_children_start_from_the_stationary_model_with_this_rounds_updates() -> None:
+    before, state, server, t = until_split(CFL(eps1="auto"), opposed((4, 4)), 80)
     root, *children = state.tree.nodes
     assert torch.equal(root.model, before.tree.nodes[0].model)
     for child in children:
@@ -109,6 +116,92 @@ def test_children_start_from_the_stationary_model_with_this_rounds_updates_avera
         weights = torch.tensor([float(server.samples[r.client]) for r in replies], dtype=torch.float64)
         mean = (weights[:, None] * torch.stack([r.vector for r in replies]).double()).sum(0) / weights.sum()
         assert torch.allclose(child.model.double(), root.model.double() + mean, atol=1e-6)
+
+
+def test_children_start_from_the_mean_model_with_their_own_half_updates() -> None:
+    _, state, server, t = until_split(CFL(), opposed((3, 3)))
+    root, *children = state.tree.nodes
+    for child in children[:2]:
+        replies = half_updates(child.members, root.model, server.schedule.at(t), t, server)
+        assert [r.client for r in replies] == list(child.members)
+        mean = torch.stack([r.vector.reshape(2, -1).mean(0) for r in replies]).double().mean(0)
+        assert torch.allclose(child.model.double(), root.model.double() + mean, atol=1e-6)
+    assert {"p_value", "conflict", "harm", "shared"} <= set(root.evidence)
+
+
+def cut(federation: Federation, ids: set[str], samples: int) -> Federation:
+    """The federation with fewer training samples for some."""
+    clients = [
+        Client(c.id, Split(c.train.x[:samples], c.train.y[:samples]), c.validation, c.test, c.group)
+        if c.id in ids
+        else c
+        for c in federation
+    ]
+    return Federation(clients, federation.classes)
+
+
+def test_clients_of_one_sample_have_no_halves_and_block_nothing() -> None:
+    federation = opposed((6, 6))
+    few = {f"g{g}-{i}" for g in (0, 1) for i in (0, 1, 2)}
+    _, state, _, _ = until_split(CFL(), cut(federation, few, 1))
+    members = [c for leaf in state.tree.leaves() for c in leaf.members]
+    assert sorted(members) == sorted(federation.ids)
+    for leaf in state.tree.leaves():
+        assert len({federation[c].group for c in leaf.members if c not in few}) == 1
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_a_client_whose_updates_are_not_finite_blocks_no_split() -> None:
+    federation = opposed((5, 5))
+    broken = "g0-0"
+    clients = [
+        Client(c.id, Split(c.train.x * (1e30 if c.id == broken else 1), c.train.y), c.validation, c.test, c.group)
+        for c in federation
+    ]
+    _, state, _, _ = until_split(CFL(), Federation(clients, CLASSES))
+    for leaf in state.tree.leaves():
+        assert len({federation[c].group for c in leaf.members if c != broken}) == 1
+
+
+class Watched(LocalEngine):
+    """An engine that remembers what it was asked."""
+
+    def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
+        self.asked = [*getattr(self, "asked", []), list(requests)]
+        return super().run(requests, reduce)
+
+
+def test_below_full_participation_a_check_asks_only_who_takes_part_and_all_at_one_model() -> None:
+    engine = Watched(opposed((6, 6)), net)
+    how = make_schedule("constant", Training(lr=0.1, epochs=2, batch_size=20), 40)
+    server = Server(engine, how, 5, 40, participation=0.5)
+    method, models = CFL(), []
+    state = method.start(server)
+    trained = checks = 0
+    for t in range(1, 41):
+        engine.asked = []
+        state, _ = method.round(state, t, server)
+        asked = [request for requests in engine.asked for request in requests]
+        halves = [request for request in asked if isinstance(request.task, HalfUpdates)]
+        trained += sum(isinstance(request.task, Train) for request in asked)
+        checks += len(halves)
+        if len(state.tree.nodes) > 1:
+            break
+        assert {request.client for request in halves} <= set(server.participants(t))
+        if halves:
+            models.append(halves[0].task.model)
+            assert all(request.task.model is models[-1] for request in halves)
+    assert len(state.tree.nodes) == 3
+    assert len({id(model) for model in models}) < len(models)  # a check lasts several rounds
+
+
+def test_rounds_without_a_check_cost_what_plain_training_costs() -> None:
+    run = run_of(CFL(), opposed((4,)), 4)
+    state = run.method.start(run.server)
+    for t in range(1, 5):
+        state, _ = run.method.round(state, t, run.server)
+        numbers = run.server.layout.size
+        assert run.server.traffic.drain() == (4 * 4 * numbers, 4 * (4 * numbers + 2 * 8))
 
 
 def test_partial_participation_waits_for_every_member_and_finds_the_groups() -> None:
@@ -145,6 +238,109 @@ def test_newcomers_go_to_their_groups_leaf() -> None:
         leaf = result.state.tree.descend(lambda model, c=client.id: newcomer_update(c, model, 1, server))
         right += {int(member[1]) for member in leaf.members} == {client.group}
     assert right >= 0.98 * len(held_out)
+
+
+@pytest.mark.parametrize(("participation", "rule"), [(1.0, {}), (0.3, {}), (0.5, {"eps1": "auto"})])
+def test_newcomers_of_a_tree_of_gradients_bring_gradients(participation: float, rule: dict[str, Any]) -> None:
+    method = CFL(similarity="gradient", **rule)
+    result = execute(run_of(method, opposed((6, 6)), 80, participation=participation))
+    assert result.summary.ari == 1.0
+    held_out = opposed((20, 20), seed=1)
+    engine = LocalEngine(held_out, net)
+    server = Server(engine, make_schedule("constant", Training(lr=0.1, epochs=2, batch_size=20), 1), 0, 1)
+    homes = method.place(result.state, held_out.ids, server)
+    groups = {leaf.id: {int(member[1]) for member in leaf.members} for leaf in result.state.tree.leaves()}
+    right = sum(groups[homes[client.id]] == {client.group} for client in held_out)
+    assert right >= 0.98 * len(held_out)
+
+
+def test_the_papers_rule_compares_updates_made_at_one_model() -> None:
+    engine = Watched(opposed((6, 6)), net)
+    how = make_schedule("constant", Training(lr=0.1, epochs=2, batch_size=20), 120)
+    server = Server(engine, how, 5, 120, participation=0.5)
+    method = CFL(eps1="auto")
+    state = method.start(server)
+    for t in range(1, 121):
+        before = state.tree.nodes[0].model
+        engine.asked = []
+        state, _ = method.round(state, t, server)
+        if len(state.tree.nodes) > 1:
+            break
+    trained = [request for requests in engine.asked for request in requests if isinstance(request.task, Train)]
+    assert {request.client for request in trained} == set(engine.clients)  # also those who did not take part
+    assert all(torch.equal(request.task.model, before) for request in trained)
+
+
+def still(clients: int) -> Federation:
+    """Clients that no training moves: all their inputs are zero, and so is the net's first gradient."""
+    empty = [
+        Client(f"c{i}", *[Split(torch.zeros(10, FEATURES), torch.arange(10) % CLASSES) for _ in range(3)])
+        for i in range(clients)
+    ]
+    return Federation(empty, CLASSES)
+
+
+@pytest.mark.parametrize("rule", [{}, {"eps1": 1e9, "eps2": 1e-30, "gamma_max": "auto", "min_rounds": 2}])
+def test_clients_that_do_not_move_are_not_shattered(rule: dict[str, Any]) -> None:
+    def frozen(seed: int) -> nn.Module:
+        module = nn.Sequential(nn.Linear(FEATURES, CLASSES, bias=False))
+        nn.init.zeros_(module[0].weight)
+        return module
+
+    engine = LocalEngine(still(5), frozen)
+    server = Server(engine, make_schedule("constant", Training(lr=0.1, batch_size=20), 20), 5, 20)
+    method = CFL(**rule)
+    state = method.start(server)
+    for t in range(1, 21):
+        state, _ = method.round(state, t, server)
+    assert len(state.tree.nodes) == 1
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_by_the_papers_rule_neither_one_sample_nor_divergence_blocks_a_split() -> None:
+    federation = opposed((6, 6))
+    few, broken = {f"g{g}-{i}" for g in (0, 1) for i in (0, 1, 2)}, "g0-5"
+    clients = [
+        Client(c.id, Split(c.train.x * (1e30 if c.id == broken else 1), c.train.y), c.validation, c.test, c.group)
+        for c in cut(federation, few, 1)
+    ]
+    _, state, _, _ = until_split(CFL(eps1=1.0, eps2=0.01, gamma_max="auto"), Federation(clients, CLASSES), 80)
+    members = [c for leaf in state.tree.leaves() for c in leaf.members]
+    assert sorted(members) == sorted(federation.ids)
+    for leaf in state.tree.leaves():
+        assert len({federation[c].group for c in leaf.members if c not in {broken, *few}}) == 1
+
+
+class Boastful(LocalEngine):
+    """An engine with one client that sends half-updates a million times too long."""
+
+    def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
+        for block in super().run(requests, reduce):
+            long = [
+                replace(r, vector=1e6 * r.vector)
+                if r.client == "g0-0" and r.vector is not None and len(r.vector) == 2 * self.layout.size
+                else r
+                for r in block.replies
+            ]
+            yield block._replace(replies=long)
+
+
+def test_a_half_update_that_is_far_too_long_spoils_no_split() -> None:
+    federation = opposed((4, 4))
+    how = make_schedule("constant", Training(lr=0.1, epochs=2, batch_size=20), 20)
+    server = Server(Boastful(federation, net), how, 5, 20)
+    method = CFL()
+    state = method.start(server)
+    for t in range(1, 21):
+        state, _ = method.round(state, t, server)
+    leaves = [{federation[c].group for c in leaf.members if c != "g0-0"} for leaf in state.tree.leaves()]
+    assert sorted(map(sorted, leaves)) == [[0], [1]]
+    assert max(float(leaf.model.norm()) for leaf in state.tree.leaves()) < 100
+
+
+def test_two_clients_in_conflict_are_separated() -> None:
+    _, state, _, _ = until_split(CFL(), opposed((1, 1)))
+    assert len(state.tree.leaves()) == 2
 
 
 class ChangingEngine(LocalEngine):

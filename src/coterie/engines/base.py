@@ -48,6 +48,8 @@ class Engine(Protocol):
 
     secure: bool
     """Whether vectors are seen in sums only."""
+    halves: bool
+    """Whether clients can be asked about halves of their data: not where they run an app that is not ours."""
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
         """Do the requests and give the replies in the same order, in blocks as they are ready.

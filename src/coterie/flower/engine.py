@@ -45,6 +45,7 @@ class FlowerEngine:
 
     repeatable = False
     secure = False
+    halves = True
 
     def __init__(
         self,

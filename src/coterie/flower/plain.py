@@ -69,6 +69,7 @@ class PlainEngine:
 
     repeatable = False
     secure = False
+    halves = False
 
     def __init__(
         self,

@@ -26,7 +26,8 @@ class CFL(Clustered):
     `min_size`, `linkage`, `weighting` and more. By default the first split waits for 20 rounds, and for the loss that
     nodes evaluate to stop falling; any of `eps1`, `eps2`, `gamma_max` asks for the paper's rule instead. `when="gain"`
     and `fallback=True` judge models by the data that the app evaluates on. Two nodes alone are never told apart: that
-    takes a peer to compare with.
+    takes a peer to compare with. The rule of the method `cfl` is another: it asks clients about halves of their data,
+    which an app as it is cannot answer.
     """
 
     name = "cfl"

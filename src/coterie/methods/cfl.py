@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,13 +19,17 @@ from coterie.clustering.sketch import similarity, sketch
 from coterie.errors import ConfigError, RunError
 from coterie.methods.aggregation import Part, WeightedSum
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, Matrix, method
+from coterie.methods.cfl_check import check, observe
 from coterie.methods.cfl_state import (
     State,
     Track,
     Trial,
     follow_population,
+    newcomer_projection,
+    newcomer_update,
     placed,
     similarity_matrix,
+    split_by_checks,
     split_event,
     split_leaf,
     splits_since,
@@ -43,9 +48,19 @@ from coterie.methods.splitting import (
 )
 from coterie.methods.tree import Branch, Node, Tree
 from coterie.privacy.projection import Compare
-from coterie.tasks import Evaluate, Gradient, Noise, Reply, Request, Train
+from coterie.tasks import Evaluate, Noise, Reply, Request, Train
+from coterie.trainers.base import Training
 
 Auto = Literal["auto"]
+
+
+class Found(NamedTuple):
+    """The best bipartition of some members, the evidence for it, and what was compared, `(members, …)`."""
+
+    members: tuple[str, ...]
+    evidence: Evidence
+    vectors: Tensor
+    sides: Bipartition
 
 
 @method("cfl")
@@ -53,7 +68,8 @@ class CFL:
     """Clusters by recursive bipartition of clients whose updates point apart; decides by itself when to split."""
 
     when: Literal["conflict", "gain"] = "conflict"
-    """Split when no single model can fit the members (conflict), or when separate models serve them better (gain)."""
+    """Split when no single model can fit the members: two sides' updates harm each other on labels that both hold
+    (conflict). Or when separate models serve them better, whatever the reason, label skew included (gain)."""
     eps1: PositiveFloat | Auto | None = None
     """The paper's ε1: the mean update must be below it. Any of eps1, eps2, gamma_max switches to the paper's rule."""
     eps2: PositiveFloat | Auto | None = None
@@ -61,13 +77,14 @@ class CFL:
     gamma_max: NonNegativeFloat | Auto | None = None
     """The paper's γ_max: sqrt((1 − α_cross_max)/2) must be above it; "auto" measures the clients' noise."""
     exponent: PositiveFloat = 0.3
-    """A loss that falls slower than round^−exponent has flattened (conflict)."""
+    """A loss that falls slower than round^−exponent has flattened (conflict with `projection`)."""
     min_rounds: PositiveInt | None = None
-    """Rounds before the first split; None is 20 (conflict: the loss must show its course) or 6 (gain)."""
+    """Rounds before the first split; None is 5 (conflict), 6 (gain) or 20 (the paper's rule, `projection`)."""
     patience: PositiveInt | None = None
-    """Rounds between two splits of one branch; None is 15 (conflict) or 3 (gain: differences show best early)."""
+    """Rounds between two splits of a branch; None is 5 (conflict), 3 (gain) or 15 (the paper's rule, `projection`)."""
     recheck: PositiveInt = 5
-    """Rounds until a refused split is considered again."""
+    """Rounds until a refused split is considered again (gain, the paper's rule, `projection`); conflict is checked at
+    growing ages."""
     trial_rounds: PositiveInt = 5
     """Rounds that children are on trial (gain)."""
     min_gain_z: PositiveFloat = 6.0
@@ -79,7 +96,7 @@ class CFL:
     linkage: Literal["single", "complete"] = "single"
     """Bipartition: single linkage is the optimum (Algorithm 1); complete is steadier under heavy noise."""
     similarity: Literal["update", "gradient"] = "update"
-    """Compare updates, or full gradients at the cluster's model."""
+    """Compare updates, or steps along full gradients; newcomers bring what the tree holds."""
     weighting: Literal["samples", "uniform"] = "samples"
     """Weight of a client in its cluster's mean: |D_i| (Algorithm 2) or one (Algorithm 5)."""
     projection: PositiveInt | None = None
@@ -87,7 +104,8 @@ class CFL:
     themselves go into sums only. A cosine is then off by 1/√projection (one standard deviation). Rounds in which a
     split is considered train twice. None compares the updates themselves."""
     fallback: bool = True
-    """In the end, give a client the model on its path that its own validation data likes best."""
+    """In the end, give a client the model on its path that its own validation data likes best; a cluster that was
+    split is there as it stood then, so this guards against a bad split, not against stopping too early."""
 
     def start(self, server: Server) -> State:
         if self.projection is not None and (self.similarity == "gradient" or server.aggregation.rule != "mean"):
@@ -96,10 +114,10 @@ class CFL:
                 "client's vector at the server"
             )
         tree = Tree.single(server.clients, server.initial_model())
-        return State(tree, {0: Track()}, {}, {}, {})
+        return State(tree, {0: Track()}, {}, {})
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        state, events = follow_population(state, t, server, self.projection)
+        state, events = follow_population(state, t, server, self._newcomer)
         replies, outliers, sums = self._train(state, t, server)
         infos: dict[int, ClusterInfo] = {}
         matrices: list[Matrix] = []
@@ -127,16 +145,14 @@ class CFL:
 
     def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
         """The leaf of each newcomer, by Algorithm 4; it trains on its own data from the nodes on its way."""
-        return {
-            client: placed(state.tree, client, server.rounds, server, width=self.projection).id for client in clients
-        }
+        return {client: placed(state.tree, client, server.rounds, server, self._newcomer).id for client in clients}
 
     def path(self, state: State, client: str) -> dict[int, Tensor]:
         """The models from the root to the client's cluster."""
         return {node.id: node.model for node in state.tree.path(state.tree.leaf_of(client))}
 
     def finish(self, state: State, server: Server) -> State:
-        """Never worse than FL: look for a client's best model on its path, by its own validation data."""
+        """Look for every client's best model on its path, by its own validation data."""
         if not self.fallback:
             return state
         better: dict[str, int] = {}
@@ -196,9 +212,6 @@ class CFL:
         if not replies:
             return state
         width, track = server.layout.trainable, state.tracks[leaf.id]
-        if server.participation < 1 and self.projection is None:
-            latest = state.latest | {r.client: r.vector[:width].clone() for r in replies if r.vector is not None}
-            state = replace(state, latest=latest)
         total = known or self._mean(replies, server)
         step = total.mean()
         mean_norm = float(step[:width].norm())
@@ -219,14 +232,25 @@ class CFL:
                 accepted, event = self._judge_trial(leaf, track.trial, t, server)
                 events.append(event)
                 track = replace(track, trial=None, considered=t)
-        elif self._may_consider(leaf, track, mean_norm, total.max_norm, t):
+        elif self._by_checks(server):
+            watch = observe(track.watch, t - leaf.born, apply_update(leaf.model, step))
+            asked = [r.client for r in replies] if t - leaf.born >= self._wait(leaf, server) or watch.session else []
+            how = self._compared(t, server)
+            watch, splits = check(watch, leaf, asked, t, server, how, self.weighting, self.min_size)
+            if splits:
+                state, told = split_by_checks(state, leaf, splits, t, infos, watch.spent)
+                events += told
+                return state
+            track = replace(track, watch=watch)
+        elif self._may_consider(leaf, track, mean_norm, total.max_norm, t, server):
             track = replace(track, considered=t)
             judged = replace(leaf, members=tuple(c for c in leaf.members if c not in outliers))
-            found = self.examine(state, judged, track, replies, t, server, known)
-            if found is not None and found[0].is_signal:
-                matrices += similarity_matrix(judged, found[1])
-                aside = {client: outliers[client] for client in leaf.members if client in outliers}
-                proposal = self._propose(judged, replies, *found, aside, t, server)
+            found = self._examine(judged, track, replies, t, server, known)
+            if found is not None and found.evidence.is_signal:
+                judged = replace(leaf, members=found.members)
+                matrices += similarity_matrix(judged, found.vectors)
+                aside = {client: outliers.get(client) for client in leaf.members if client not in found.members}
+                proposal = self._propose(judged, replies, found, aside, t, server)
                 if self._on_trial:
                     track = replace(track, trial=proposal)
                     events.append(trial_event(leaf, proposal))
@@ -241,6 +265,11 @@ class CFL:
     def _mean(self, replies: Sequence[Reply], server: Server) -> WeightedSum:
         weights = [server.weight(reply.client, self.weighting) for reply in replies]
         return server.aggregation.combine(replies, weights, server.layout.size)
+
+    def _by_checks(self, server: Server) -> bool:
+        """Does the rule on halves decide (`cfl_rule`)? It needs single updates, and clients that know its tasks."""
+        own = self.when == "conflict" and self._paper_rule is None and self.projection is None
+        return own and server.engine.halves
 
     @property
     def _on_trial(self) -> bool:
@@ -266,12 +295,27 @@ class CFL:
         epsilon1 = auto_epsilon1(track.largest_mean_norm) if eps1 == "auto" else eps1
         return {"eps1": epsilon1, "eps2": EPSILON2_MULTIPLE * epsilon1 if eps2 == "auto" else eps2}
 
-    def _may_consider(self, leaf: Node, track: Track, mean_norm: float, max_norm: float, t: int) -> bool:
+    def _wait(self, leaf: Node, server: Server) -> int:
+        """The age from which on a cluster may be split."""
+        first, later = (1, 1) if self._by_checks(server) else (6, 3) if self._on_trial else (20, 15)
+        return (self.min_rounds or first) if leaf.parent is None else (self.patience or later)
+
+    def _compared(self, t: int, server: Server) -> Training:
+        """How clients train for what is compared: as in the round, or one step along the full gradient."""
+        how = server.schedule.at(t)
+        return replace(how, steps=1, batch_size=None) if self.similarity == "gradient" else how
+
+    def _newcomer(self, client: str, model: Tensor, t: int, server: Server) -> Tensor:
+        """What a newcomer is placed by, of the kind that the tree holds."""
+        if self.projection is not None:
+            return newcomer_projection(client, model, t, server, self.projection)
+        return newcomer_update(client, model, t, server, self._compared(t, server))
+
+    def _may_consider(
+        self, leaf: Node, track: Track, mean_norm: float, max_norm: float, t: int, server: Server
+    ) -> bool:
         """Is it time to look at a split of this cluster?"""
-        age = t - leaf.born
-        first, later = (6, 3) if self._on_trial else (20, 15)
-        wait = (self.min_rounds or first) if leaf.parent is None else (self.patience or later)
-        if len(leaf.members) < max(2, 2 * self.min_size) or age < wait:
+        if len(leaf.members) < max(2, 2 * self.min_size) or t - leaf.born < self._wait(leaf, server):
             return False
         if track.considered and t - track.considered < self.recheck:
             return False
@@ -280,23 +324,25 @@ class CFL:
             return at_rest(mean_norm, max_norm, epsilon["eps1"], epsilon["eps2"])
         return self.when == "gain" or has_flattened(track.losses, self.exponent)
 
-    def examine(
+    def _examine(
         self,
-        state: State,
         leaf: Node,
         track: Track,
         replies: list[Reply],
         t: int,
         server: Server,
         known: WeightedSum | None = None,
-    ) -> tuple[Evidence, Tensor, Bipartition] | None:
+    ) -> Found | None:
         """The best bipartition of a cluster and the evidence for it (Algorithm 3, lines 3-6), with what was compared.
 
-        None when there is nothing to split yet: a member without an update, or a side below the minimum size.
+        Members that gave no finite vector are left out. None when there is nothing to split: fewer than two members,
+        or a side below the minimum size.
         """
-        vectors = self._vectors(state, leaf, replies, t, server)
-        if vectors is None:
+        rows = self._vectors(leaf, replies, t, server)
+        members = tuple(c for c in leaf.members if c in rows)
+        if len(members) < 2:
             return None
+        vectors = torch.stack([rows[c] for c in members])
         try:
             sides = bipartition(cosine_matrix(vectors), self.linkage)
         except ValueError as problem:
@@ -312,28 +358,28 @@ class CFL:
             noise=self._noise(leaf, t, server) if gamma == "auto" else float(gamma),
             exponent=exponents(track.losses)[0] if len(track.losses) >= LEAST_ROUNDS else math.nan,
         )
-        return evidence, vectors, sides
+        return Found(members, evidence, vectors, sides)
 
     def _propose(
         self,
         leaf: Node,
         replies: list[Reply],
-        evidence: Evidence,
-        vectors: Tensor,
-        sides: Bipartition,
-        aside: Mapping[str, Tensor],
+        found: Found,
+        aside: Mapping[str, Tensor | None],
         t: int,
         server: Server,
     ) -> Trial:
         """Two children: both start from the stationary model, with this round's updates averaged in each.
 
         Clients `aside`, whose updates were in no mean, had no say in the split; each goes to the side that holds the
-        update most like its own, as a newcomer would.
+        update most like its own, as a newcomer would, or to the larger one if it has none.
         """
-        both = (sides.first, sides.second)
-        edges = [sketch(vectors[torch.from_numpy(side)]) for side in both]
+        both = (found.sides.first, found.sides.second)
+        edges = [sketch(found.vectors[torch.from_numpy(side)]) for side in both]
         nearest = {
-            client: int(np.argmax([float(similarity(sketch(vector[None])[0], edge).max()) for edge in edges]))
+            client: int(len(both[1]) > len(both[0]))
+            if vector is None
+            else int(np.argmax([float(similarity(sketch(vector[None])[0], edge).max()) for edge in edges]))
             for client, vector in aside.items()
         }
         branches = []
@@ -342,7 +388,7 @@ class CFL:
             own = self._mean_of(members, leaf, replies, t, server)
             members += tuple(client for client, home in nearest.items() if home == number)
             branches.append(Branch(members, apply_update(leaf.model, own.mean()), edge))
-        return Trial((branches[0], branches[1]), leaf.model, t, evidence.numbers())
+        return Trial((branches[0], branches[1]), leaf.model, t, found.evidence.numbers())
 
     def _mean_of(
         self, members: Sequence[str], leaf: Node, replies: Sequence[Reply], t: int, server: Server
@@ -354,20 +400,24 @@ class CFL:
         requests = server.training_requests([reply.client for reply in own], leaf.model, t)
         return server.aggregate(requests, self.weighting).sums[0]
 
-    def _vectors(self, state: State, leaf: Node, replies: list[Reply], t: int, server: Server) -> Tensor | None:
-        """What is compared, `(members, …)`: updates, gradients or projections; None until every member has one."""
+    def _vectors(self, leaf: Node, replies: list[Reply], t: int, server: Server) -> dict[str, Tensor]:
+        """What is compared, all made at the cluster's model: updates, gradient steps or projections of the members.
+
+        Members that did not take part in the round are asked now.
+        """
         width = server.layout.trainable
         if self.projection is not None:
-            rows = {reply.client: reply.values["projection"] for reply in self._projected(leaf, t, server)}
-            if any(member not in rows for member in leaf.members):
-                return None
-            return torch.tensor([rows[member] for member in leaf.members])
-        if self.similarity == "gradient":
-            replies = list(server.ask_all(leaf.members, Gradient(leaf.model)))
-        known = state.latest | {r.client: r.vector[:width] for r in replies if r.vector is not None}
-        if any(member not in known for member in leaf.members):
-            return None
-        return torch.stack([known[member] for member in leaf.members])
+            projected = self._projected(leaf, t, server)
+            return {reply.client: torch.tensor(reply.values["projection"]) for reply in projected}
+        anew = self.similarity == "gradient"
+        known = [] if anew else [r for r in replies if r.client in leaf.members]
+        # One that was asked in this round and gave nothing sound is not asked again.
+        asked = set() if anew else set(server.participants(t))
+        missing = [c for c in leaf.members if c not in asked]
+        if missing:
+            with contextlib.suppress(RunError):  # none of them gave a finite update
+                known += server.train(missing, leaf.model, t, self._compared(t, server))
+        return {r.client: r.vector[:width] for r in known if r.vector is not None and math.isfinite(r.norm)}
 
     def _projected(self, leaf: Node, t: int, server: Server) -> Iterator[Reply]:
         """The keyed projections of the members' updates of this round."""
@@ -377,11 +427,12 @@ class CFL:
         return server.ask([Request(client, task) for client, task in tasks.items()])
 
     def _noise(self, leaf: Node, t: int, server: Server) -> float:
-        """γ̂, the median over the members of the noise in their updates; infinite when none of them answers."""
-        how = server.schedule.at(t)
+        """γ̂, the median of the noise in the updates of the members that can tell; infinite when none can."""
+        how = self._compared(t, server)
         requests = [Request(c, Noise(leaf.model, how, server.seed_of(t, c, "noise"))) for c in leaf.members]
         found = [reply.values["noise"] for reply in server.ask(requests)]
-        return float(statistics.median(found)) if found else math.inf
+        known = [noise for noise in found if math.isfinite(noise)]
+        return float(statistics.median(known)) if known else math.inf
 
     def _advance_trial(self, track: Track, t: int, server: Server) -> Track:
         """One round of the children on trial, beside their parent's."""

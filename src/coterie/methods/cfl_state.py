@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, field, replace
 
 import numpy as np
 import torch
@@ -11,11 +12,14 @@ from torch import Tensor
 from coterie.clustering import cosine_matrix
 from coterie.errors import RunError
 from coterie.methods.base import ClusterInfo, ClusterSplit, Event, Matrix
+from coterie.methods.cfl_check import Made, Watch
+from coterie.methods.cfl_rule import CONFLICT
 from coterie.methods.server import Server
 from coterie.methods.tree import Branch, Node, Tree
 from coterie.privacy.projection import Compare
 from coterie.snapshot import saved
 from coterie.tasks import Request
+from coterie.trainers.base import Training
 
 MOST_IN_MATRIX = 1000
 """Members of a cluster whose similarities are kept for the report."""
@@ -39,19 +43,18 @@ class Track:
     largest_mean_norm: float = 0.0
     considered: int = 0
     trial: Trial | None = None
+    watch: Watch = field(default_factory=Watch)
 
 
 @saved
 class State:
     """The tree, the track of every leaf, and what is known of single clients.
 
-    `latest` holds clients' last updates from their present cluster (kept under partial participation only), `away`
-    the leaf of clients that left, `fallback` the node that serves a client better than its leaf.
+    `away` holds the leaf of clients that left, `fallback` the node that serves a client better than its leaf.
     """
 
     tree: Tree
     tracks: dict[int, Track]
-    latest: dict[str, Tensor]
     away: dict[str, int]
     fallback: dict[str, int]
 
@@ -59,18 +62,27 @@ class State:
 class NoUpdate(RunError):
     """A newcomer that cannot be placed, because it gave no update."""
 
+    def __init__(self, client: str) -> None:
+        super().__init__(f"client {client!r} gave no update to be placed by: see the faults of the round")
 
-def split_leaf(state: State, leaf: Node, accepted: Trial, t: int, infos: dict[int, ClusterInfo]) -> State:
-    """The state after a leaf has been replaced by two children."""
+
+def split_leaf(
+    state: State, leaf: Node, accepted: Trial, t: int, infos: dict[int, ClusterInfo], spent: float = 0.0
+) -> State:
+    """The state after a leaf has been replaced by two children; `spent` is what its checks have cost."""
     tree = state.tree.split(leaf.id, accepted.branches, t, accepted.evidence, accepted.stationary)
     children = tree.nodes[-2:]
     infos |= {child.id: ClusterInfo(len(child.members), id=child.id) for child in children}
     tracks = {i: track for i, track in state.tracks.items() if i != leaf.id}
-    latest = {client: update for client, update in state.latest.items() if client not in leaf.members}
-    return replace(state, tree=tree, tracks=tracks | {child.id: Track() for child in children}, latest=latest)
+    began = {child.id: Track(watch=Watch(spent=spent)) for child in children}
+    return replace(state, tree=tree, tracks=tracks | began)
 
 
-def follow_population(state: State, t: int, server: Server, width: int | None = None) -> tuple[State, list[Event]]:
+Newcomer = Callable[[str, Tensor, int, Server], Tensor]
+"""`(client, model, round, server) -> vector`: what a newcomer is placed by at a node's model."""
+
+
+def follow_population(state: State, t: int, server: Server, newcomer: Newcomer) -> tuple[State, list[Event]]:
     """Clients that left are taken out; newcomers are placed by Algorithm 4, returning ones from where they were."""
     members = {client for leaf in state.tree.leaves() for client in leaf.members}
     present = set(server.clients)
@@ -85,7 +97,7 @@ def follow_population(state: State, t: int, server: Server, width: int | None = 
             events.append(Event("left", f"{', '.join(gone)} left cluster {leaf.id}", {"clients": gone}))
     for client in [c for c in server.clients if c not in members]:
         try:
-            leaf = placed(tree, client, t, server, away.get(client, 0), width)
+            leaf = placed(tree, client, t, server, newcomer, away.get(client, 0))
         except NoUpdate as problem:
             # It stays outside the tree, and the next round tries again.
             events.append(Event("unplaced", str(problem), {"client": client}))
@@ -96,26 +108,32 @@ def follow_population(state: State, t: int, server: Server, width: int | None = 
         events.append(Event("joined", f"{client} joined cluster {leaf.id}", {"client": client, "cluster": leaf.id}))
     if tree is state.tree:
         return state, events
-    tracks = {i: replace(track, trial=None) for i, track in state.tracks.items()}  # a trial needs its own members
+    # A trial or a check needs its own members.
+    tracks = {
+        i: replace(track, trial=None, watch=replace(track.watch, session=None)) for i, track in state.tracks.items()
+    }
     return replace(state, tree=tree, away=away, tracks=tracks), events
 
 
-def placed(tree: Tree, client: str, t: int, server: Server, start: int = 0, width: int | None = None) -> Node:
-    """The leaf of a newcomer by Algorithm 4, from the node `start` on; with `width`, by projections of updates."""
-    return tree.descend(lambda model: newcomer_update(client, model, t, server, width), start)
+def placed(tree: Tree, client: str, t: int, server: Server, newcomer: Newcomer, start: int = 0) -> Node:
+    """The leaf of a newcomer by Algorithm 4, from the node `start` on."""
+    return tree.descend(lambda model: newcomer(client, model, t, server), start)
 
 
-def newcomer_update(client: str, model: Tensor, t: int, server: Server, width: int | None = None) -> Tensor:
-    """A newcomer's update `(trainable,)` when it trains from a node's model, or its projection `(width,)`."""
-    if width is not None:
-        task = Compare(model, server.schedule.at(t), server.seed_of(t, client), width)
-        for reply in server.ask([Request(client, task)]):
-            return torch.tensor(reply.values["projection"])
-        raise NoUpdate(f"client {client!r} gave no update to be placed by: see the faults of the round")
-    for reply in server.train([client], model, t):
+def newcomer_update(client: str, model: Tensor, t: int, server: Server, training: Training | None = None) -> Tensor:
+    """A newcomer's update `(trainable,)` when it trains from a node's model, as in the round or as given."""
+    for reply in server.train([client], model, t, training):
         assert reply.vector is not None
         return reply.vector[: server.layout.trainable]
-    raise NoUpdate(f"client {client!r} gave no update to be placed by: see the faults of the round")
+    raise NoUpdate(client)
+
+
+def newcomer_projection(client: str, model: Tensor, t: int, server: Server, width: int) -> Tensor:
+    """The keyed projection `(width,)` of a newcomer's update."""
+    task = Compare(model, server.schedule.at(t), server.seed_of(t, client), width)
+    for reply in server.ask([Request(client, task)]):
+        return torch.tensor(reply.values["projection"])
+    raise NoUpdate(client)
 
 
 def splits_since(tree: Tree, before: int) -> list[ClusterSplit]:
@@ -149,6 +167,36 @@ def split_event(leaf: Node, trial: Trial, flattened: bool) -> Event:
         f"cluster {leaf.id} splits into {sizes}: {why}; separation {seen['separation']:.2f}, "
         f"noise level {seen['noise']:.2f}"
     )
+    return Event("split", text, seen | {"cluster": leaf.id})
+
+
+def split_by_checks(
+    state: State, leaf: Node, splits: Sequence[Made], t: int, infos: dict[int, ClusterInfo], spent: float
+) -> tuple[State, list[Event]]:
+    """The state after all the splits that a check decided on, and what to tell of them."""
+    nodes, events = {"": leaf}, []
+    for split in splits:
+        numbers = {name: float(value) for name, value in asdict(split.evidence).items() if value == value}
+        trial = Trial(split.branches, split.stationary, t, numbers)
+        node = nodes[split.name]
+        state = split_leaf(state, node, trial, t, infos, spent)
+        infos.pop(node.id, None)
+        events.append(checked_event(node, trial))
+        nodes |= {f"{split.name}{i}": child for i, child in enumerate(state.tree.nodes[-2:])}
+    return state, events
+
+
+def checked_event(leaf: Node, trial: Trial) -> Event:
+    seen = trial.evidence
+    sizes = " and ".join(str(len(branch.members)) for branch in trial.branches)
+    if seen["conflict"] <= CONFLICT:
+        why = f"each side's step harms the other on labels both hold (p = {seen['conflict']:.0e})"
+    else:
+        why = (
+            f"going apart saves {seen['apart']:.0%} of the loss beyond a round together, "
+            f"{min(seen['ratio'], 99):.0f} times what that saves"
+        )
+    text = f"cluster {leaf.id} splits into {sizes}: {why}"
     return Event("split", text, seen | {"cluster": leaf.id})
 
 

@@ -303,6 +303,16 @@ class Server:
         if states is not None:
             self.engine.restore_client_states(states)
 
+    def sum_vectors(self, requests: Sequence[Request], groups: Sequence[int]) -> tuple[dict[int, Tensor], list[Reply]]:
+        """Send the requests; the unweighted sums of the replies' vectors by group, float64, and the replies without."""
+        sums: dict[int, Tensor] = {}
+        replies: list[Reply] = []
+        for block in self.engine.run(requests, Reduction([1.0] * len(requests), groups)):
+            replies += block.replies
+            for group, total in block.sums.items():
+                sums[group] = sums[group] + total if group in sums else total
+        return sums, replies
+
     def train(
         self,
         clients: Sequence[str],

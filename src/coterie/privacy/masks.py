@@ -105,6 +105,14 @@ class MaskedTrainer(Trainer):
         gradients, losses = self.trainer.gradient(data, self.mask.reveal(model))
         return self.mask.hide(gradients), losses
 
+    def outputs(self, data: Split, model: Tensor) -> Tensor:
+        """What the model behind the transformed one says of a client's samples."""
+        return self.trainer.outputs(data, self.mask.reveal(model))
+
+    def loss_of(self, outputs: Tensor, targets: Tensor) -> float:
+        """The mean loss of outputs against targets."""
+        return self.trainer.loss_of(outputs, targets)
+
 
 def redrawn(model: Tensor, layout: Layout, secret: Secret, seed: int) -> Tensor:
     """An initial model `(d,)` drawn anew from the secret, every tensor from the distribution of its own numbers.

@@ -19,6 +19,7 @@ from coterie.tasks.choose import Choose
 from coterie.tasks.embed import Embed
 from coterie.tasks.evaluate import Evaluate
 from coterie.tasks.gradient import Gradient
+from coterie.tasks.halves import HalfLosses, HalfUpdates
 from coterie.tasks.noise import Noise
 from coterie.tasks.personalise import Personalise
 from coterie.tasks.staged import LayerUpdate, StagedTraining
@@ -33,6 +34,8 @@ __all__ = [
     "Embed",
     "Evaluate",
     "Gradient",
+    "HalfLosses",
+    "HalfUpdates",
     "LayerUpdate",
     "Noise",
     "Number",

@@ -20,7 +20,7 @@ from coterie.trainers.base import Trainer, Training, TrainingJob
 class Noise(Task):
     """Report how noisy an update from `model` is: γ̂ = ‖Δa − Δb‖ / ‖Δa + Δb‖ over two halves of the data.
 
-    A single sample has no halves: its noise is infinite, for nothing speaks against it.
+    A single sample has no halves, and a client that does not move shows nothing: their noise is infinite.
     """
 
     model: Tensor
@@ -51,8 +51,8 @@ class Noise(Task):
         assert updates is not None
         updates = updates[:, : trainer.layout.trainable]
         a, b = updates[0::2], updates[1::2]
-        total = torch.linalg.vector_norm(a + b, dim=1).clamp_min(torch.finfo(updates.dtype).tiny)
-        noise = (torch.linalg.vector_norm(a - b, dim=1) / total).tolist()
+        total, difference = torch.linalg.vector_norm(a + b, dim=1), torch.linalg.vector_norm(a - b, dim=1)
+        noise = torch.where(total > 0, difference / total, math.inf).tolist()
         sizes = [len(context.client.train) for context in contexts]
         replies = [
             Reply(context.client.id, n, values={"noise": value if n > 1 else math.inf})

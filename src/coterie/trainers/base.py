@@ -131,6 +131,14 @@ class Trainer(ABC):
         """Full-batch gradients `(clients, d)` (zero at buffers) and losses `(clients,)` at one model `(d,)`."""
 
     @abstractmethod
+    def outputs(self, data: Split, model: Tensor) -> Tensor:
+        """What one model `(d,)` says of a client's samples: `(n, ..., outputs)`, in evaluation mode."""
+
+    @abstractmethod
+    def loss_of(self, outputs: Tensor, targets: Tensor) -> float:
+        """The mean loss of outputs `(n, ..., outputs)` against targets `(n, ...)`."""
+
+    @abstractmethod
     def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:
         """Train every job: the updates `(jobs, d)` and the mean loss seen while training `(jobs,)`."""
 

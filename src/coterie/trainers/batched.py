@@ -36,6 +36,7 @@ from coterie.trainers.kernels import (
     loss_gradient,
     side_by_side,
 )
+from coterie.trainers.losses import default_loss
 from coterie.trainers.sample_space import (
     Course,
     GramCache,
@@ -338,6 +339,19 @@ class BatchedTrainer(Trainer):
                     pieces, room = [], limit
         if pieces:
             yield _joined(pieces)
+
+    @torch.no_grad()
+    def outputs(self, data: Split, model: Tensor) -> Tensor:
+        """What one model `(d,)` says of a client's samples: `(n, outputs)`."""
+        layers = affines(self.plan.stages, model.to(self.device, self.dtype, copy=True)[None])
+        x = self._x(data, len(data)).to(self.device)
+        rows = max(64, GROUP_VALUES // self.plan.width)
+        return torch.cat([forward(self.plan.stages, layers, part[None])[-1][0] for part in x.split(rows)]).cpu()
+
+    def loss_of(self, outputs: Tensor, targets: Tensor) -> float:
+        """The mean loss of outputs `(n, outputs)` against targets `(n, ...)`."""
+        y = targets.to(self.dtype) if targets.is_floating_point() else targets
+        return float(default_loss(self.plan.loss != "softmax")(outputs, y))
 
     @torch.no_grad()
     def gradient(self, data: Sequence[Split], model: Tensor) -> tuple[Tensor, Tensor]:

@@ -199,6 +199,18 @@ class LoopTrainer(Trainer):
             accuracy += share * float(correct(outputs, targets))
         return loss, accuracy
 
+    def outputs(self, data: Split, model: Tensor) -> Tensor:
+        """What one model `(d,)` says of a client's samples: `(n, ..., outputs)`, in evaluation mode."""
+        self.module.eval()
+        self._load(model)
+        with torch.no_grad():
+            return torch.cat([self._outputs(self._placed(x)) for x in data.x.split(EVALUATION_ROWS)]).cpu()
+
+    def loss_of(self, outputs: Tensor, targets: Tensor) -> float:
+        """The mean loss of outputs `(n, ..., outputs)` against targets `(n, ...)`."""
+        with torch.no_grad():
+            return float(self.loss(outputs, targets.to(self.dtype) if targets.is_floating_point() else targets))
+
     def gradient(self, data: Sequence[Split], model: Tensor) -> tuple[Tensor, Tensor]:
         """Full-batch gradients `(clients, d)` and losses `(clients,)` at one model, in evaluation mode."""
         gradients = torch.zeros(len(data), self.layout.size, dtype=self.dtype)

@@ -1,0 +1,432 @@
+"""How a CFL cluster is checked: who is asked what, over which rounds, and at what cost. The rule itself is `cfl_rule`.
+
+A check freezes θ̄, the mean of the cluster's recent models, and asks every member that takes part in a round for its
+half-updates there, until all have answered or the window closes: one round at full participation, more below. If
+these promise a split, the two sides' models are judged by the members on halves of data they were not made of.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import field, replace
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.clustering.sketch import sketch
+from coterie.errors import RunError
+from coterie.methods import cfl_rule as rule
+from coterie.methods.server import Server, apply_update
+from coterie.methods.tree import Branch, Node
+from coterie.snapshot import saved
+from coterie.tasks import HalfLosses, HalfUpdates, Reply, Request
+from coterie.tasks.halves import OFFSET_SCALES, LabelSums
+from coterie.trainers.base import Training
+
+WINDOW = 3.0
+"""A window has this many rounds over the participation: a member misses it with probability exp(−3)."""
+
+
+FEW = 3
+"""Members of a side that must have judged it before it is decided on, and at least half of them."""
+MOVABLE = 20
+"""Samples from which on a member's own loss may move it to the other side: fewer are too noisy."""
+NEAREST = 2
+"""Members of a side that a member which was not seen is compared with."""
+
+
+@saved
+class Block:
+    """The sum of the models of consecutive rounds."""
+
+    start: int
+    """Age of the cluster at the first of them."""
+    count: int
+    total: Tensor
+
+
+@saved
+class Session:
+    """A check that is under way."""
+
+    age: int
+    mean_age: float
+    opened: int
+    model: Tensor
+    """θ̄, where everything is measured."""
+    updates: dict[str, Tensor]
+    """The half-updates of the members that answered, `(2·d,)`."""
+    whole: dict[str, list[float]]
+    """Their losses at θ̄, by scale of the output offset."""
+    alone: dict[str, list[float]]
+    """Their losses after a step of their own, by its scale."""
+    forks: tuple[rule.Fork, ...] = ()
+    """The splits that are being judged, from the top down; empty before there are any."""
+    apart: dict[str, list[list[float]]] | None = None
+    """Members' losses with the steps of their sides, from the top down, by scale of the output offset."""
+    preference: dict[str, list[float]] = field(default_factory=dict)
+    """By how much they like their own side's step more, for each fork on their way and each half."""
+    labels: dict[str, Tensor] = field(default_factory=dict)
+    """Sums over the members that answered of what the steps did to each label, by the finest side they are on."""
+    judged: int = 0
+    """The round in which the second question was first asked."""
+
+
+@saved
+class Watch:
+    """What a cluster has shown in checks since it began."""
+
+    blocks: tuple[Block, ...] = ()
+    records: tuple[rule.Record, ...] = ()
+    checked: int = 0
+    """Age at the last check."""
+    spent: float = 0.0
+    """Checks so far, on the whole path from the root: training passes per member."""
+    session: Session | None = None
+
+
+class Made(NamedTuple):
+    """A split that the rule decided on: of the cluster (`name` is empty), or of a side of another split."""
+
+    name: str
+    branches: tuple[Branch, Branch]
+    stationary: Tensor
+    evidence: rule.Evidence
+
+
+def observe(watch: Watch, age: int, model: Tensor) -> Watch:
+    """Count a round's model in; blocks older than half the age are dropped."""
+    blocks = [block for block in watch.blocks if 2 * (block.start + block.count) > age]
+    if blocks and blocks[-1].start > watch.checked and watch.session is None:
+        last = blocks[-1]
+        blocks[-1] = Block(last.start, last.count + 1, last.total + model.double())
+    else:
+        blocks.append(Block(age, 1, model.double()))
+    return replace(watch, blocks=tuple(blocks))
+
+
+def recent_mean(watch: Watch, age: int) -> tuple[Tensor, float]:
+    """θ̄, the mean of the models of about the last half of the cluster's life, float64 `(d,)`, and their mean age."""
+    blocks = [block for block in watch.blocks if 2 * block.start > age] or [watch.blocks[-1]]
+    count = sum(block.count for block in blocks)
+    total = torch.stack([block.total for block in blocks]).sum(0)
+    return total / count, sum(block.count * (block.start + (block.count - 1) / 2) for block in blocks) / count
+
+
+def check(
+    watch: Watch,
+    leaf: Node,
+    asked: Sequence[str],
+    t: int,
+    server: Server,
+    how: Training,
+    weighting: str,
+    min_size: int = 1,
+) -> tuple[Watch, list[Made]]:
+    """One round of the check of a cluster: open it if it is due, ask those who take part, and decide when all is in.
+
+    `asked` are the members that take part, none where no check may begin; `how` they train for it. The splits come
+    from the top down: the cluster's own first, then those of its sides.
+    """
+    age, window = t - leaf.born, _window(server)
+    if watch.session is None:
+        affordable = watch.spent + 1 <= rule.allowance(t, server.participation)
+        if (
+            not asked
+            or len(leaf.members) < max(2, 2 * min_size)
+            or age < rule.next_check(watch.checked)
+            or not affordable
+        ):
+            return watch, []
+        mean, mean_age = recent_mean(watch, age)
+        watch = replace(watch, session=Session(age, mean_age, t, mean.to(leaf.model.dtype), {}, {}, {}))
+    session = watch.session
+    assert session is not None
+    if session.apart is None:
+        session = _ask_updates(session, [c for c in asked if c not in session.updates], t, server, how)
+        missing = [client for client in leaf.members if client not in session.updates]
+        if missing and t - session.opened + 1 < window:
+            return replace(watch, session=session), []
+        watch, session = _look(watch, session, leaf, t, server, weighting, min_size)
+        if session is None:
+            return watch, []
+    session = _ask_losses(session, asked, server, weighting)
+    assert session.apart is not None
+    sides = [side for fork in session.forks for side in fork.sides]
+    enough = all(sum(c in session.apart for c in side) >= min(len(side), max(FEW, len(side) / 2)) for side in sides)
+    if not enough and t - session.judged + 1 < window:
+        return replace(watch, session=session), []
+    made = rule.accepted(
+        session.forks, _losses(session, leaf, server, weighting), _weights(leaf, server, weighting), _labels(session)
+    )
+    return replace(watch, session=None), _branches(session, leaf, made, t, server, how, weighting) if made else []
+
+
+class Inspection(NamedTuple):
+    """What one check of all members at one model says, without any history."""
+
+    p_value: float
+    """Of "one distribution for all"."""
+    sides: tuple[tuple[str, ...], tuple[str, ...]] | None
+    """The best split, where one is clear and the members differ."""
+    conflict_p_value: float
+    """Of "neither side's step harms the other"; 1 without sides."""
+    shared: float
+    """The part of the samples whose labels both sides hold."""
+    conflict: bool
+    """Would the rule split here?"""
+
+
+def inspect(leaf: Node, t: int, server: Server, weighting: str) -> Inspection | None:
+    """Check a cluster now, with all its members at its model, and split nothing; None where nobody can tell."""
+    session = Session(1, 1.0, t, leaf.model, {}, {}, {})
+    session = _ask_updates(session, leaf.members, t, server, server.schedule.at(t))
+    watch, judged = _look(Watch(), session, leaf, t, server, weighting, 1)
+    if not watch.records:
+        return None
+    seen = rule.p_value(watch.records[-1].cosines)
+    if judged is None:
+        return Inspection(seen, None, 1.0, 0.0, False)
+    judged = _ask_losses(judged, leaf.members, server, weighting)
+    top, labels = judged.forks[0], _labels(judged)
+    made = rule.accepted(
+        judged.forks, _losses(judged, leaf, server, weighting), _weights(leaf, server, weighting), labels
+    )
+    if "0" not in labels or "1" not in labels:
+        return Inspection(seen, top.sides, 1.0, 0.0, False)
+    harms = rule.harm_of(labels["0"], labels["1"]), rule.harm_of(labels["1"], labels["0"])
+    return Inspection(seen, top.sides, rule.conflict_p_value(harms), min(harm.shared for harm in harms), bool(made))
+
+
+def _window(server: Server) -> int:
+    return 1 if server.participation >= 1 else math.ceil(WINDOW / server.participation)
+
+
+def _halves_seed(server: Server, client: str) -> int:
+    return server.seed_of(0, client, "halves")
+
+
+def _ask_updates(session: Session, clients: Sequence[str], t: int, server: Server, how: Training) -> Session:
+    replies = half_updates(clients, session.model, how, t, server)
+    return replace(
+        session,
+        updates=session.updates | {r.client: r.vector for r in replies if r.vector is not None},
+        whole=session.whole | {r.client: r.values["whole"] for r in replies},
+        alone=session.alone | {r.client: r.values["alone"] for r in replies},
+    )
+
+
+def _ask_absent(session: Session, leaf: Node, t: int, server: Server, how: Training, weighting: str) -> Session:
+    """Once a split is decided, ask the members that the windows have missed; at full participation all were asked."""
+    if server.participation >= 1:
+        return session
+    try:
+        session = _ask_losses(session, leaf.members, server, weighting)
+        return _ask_updates(session, [c for c in leaf.members if c not in session.updates], t, server, how)
+    except RunError:  # none of them gave a finite update: they are placed without
+        return session
+
+
+def half_updates(clients: Sequence[str], model: Tensor, how: Training, t: int, server: Server) -> list[Reply]:
+    """The clients' half-updates from one model; those that are not finite are left out."""
+    requests = [
+        Request(c, HalfUpdates(model, how, server.seed_of(t, c, "half-updates"), _halves_seed(server, c)))
+        for c in clients
+    ]
+    replies = list(server.ask(requests)) if requests else []
+    return [r for r in replies if r.vector is not None and bool(torch.isfinite(r.vector).all())]
+
+
+def _usable(session: Session, leaf: Node, server: Server) -> list[str]:
+    """The members that have answered soundly, have halves, and whose losses are finite."""
+    sound = _sound(session, leaf, server)
+    return [c for c in sound if all(map(math.isfinite, (*session.whole[c], *session.alone[c])))]
+
+
+def _sound(session: Session, leaf: Node, server: Server) -> dict[str, Tensor]:
+    """The members' half-updates, but those longer than a mean would admit."""
+    norms = {c: float(session.updates[c].norm()) for c in leaf.members if c in session.updates}
+    limit = server.aggregation.limits({0: list(norms.values())})[0].bound if norms else math.inf
+    return {c: session.updates[c] for c, norm in norms.items() if norm <= limit}
+
+
+def _weights(leaf: Node, server: Server, weighting: str) -> dict[str, float]:
+    return {c: server.weight(c, weighting) for c in leaf.members}
+
+
+def _look(
+    watch: Watch, session: Session, leaf: Node, t: int, server: Server, weighting: str, min_size: int
+) -> tuple[Watch, Session | None]:
+    """The first part of the rule, once the half-updates are in: the check goes on if there is a split to judge."""
+    usable = _usable(session, leaf, server)
+    watch = replace(watch, checked=session.age, spent=watch.spent + 1, session=None)
+    if len(usable) < 2:
+        return watch, None
+    width = server.layout.trainable
+    rows = torch.stack([session.updates[c].reshape(2, -1)[:, :width] for c in usable], dim=1)
+    vectors = rows.reshape(2 * len(usable), width).double()
+    weights = np.array([server.weight(c, weighting) for c in usable])
+    probe = rule.Probe(
+        session.mean_age,
+        tuple(usable),
+        weights,
+        (vectors @ vectors.T).numpy(),
+        rule.best_scale([session.whole[c] for c in usable], weights),
+        rule.best_scale([session.alone[c] for c in usable], weights),
+    )
+    record, _, forks = rule.look(probe, watch.records)
+    watch = replace(watch, records=(*watch.records, record)[-rule.KEPT :])
+    forks = [fork for fork in forks if min(map(len, fork.sides)) >= min_size]
+    if not any(fork.name == "" for fork in forks):
+        return watch, None
+    return watch, replace(session, forks=tuple(forks), apart={}, judged=t)
+
+
+def path_of(client: str, forks: Sequence[rule.Fork]) -> str:
+    """The name of the finest side that a client is on: a digit for each fork on its way."""
+    path = ""
+    for fork in sorted(forks, key=lambda f: len(f.name)):
+        if fork.name == path:
+            path += "".join(str(digit) for digit in (0, 1) if client in fork.sides[digit])
+    return path
+
+
+def _ask_losses(session: Session, asked: Sequence[str], server: Server, weighting: str) -> Session:
+    """The second question: what the steps of the sides, made of halves, save or cost on the other halves."""
+    assert session.apart is not None
+    forks = {fork.name: fork for fork in session.forks}
+    models: dict[str, Tensor] = {}
+    requests, paths = [], []
+    for client in asked:
+        path = path_of(client, session.forks)
+        if not path or client in session.apart:
+            continue
+        if path not in models:
+            models[path] = _models_on(path, forks, session, server, weighting)
+        requests.append(Request(client, HalfLosses(session.model, models[path], _halves_seed(server, client))))
+        paths.append(path)
+    if not requests:
+        return session
+    names = sorted(set(paths))
+    sums, replies = server.sum_vectors(requests, [names.index(path) for path in paths])
+    step = len(OFFSET_SCALES)
+    apart = {
+        r.client: [r.values["apart"][at : at + step] for at in range(0, len(r.values["apart"]), step)] for r in replies
+    }
+    labels = dict(session.labels)
+    for group, total in sums.items():
+        labels[names[group]] = labels[names[group]] + total if names[group] in labels else total
+    preference = session.preference | {r.client: r.values["preference"] for r in replies}
+    return replace(session, apart=session.apart | apart, labels=labels, preference=preference)
+
+
+def _models_on(path: str, forks: dict[str, rule.Fork], session: Session, server: Server, weighting: str) -> Tensor:
+    """For each fork on a path θ̄ after the own side's two half-steps and the other side's, `(4k, d)`."""
+    rows = []
+    for depth, digit in enumerate(map(int, path)):
+        sides = forks[path[:depth]].sides
+        for side in (sides[digit], sides[1 - digit]):
+            rows += [apply_update(session.model, step) for step in _mean_update(session, side, server, weighting)]
+    return torch.stack(rows)
+
+
+def _labels(session: Session) -> dict[str, rule.Floats]:
+    """The label sums `(7, labels + 1)` over each side, by its name, from those over the finest sides."""
+    sums: dict[str, Tensor] = {}
+    for path, total in session.labels.items():
+        for depth, part in enumerate(total.reshape(len(path), len(LabelSums._fields), -1)):
+            name = path[: depth + 1]
+            sums[name] = sums[name] + part if name in sums else part
+    return {name: total.numpy() for name, total in sums.items()}
+
+
+def _mean_update(session: Session, side: Sequence[str], server: Server, weighting: str) -> Tensor:
+    """The side's weighted mean half-updates, float64 `(2, d)`."""
+    weights = torch.tensor([server.weight(c, weighting) for c in side], dtype=torch.float64)
+    stacked = torch.stack([session.updates[c] for c in side]).double()
+    return ((weights / weights.sum()) @ stacked).reshape(2, -1)
+
+
+def _losses(session: Session, leaf: Node, server: Server, weighting: str) -> dict[str, list[float]]:
+    """Each member's losses, at θ̄ and with the steps of its sides; the offset's scale is one for a whole side."""
+    assert session.apart is not None
+    usable = _usable(session, leaf, server)
+    weights = _weights(leaf, server, weighting)
+    whole = rule.best_scale([session.whole[c] for c in usable], [weights[c] for c in usable])
+    losses = {c: [loss] for c, loss in zip(usable, whole.tolist(), strict=True) if c in session.apart}
+    for fork in session.forks:
+        depth = len(fork.name)
+        known = [c for side in fork.sides for c in side if c in session.apart]
+        if known:
+            table = [session.apart[c][depth] for c in known]
+            for c, loss in zip(known, rule.best_scale(table, [weights[c] for c in known]).tolist(), strict=True):
+                losses[c].append(loss)
+    return {c: row for c, row in losses.items() if all(map(math.isfinite, row))}
+
+
+def _branches(
+    session: Session,
+    leaf: Node,
+    made: Sequence[rule.Fork],
+    t: int,
+    server: Server,
+    how: Training,
+    weighting: str,
+) -> list[Made]:
+    """The children: each starts at θ̄ with its side's mean half-update; who was not seen is placed by its likeness."""
+    width = server.layout.trainable
+    session = _ask_absent(session, leaf, t, server, how, weighting)
+    sound = _sound(session, leaf, server)
+    updates = {c: vector.reshape(2, -1).sum(0)[:width] for c, vector in sound.items()}
+    names = {"": list(leaf.members)}
+    models = {"": session.model}
+    splits = []
+    for fork in made:
+        branches = []
+        for digit, members in enumerate(_completed(fork, names[fork.name], updates, _movers(fork, session, server))):
+            name = f"{fork.name}{digit}"
+            names[name] = members
+            seen = [c for c in members if c in updates]
+            models[name] = apply_update(session.model, _mean_update(session, seen, server, weighting).mean(0))
+            held = torch.stack([updates.get(c, torch.zeros(width)) for c in members])
+            branches.append(Branch(tuple(members), models[name], sketch(held)))
+        # Newcomers train from the model where the edges' updates were made, which is θ̄ for all forks of a check.
+        splits.append(Made(fork.name, (branches[0], branches[1]), session.model, fork.evidence))
+    return splits
+
+
+def _movers(fork: rule.Fork, session: Session, server: Server) -> set[str]:
+    """The members that like the other side's step more, if both halves of their data say so and are not too small."""
+    at, enough = 2 * len(fork.name), [c for side in fork.sides for c in side if server.samples[c] >= MOVABLE]
+    movers = {c for c in enough if c in session.preference and max(session.preference[c][at : at + 2]) < 0}
+    return set() if any(movers.issuperset(side) for side in fork.sides) else movers
+
+
+def _completed(
+    fork: rule.Fork, members: Sequence[str], updates: dict[str, Tensor], moved: set[str]
+) -> tuple[list[str], list[str]]:
+    """Both sides after some have moved to the other, with the members that the rule did not see.
+
+    Those go to the members most like them, else to the larger side; as in the rule, what all have in common is taken
+    off first.
+    """
+    known = [c for side in fork.sides for c in side]
+    unit = torch.nn.functional.normalize(torch.stack([updates[c] for c in known]).double(), dim=1)
+    common = unit.mean(0)
+    centred = torch.nn.functional.normalize(unit - common, dim=1)
+    sizes = len(fork.sides[0]), len(fork.sides[1])
+    chosen: tuple[list[str], list[str]] = ([], [])
+    for client in members:
+        if client in fork.sides[0] or client in fork.sides[1]:
+            place = int((client in fork.sides[1]) != (client in moved))
+        elif client in updates:
+            own = torch.nn.functional.normalize(updates[client].double(), dim=0) - common
+            near = [alike.topk(min(NEAREST, len(alike))).values.mean() for alike in (centred @ own).split(sizes)]
+            place = int(near[1] > near[0])
+        else:
+            place = int(sizes[1] > sizes[0])
+        chosen[place].append(client)
+    return chosen

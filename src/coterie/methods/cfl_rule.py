@@ -1,0 +1,618 @@
+"""When a CFL cluster should be split, and how: pure functions of what its members measured on halves of their data.
+
+A cluster is checked at a few growing ages, at θ̄, the mean of its recent models. Every member trains from θ̄ on two
+halves of its data, each on its own (`a` and `b`), and every loss is judged on the half that was not trained on.
+
+* *Do the members differ?* A permutation test: are the two halves of one client more alike than halves of different
+  clients (`p_value`)?
+* *Who goes with whom?* Clients are placed by products of `a`-halves with `b`-halves, in which sampling noise has mean
+  zero; directions weaker than that noise are dropped, and a split that cuts through a group is refused (`find_sides`).
+* *Is it a conflict?* The step of one side must raise the loss of the other side's samples of a label that both hold
+  (`conflict_p_value`): clients that agree on what a label looks like can only help each other there, whatever their
+  label proportions, once a constant is added to the outputs. Where that is likely but not sure, as for a client
+  alone, going apart must save far more than a round of going on together does (`decide`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.clustering import gamma_criterion
+from coterie.snapshot import saved
+
+Floats = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+Ints = npt.NDArray[np.int64]
+
+# The constants were chosen by hand from the evidence that checks gave on federations drawn like those of the recipe
+# `cfl-grid`, none of which is among them: those that find sides and weigh savings on 160 federations (FINE_*, STRONG_*
+# and the group score on six), those of harm (SHARED to LEAST_HARM) on 90 others. That steps must help their own side
+# came last, after two writers' federations and two with noisy labels had been split wrongly.
+FIRST_CHECK = 5
+"""Rounds before the first check: the mean of fewer models is still mostly the start."""
+GAP, GROWTH = 4, 1.3
+"""The next check is GAP rounds later, or at GROWTH times the age: ten checks in the first hundred rounds."""
+POOLED = 3
+"""Checks whose similarities are averaged: with one, noisy clients are misplaced; older models say less."""
+KEPT = POOLED
+"""Records that a cluster keeps."""
+SIGNIFICANCE = 0.001
+"""The largest p-value that counts as a difference: a run makes some ten checks for every cluster."""
+DRAWS = 999
+"""Random matchings in the permutation test."""
+ENOUGH = 60
+"""Matchings as good as the true one after which a p-value is surely too large to matter."""
+SLACK = 1.5
+"""The p-value may be so many times the smallest that is possible: other matchings come close."""
+FEWEST = 6
+"""From so many clients on two equal groups can bring the p-value below 3 %."""
+FEW = 4
+"""Up to so many clients all their matchings, at most 105, are tried."""
+LEAST_SHARE = 0.01
+"""Going apart must save this share of the loss beyond what going on together does."""
+LEAST_RATIO = 2.0
+"""Going apart must save so many times what a round of going on together does."""
+SMALL_SHARE, SMALL_RATIO, SMALL_ALONE = 0.002, 3.0, 0.001
+"""Small steps save little in a round: less of the loss is enough where the ratio is larger and clients alone gain."""
+INNER_RATIO = 1.5
+"""The same for a side of a split that is being made: what it saves as a whole is no progress that has died yet."""
+ALONE_SHARE = -0.05
+"""A client alone may do worse than all together by this share of the loss, not more: label skew is far below."""
+CLEARANCE = 0.5
+"""A cut is clear if no two clients across it are nearer than half the mean distance across."""
+DEPTH = 3
+"""Splits of splits that one check may make: up to eight clusters at once."""
+TINY = 1e-12
+SHARED = 1 / 3
+"""Two sides share a label if its proportion on the one is at least this part of that on the other."""
+LEAST_SHARED = 0.5
+"""Sides that share the labels of less than half of their samples do not conflict: they differ in what they hold."""
+MOST_SHARED = 0.9
+"""From this part of shared samples on all labels together are looked at too."""
+FEWEST_SAMPLES = 4
+"""Samples of a label from which on its mean gain is looked at."""
+CONFLICT = 5e-4
+"""The largest p-value of a conflict, both sides together, and ONE_SIDE of each side alone: a run makes many checks."""
+ONE_SIDE = 0.05
+SUGGESTED, LIKELY = 0.01, 0.1
+"""The same where a large saving speaks for a split too: a client alone, with its two halves, can show no more."""
+LEAST_HARM = 0.03
+"""The harm on both sides must be this part of what their own steps gain: large federations see the smallest."""
+STRONG_SHARE, STRONG_RATIO, STRONG_ALONE = 0.15, 4.0, -0.25
+"""With a saving this large clients alone may do worse: small ones learn their few samples by heart."""
+FINE_SHARE, FINE_RATIO, FINE_ALONE = 0.05, 4.0, 0.05
+"""A split whose sides save too little, because each still holds several groups, is made for what its parts save."""
+
+
+def next_check(age: int) -> int:
+    """The age of the first check, for age 0, or of the one after a check at `age`."""
+    return FIRST_CHECK if age < FIRST_CHECK else max(age + GAP, math.ceil(GROWTH * age))
+
+
+def allowance(rounds: int, participation: float) -> float:
+    """How many checks (training passes per member) may have been made after so many rounds.
+
+    It keeps the extra training of a run of 100 rounds within 15 % at full participation and 25 % below. In shorter
+    runs the 1.5 checks weigh more: at participation 0.3 and 60 rounds 26 % on average, at most 37 %, was measured.
+    """
+    share = 0.15 if participation >= 1 else 0.25
+    return 1.5 + (share * participation - 0.015) * rounds
+
+
+class Probe(NamedTuple):
+    """What the members measured at one model. M members."""
+
+    age: float
+    """The mean age of the models whose mean is θ̄."""
+    clients: tuple[str, ...]
+    weights: Floats
+    """(M,) positive; their scale does not matter."""
+    gram: Floats
+    """(2M, 2M): inner products of the half-updates a_1 … a_M, b_1 … b_M."""
+    whole: Floats
+    """(M,) loss of the cluster's model, with an output offset for each client."""
+    alone: Floats
+    """(M,) loss after a client's own step."""
+
+
+@saved
+class Record:
+    """What is kept of a check for the later ones."""
+
+    age: float
+    clients: tuple[str, ...]
+    whole: Floats
+    """(M,) losses of the cluster's model."""
+    cosines: Floats
+    """(2M, 2M) cosines of all half-updates, as in `Probe.gram`."""
+    progress: float
+    """Fall of the loss per round since the check before; NaN at the first."""
+    fastest: float
+    """The largest progress up to here; NaN at the first."""
+
+
+def best_scale(losses: npt.ArrayLike, weights: npt.ArrayLike) -> Floats:
+    """The column of `losses: (M, scales)` with the lowest weighted mean; NaN rows do not vote. Returns (M,)."""
+    table, p = np.asarray(losses, dtype=np.float64), np.asarray(weights, dtype=np.float64)
+    known = np.isfinite(table).all(axis=1)
+    if not known.any():
+        return table[:, 0]
+    means = p[known] @ table[known]
+    return table[:, int(means.argmin())]
+
+
+def unit_gram(gram: Floats) -> Floats:
+    """Cosines from inner products (n, n); a zero vector has cosine 0 to all, itself included."""
+    lengths = np.sqrt(np.maximum(np.diag(gram), 0.0))
+    inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    return np.asarray(gram * np.outer(inverse, inverse))
+
+
+def p_value(gram: Floats, draws: int = DRAWS, seed: int = 0) -> float:
+    """The p-value of "one distribution for all": are the halves of one client no more alike than those of any two?
+
+    gram: (2M, 2M) inner products of a_1 … a_M, b_1 … b_M. If all clients draw from one distribution, the 2M halves
+    are exchangeable, so the cosines inside the clients sum to no more than those inside the pairs of any other
+    matching. The common direction is projected out first: clients of different sizes hold more or less of it.
+    """
+    if len(gram) < 4:
+        return 1.0
+    cosines, orders = _without_common(gram), _orders(len(gram) // 2, draws, seed)
+    first, second = np.split(orders, 2, axis=1)
+    scores = cosines[first, second].sum(axis=1).tolist()
+    return sum(_as_high(score, scores[0]) for score in scores) / len(scores)
+
+
+def group_p_value(gram: Floats, draws: int = DRAWS, seed: int = 0) -> float:
+    """As `p_value`, by another score: how far the two halves of a client agree on whom they are like.
+
+    It sees few large groups that `p_value` hardly sees, because there a wrong partner is often of the right group.
+    It is less exact: clients of very different sizes can look like groups.
+    """
+    if len(gram) < 4:
+        return 1.0
+    cosines = _without_common(gram)
+    scores: list[float] = []
+    hits = 0
+    for order in _orders(len(gram) // 2, draws, seed):
+        first, second = np.split(order, 2)
+        across = cosines[np.ix_(first, second)]
+        agree = across * across.T + cosines[np.ix_(first, first)] * cosines[np.ix_(second, second)]
+        scores.append(float(agree.sum() - np.trace(agree)))
+        hits += _as_high(scores[-1], scores[0])
+        if hits == ENOUGH:
+            break  # Besag and Clifford's (1991) sequential p-value
+    return hits / len(scores)
+
+
+def _without_common(gram: Floats) -> Floats:
+    """The cosines of vectors after their common direction, that of the mean of the unit vectors, is projected out."""
+    cosines = unit_gram(gram)
+    along = cosines.mean(axis=1)
+    length = float(along.mean())
+    return unit_gram(cosines - np.outer(along, along) / length) if length > TINY else cosines
+
+
+def _orders(clients: int, draws: int, seed: int) -> Ints:
+    """Matchings of 2M halves as orders (n, 2M): place i is matched with place M + i. The first is the true one."""
+    true = np.arange(2 * clients)
+    if clients <= FEW:
+        orders = np.array([[*first, *second] for first, second in _matchings(tuple(range(2 * clients)))])
+        at = int((orders == true).all(axis=1).argmax())
+        return np.concatenate([orders[at : at + 1], orders[:at], orders[at + 1 :]])
+    generator = np.random.default_rng(seed)
+    drawn = generator.permuted(np.tile(true, (draws, 1)), axis=1)
+    return np.concatenate([true[None], drawn])
+
+
+def _as_high(score: float, true: float) -> bool:
+    """Is a matching's score that of the true one or more? Equal ones may differ by rounding."""
+    return score >= true - 1e-9 * max(1.0, abs(true))
+
+
+def _matchings(halves: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """All perfect matchings, as the first and the second members of the pairs; the true one has them in order."""
+    if not halves:
+        yield (), ()
+        return
+    first, *rest = halves
+    for i, partner in enumerate(rest):
+        for firsts, seconds in _matchings((*rest[:i], *rest[i + 1 :])):
+            yield (first, *firsts), (partner, *seconds)
+
+
+def reachable_p_value(*groups: int) -> float:
+    """The p-value of groups of so many clients that are told apart perfectly, but not the clients inside of them."""
+    return math.prod(map(_odd_product, groups)) / _odd_product(sum(groups))
+
+
+def _odd_product(clients: int) -> int:
+    """(2M − 1)!!, the number of matchings of the halves of M clients."""
+    return math.prod(range(1, 2 * clients, 2))
+
+
+def centred(gram: Floats, weights: Floats) -> Floats:
+    """Inner products (M, M) of vectors after their weighted mean, weights (M,), is taken off each."""
+    off = np.eye(len(weights)) - np.outer(np.ones(len(weights)), weights / weights.sum())
+    return np.asarray(off @ gram @ off.T)
+
+
+def cosines_of_clients(gram: Floats, weights: Floats) -> Floats:
+    """Cosines (M, M) of the clients' updates a + b, apart from what they share. gram: (2M, 2M); weights: (M,)."""
+    a, b = _halves(len(weights))
+    return unit_gram(centred(gram[a, a] + gram[a, b] + gram[b, a] + gram[b, b], weights))
+
+
+def cross_products(gram: Floats, weights: Floats) -> Floats:
+    """How alike clients are apart from what they share, by products of an `a`-half with a `b`-half: (M, M), symmetric.
+
+    The noises of two halves are independent, so noise adds nothing to the mean of any entry, the diagonal included.
+    Half-updates count with unit length. gram: (2M, 2M); weights: (M,).
+    """
+    a, b = _halves(len(weights))
+    own = [np.maximum(np.diag(centred(gram[half, half], weights)), 0.0) for half in (a, b)]
+    lengths = np.sqrt(np.sqrt(own[0] * own[1]))
+    inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
+    products = centred(gram[a, b], weights) * np.outer(inverse, inverse)
+    return np.asarray((products + products.T) / 2)
+
+
+def _halves(clients: int) -> tuple[slice, slice]:
+    return slice(0, clients), slice(clients, 2 * clients)
+
+
+def pooled(records: Sequence[Record], clients: Sequence[str]) -> Floats:
+    """Mean cosines (2M, 2M) of the clients' half-updates over several checks; 0 for pairs that no check has seen.
+
+    They are the inner products of the half-updates of all the checks laid end to end, so that the noise of one check
+    averages out, though every product is of updates made at one model.
+    """
+    total, count = np.zeros((2, 2 * len(clients), 2 * len(clients)))
+    place = {client: i for i, client in enumerate(clients)}
+    for record in records:
+        rows = np.array([i for i, c in enumerate(record.clients) if c in place], dtype=np.int64)
+        here = np.array([place[c] for c in record.clients if c in place], dtype=np.int64)
+        theirs = np.concatenate([rows, rows + len(record.clients)])
+        mine = np.ix_(*[np.concatenate([here, here + len(clients)])] * 2)
+        total[mine] += record.cosines[np.ix_(theirs, theirs)]
+        count[mine] += 1
+    return np.asarray(np.divide(total, count, out=np.zeros_like(total), where=count > 0))
+
+
+def find_sides(products: Floats, cosines: Floats) -> Bools | None:
+    """The split in two, as the clients (M,) on the second side; None where every cut may run through a group.
+
+    products, cosines: (M, M), as `cross_products` and `cosines_of_clients` give them. First the
+    clients are placed in the directions that rise above noise and cut by average linkage; if that cut is not clear,
+    their cosines are cut. The one counts the noise off and serves many small clients; the other loses nothing.
+    """
+    second = _split_above_noise(products)
+    return _split_by_cosines(cosines) if second is None else second
+
+
+def _split_above_noise(products: Floats) -> Bools | None:
+    from scipy.spatial.distance import pdist, squareform
+
+    # Pure noise has eigenvalues that lie symmetrically around zero, so the lowest shows how far noise can reach.
+    values, vectors = np.linalg.eigh(products)
+    keep = values > max(-values[0], 1e-9)
+    if not keep.any():
+        return None
+    distance = squareform(pdist(vectors[:, keep] * np.sqrt(values[keep])))
+    second = _average_linkage(distance)
+    across = distance[np.ix_(~second, second)]
+    return second if across.size and across.min() >= CLEARANCE * across.mean() > 0 else None
+
+
+def _split_by_cosines(cosines: Floats) -> Bools | None:
+    second = _average_linkage(np.maximum(1.0 - cosines, 0.0))
+    if not second.any():
+        return None
+    others = np.where(np.eye(len(cosines), dtype=bool), -np.inf, cosines)
+    together = second[:, None] == second[None, :]
+    within, across = np.where(together, others, -np.inf).max(1), np.where(together, -np.inf, others).max(1)
+    # A client that has nobody like it anywhere is not torn from anybody.
+    close = CLEARANCE * np.median(np.maximum(within, across))
+    return None if ((across > within) & (across > close)).any() else second
+
+
+def _average_linkage(distance: Floats) -> Bools:
+    """Cut in two; distance: (M, M), symmetric. Client 0 is never on the second side."""
+    from scipy.cluster.hierarchy import fcluster, linkage
+    from scipy.spatial.distance import squareform
+
+    condensed = squareform(np.where(np.eye(len(distance), dtype=bool), 0.0, distance), checks=False)
+    labels = fcluster(linkage(condensed, "average"), 2, "maxclust")
+    return np.asarray(labels != labels[0])
+
+
+@saved
+class Evidence:
+    """What a check says for and against a split; losses per sample, differences as shares of the loss."""
+
+    age: float
+    """The mean age of the models that were averaged."""
+    loss: float
+    """The cluster's loss, with an output offset for each client."""
+    progress: float
+    """Fall of the loss per round since the check before."""
+    fastest: float
+    """The largest progress so far."""
+    p_value: float
+    """Of `p_value`, the test of one distribution for all; over the last checks together."""
+    group_p_value: float
+    """Of `group_p_value`, its like for groups; not asked where `p_value` is small enough."""
+    alone: float
+    """What the clients save if each goes on alone, beyond `progress`; a share of the loss."""
+    apart: float
+    """What the clients save if the two sides go apart, beyond `progress`; a share of the loss. NaN if not asked."""
+    ratio: float
+    """What going apart saves, in rounds of going on together."""
+    conflict: float
+    """The p-value of "neither side's step harms the other", over labels that both hold. NaN if not asked."""
+    harm: float
+    """That harm, in parts of what the sides' own steps gain; the smaller of both sides."""
+    shared: float
+    """The part of the samples whose labels both sides hold; the smaller of both sides."""
+    separation: float
+    """sqrt((1 − α_cross_max)/2) of the two sides, eq. 36."""
+    noise: float
+    """γ̂, the median noise of the clients' updates."""
+
+
+@saved
+class Fork:
+    """A split that a check considers: of all members (`name` is empty) or of a side of another fork.
+
+    The sides of a fork named x are named x0 and x1.
+    """
+
+    name: str
+    sides: tuple[tuple[str, ...], tuple[str, ...]]
+    evidence: Evidence
+
+
+def look(probe: Probe, records: Sequence[Record]) -> tuple[Record, Evidence, list[Fork]]:
+    """The first part of a check: what to keep, the evidence so far, and the forks that are worth judging.
+
+    A fork is worth judging if the clients differ and the cut is clear. The forks come from the top down; those below
+    another may be made in the same check.
+    """
+    progress = progress_since(records[-1], probe) if records else math.nan
+    known = [p for p in (progress, *(r.fastest for r in records[-1:])) if math.isfinite(p)]
+    fastest = max(known, default=math.nan)
+    record = Record(probe.age, probe.clients, probe.whole, unit_gram(probe.gram), progress, fastest)
+    table = pooled((*records, record)[-POOLED:], probe.clients)
+    everyone = np.arange(len(probe.clients))
+    evidence, second = _examine(probe, table, everyone, progress, record.fastest)
+    forks: list[Fork] = []
+    _fork("", everyone, evidence, second, probe, table, forks)
+    return record, evidence, forks
+
+
+def _examine(probe: Probe, table: Floats, rows: Ints, progress: float, fastest: float) -> tuple[Evidence, Bools | None]:
+    """The evidence on some of the members (rows of the probe), and the split of them that is clear, if any."""
+    clients = len(probe.clients)
+    both = np.concatenate([rows, rows + clients])
+    gram, recent, weights = probe.gram[np.ix_(both, both)], table[np.ix_(both, both)], probe.weights[rows]
+    second = find_sides(cross_products(recent, weights), cosines_of_clients(recent, weights))
+    own = p_value(recent)
+    share = weights / weights.sum()
+    loss = float(share @ probe.whole[rows])
+    forward = max(progress, 0.0) if math.isfinite(progress) else 0.0
+    evidence = Evidence(
+        age=probe.age,
+        loss=loss,
+        progress=progress,
+        fastest=fastest,
+        p_value=own,
+        group_p_value=own if own <= SIGNIFICANCE else group_p_value(recent),
+        alone=(loss - float(share @ probe.alone[rows]) - forward) / max(loss, TINY),
+        apart=math.nan,
+        ratio=math.nan,
+        conflict=math.nan,
+        harm=math.nan,
+        shared=math.nan,
+        separation=math.nan if second is None else gamma_criterion(_alpha_cross_max(gram, second)),
+        noise=noise_of(gram),
+    )
+    return evidence, second
+
+
+def _fork(
+    name: str,
+    rows: Ints,
+    evidence: Evidence,
+    second: Bools | None,
+    probe: Probe,
+    table: Floats,
+    forks: list[Fork],
+) -> None:
+    """Add the fork of these members, if it is worth judging, and those of its sides."""
+    if second is None or not is_signal(evidence, len(rows)):
+        return
+    sides = rows[~second], rows[second]
+    names = [tuple(probe.clients[i] for i in side) for side in sides]
+    forks.append(Fork(name, (names[0], names[1]), evidence))
+    if len(name) + 1 < DEPTH:
+        for digit, side in enumerate(sides):
+            if len(side) > 1:
+                below = _examine(probe, table, side, math.nan, evidence.fastest)
+                _fork(f"{name}{digit}", side, *below, probe, table, forks)
+
+
+def is_signal(evidence: Evidence, clients: int) -> bool:
+    """Do the clients differ? Surely by a p-value, or as surely as few clients can show it.
+
+    Two equal groups must be told apart perfectly. One client among many alike ones, and any of less than FEWEST,
+    cannot show much in a p-value; there the separation must exceed the noise as well (eq. 36).
+    """
+    half, seen = clients // 2, min(evidence.p_value, evidence.group_p_value)
+    if seen <= SIGNIFICANCE or (clients >= FEWEST and seen <= SLACK * reachable_p_value(half, clients - half)):
+        return True
+    return evidence.p_value <= SLACK * reachable_p_value(1, clients - 1) and evidence.separation > evidence.noise
+
+
+def progress_since(before: Record, now: Probe) -> float:
+    """The fall of the loss per round since an earlier check, over the clients that both have seen; NaN if none."""
+    old = dict(zip(before.clients, before.whole.tolist(), strict=True))
+    known = [(w, old[c] - loss) for c, w, loss in zip(now.clients, now.weights, now.whole, strict=True) if c in old]
+    if not known:
+        return math.nan
+    weights, falls = np.array(known).T
+    return float(weights @ falls / weights.sum() / max(now.age - before.age, 1.0))
+
+
+def noise_of(gram: Floats) -> float:
+    """γ̂: the median over clients of ‖a − b‖ / ‖a + b‖. gram: (2M, 2M). A client that does not move is all noise."""
+    a, b = _halves(len(gram) // 2)
+    squares, inner = np.diag(gram[a, a]) + np.diag(gram[b, b]), np.diag(gram[a, b])
+    total = squares + 2 * inner
+    return float(
+        np.median(np.sqrt(np.divide(squares - 2 * inner, total, out=np.full_like(total, np.inf), where=total > 0)))
+    )
+
+
+def _alpha_cross_max(gram: Floats, second: Bools) -> float:
+    """The largest cosine of two clients' updates a + b across the split."""
+    a, b = _halves(len(second))
+    return float(unit_gram(gram[a, a] + gram[a, b] + gram[b, a] + gram[b, b])[np.ix_(~second, second)].max())
+
+
+class Harm(NamedTuple):
+    """What the other side's step does to a side."""
+
+    p_value: float
+    """Of "it raises the loss of no label that both hold"."""
+    harm: float
+    """The loss it adds on the labels it harms, in parts of what the own step gains."""
+    gain: float
+    """The mean fall of the side's loss by its own step, on data it was not made of."""
+    shared: float
+    """The part of the side's samples whose labels both hold."""
+
+
+def harm_of(mine: Floats, theirs: Floats) -> Harm:
+    """How the step of the other side harms this one.
+
+    mine, theirs: (7, labels + 1), `LabelSums` over the units of the two sides. A unit is half of a client's data. For
+    each label that both sides hold, and for all together if they are such, a t-test over the units asks whether the
+    other side's step raises the loss. The smallest p-value counts, by Bonferroni: half of the level is for all labels
+    together, half is shared by the single ones.
+    """
+    from scipy.special import stdtr
+
+    units, samples, own, other, squared, times, samples_squared = mine
+    shares = [side[1] / max(side[1, -1], TINY) for side in (mine, theirs)]
+    both = (shares[1] >= SHARED * shares[0]) & (samples >= FEWEST_SAMPLES) & (units >= 2)
+    single = both[:-1]
+    shared = float(shares[0][:-1][single].sum())
+    mean_gain = float(own[-1] / max(samples[-1], TINY))
+    both[-1] &= shared >= MOST_SHARED
+    if not both.any():
+        return Harm(1.0, 0.0, mean_gain, shared)
+    n, o, u = samples[both], other[both], units[both]
+    mean = o / n
+    spread = np.maximum(squared[both] - 2 * mean * times[both] + mean**2 * samples_squared[both], 0.0)
+    error = np.sqrt(spread * u / (u - 1)) / n
+    tests = np.where(np.arange(len(both)) < len(single), single.sum(), 1)[both]
+    # stdtr(n, x) is P(T ≤ x) of Student's t with n degrees of freedom.
+    values = np.minimum(2 * tests * stdtr(u - 1, mean / np.maximum(error, TINY)), 1.0)
+    gain = float(np.maximum(own[:-1][single], 0.0).sum())
+    harms = np.where(values <= ONE_SIDE, np.maximum(-o, 0.0), 0.0)
+    whole = float(harms[-1]) if both[-1] else 0.0
+    harm = max(whole, float(harms.sum()) - whole)
+    return Harm(float(values.min()), harm / max(gain, TINY), mean_gain, shared)
+
+
+def conflict_p_value(sides: tuple[Harm, Harm]) -> float:
+    """The p-value of "neither side's step harms the other": Fisher's combination of both sides' p-values."""
+    product = max(sides[0].p_value * sides[1].p_value, 1e-300)
+    return product * (1 - math.log(product))
+
+
+def is_conflict(sides: tuple[Harm, Harm]) -> bool:
+    """Do two sides conflict: does the step of each help itself and harm the other, surely and not just barely?
+
+    Steps that help nobody are too long, or learn samples by heart, and harm others for that alone.
+    """
+    return (
+        min(side.gain for side in sides) > 0
+        and conflict_p_value(sides) <= CONFLICT
+        and max(side.p_value for side in sides) <= ONE_SIDE
+        and min(side.harm for side in sides) >= LEAST_HARM
+    )
+
+
+def decide(evidence: Evidence, saved_loss: float, progress: float, least_ratio: float) -> tuple[Evidence, bool]:
+    """The second part of a check: the full evidence on a fork, and whether to make it.
+
+    `saved_loss` is the mean fall of the members' losses when the sides go apart, `progress` that of a round together;
+    while that is not known (NaN), nothing is made.
+    """
+    forward = max(progress, 0.0)
+    beyond = (saved_loss - forward) / max(evidence.loss, TINY)
+    alone = evidence.alone if math.isfinite(evidence.progress) else evidence.alone - forward / max(evidence.loss, TINY)
+    ratio = saved_loss / max(forward, TINY * evidence.loss, TINY)
+    full = replace(evidence, progress=progress, alone=alone, apart=beyond, ratio=ratio)
+    demands = (
+        (LEAST_SHARE, least_ratio, ALONE_SHARE),
+        (SMALL_SHARE, SMALL_RATIO, SMALL_ALONE),
+        (STRONG_SHARE, STRONG_RATIO, STRONG_ALONE),
+    )
+    return full, math.isfinite(progress) and any(_meets(full, *demand) for demand in demands)
+
+
+def _meets(evidence: Evidence, share: float, ratio: float, alone: float) -> bool:
+    return evidence.apart >= share and evidence.ratio >= ratio and evidence.alone >= alone
+
+
+def accepted(
+    forks: Sequence[Fork],
+    losses: Mapping[str, Sequence[float]],
+    weights: Mapping[str, float],
+    labels: Mapping[str, Floats],
+) -> list[Fork]:
+    """The forks to make, from the top down, with their full evidence.
+
+    `losses[client]` holds the client's losses at the cluster's model and with the steps of the sides it is on, from
+    the top down; clients that were not asked are left out. `weights` are the clients' weights. `labels` are the sums
+    `(7, labels + 1)` over each side, by name (those of a fork named x are x0 and x1).
+    """
+    made: list[Fork] = []
+    names = {""}
+    for fork in forks:
+        depth = len(fork.name)
+        known = [c for side in fork.sides for c in side if c in losses and len(losses[c]) > depth + 1]
+        first, second = (labels.get(f"{fork.name}{digit}") for digit in (0, 1))
+        if fork.name not in names or not known or first is None or second is None:
+            continue
+        harms = harm_of(first, second), harm_of(second, first)
+        shared = min(side.shared for side in harms)
+        seen = replace(
+            fork.evidence,
+            conflict=conflict_p_value(harms),
+            harm=min(side.harm for side in harms),
+            shared=shared,
+        )
+        table = np.array([[losses[c][0], losses[c][depth], losses[c][depth + 1], losses[c][-1]] for c in known])
+        share = np.array([weights[c] for c in known])
+        whole, together, apart, finest = share @ table / share.sum()
+        progress = seen.progress if depth == 0 else whole - together
+        least = LEAST_RATIO if depth == 0 else INNER_RATIO
+        evidence, splits = decide(seen, whole - apart, progress, least)
+        if not splits:
+            finer, _ = decide(seen, whole - finest, progress, least)
+            splits = math.isfinite(progress) and _meets(finer, FINE_SHARE, FINE_RATIO, FINE_ALONE)
+            evidence = finer if splits else evidence
+        likely = seen.conflict <= SUGGESTED and max(side.p_value for side in harms) <= LIKELY
+        if shared >= LEAST_SHARED and whole > min(apart, finest) and (is_conflict(harms) or (splits and likely)):
+            made.append(replace(fork, evidence=evidence))
+            names |= {f"{fork.name}0", f"{fork.name}1"}
+    return made

@@ -1,0 +1,102 @@
+"""Tasks on two halves of a client's data, by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from test_training import F64, context, data, network, replies_to, trainer_of
+from torch import nn
+
+from coterie.randomness import derive
+from coterie.tasks import HalfLosses, HalfUpdates, Request
+from coterie.tasks.halves import LABELS, OFFSET_SCALES, LabelSums, halves_of
+from coterie.tasks.wire import reply_bytes, task_bytes
+from coterie.trainers.base import Training, TrainingJob
+from coterie.trainers.batched import BatchedTrainer
+from coterie.trainers.losses import output_offset, softmax_loss
+from coterie.trainers.recognition import recognise
+
+
+def answer(task, split, trainer):
+    (reply,) = replies_to([Request("c", task)], {"c": context("c", split)}, trainer)
+    return reply
+
+
+def test_half_updates_by_hand():
+    split, training = data(n=11), Training(lr=0.1, epochs=2, batch_size=3)
+    trainer, start = trainer_of(network(norm=False))
+    task = HalfUpdates(start, training, seed=9, halves=5)
+    reply = answer(task, split, trainer)
+    first, second = halves_of(split, 5)
+    assert sorted(torch.cat([first.x, second.x])[:, 0].tolist()) == sorted(split.x[:, 0].tolist())
+    jobs = [TrainingJob(half, start, derive(9, "half", i)) for i, half in enumerate((first, second))]
+    updates = trainer.train(jobs, training).vectors
+    assert torch.equal(reply.vector, updates.reshape(-1))
+    losses, _ = trainer.evaluate([second, first], torch.stack([start, start + updates[0], start + updates[1]]))
+    # Judged on the other half, both ways averaged; without an offset `whole` is the plain loss.
+    assert reply.values["whole"][0] == pytest.approx(losses[:, 0].mean().item())
+    assert reply.values["alone"][0] == pytest.approx((losses[0, 1] + losses[1, 2]).item() / 2)
+    assert reply_bytes(reply, task.schema(trainer.layout)) == 4 * (2 * len(start) + 3 + 3) + 8
+
+
+def test_one_sample_has_no_halves_to_judge_on():
+    trainer, start = trainer_of(network(norm=False))
+    reply = answer(HalfUpdates(start, Training(), 9, 5), data(n=1), trainer)
+    assert all(map(math.isnan, reply.values["whole"] + reply.values["alone"]))
+    assert torch.isfinite(reply.vector).all()
+
+
+def test_half_losses_judge_each_model_on_the_half_it_was_not_made_of():
+    trainer, start = trainer_of(network(norm=False))
+    split = data(n=11)
+    models = torch.stack([start + step for step in (0.1, -0.2, 0.3, -0.4)])
+    task = HalfLosses(start, models, 5)
+    reply = answer(task, split, trainer)
+    first, second = halves_of(split, 5)
+    losses, _ = trainer.evaluate([first, second], models)
+    assert reply.values["apart"][0] == pytest.approx((losses[1, 0] + losses[0, 1]).item() / 2)
+    assert len(reply.values["apart"]) == len(OFFSET_SCALES)
+    assert task_bytes(task, trainer.layout) >= 5 * 4 * len(start)
+    assert reply_bytes(reply, task.schema(trainer.layout)) == 4 * (7 * (LABELS + 1) + 3 + 2)
+
+
+def test_label_sums_by_hand():
+    trainer, start = trainer_of(network(norm=False))
+    split = data(n=11)
+    models = torch.stack([start + step for step in (0.1, -0.2, 0.3, -0.4)])
+    reply = answer(HalfLosses(start, models, 5), split, trainer)
+    sums = LabelSums(*reply.vector.reshape(7, LABELS + 1))
+    first, second = halves_of(split, 5)
+    for label in range(3):
+        expected = torch.zeros(7, dtype=F64)
+        for fit, judge, own, other in ((first, second, models[0], models[2]), (second, first, models[1], models[3])):
+            rows = judge.y == label
+
+            def loss(model, fit=fit, judge=judge, rows=rows):
+                offset = output_offset(trainer.outputs(fit, model), fit.y)
+                return trainer.loss_of((trainer.outputs(judge, model) + offset)[rows], judge.y[rows]) * int(rows.sum())
+
+            if rows.any():
+                n, gain, harm = int(rows.sum()), loss(start) - loss(own), loss(start) - loss(other)
+                expected += torch.tensor([1, n, gain, harm, harm**2, harm * n, n**2], dtype=F64)
+        assert torch.allclose(torch.stack([column[label] for column in sums]), expected)
+    assert not torch.stack(sums)[:, 3:-1].any()
+    assert sums.own[-1] == pytest.approx(float(sums.own[:-1].sum()))
+    # What both ways prefer adds up to the difference of the gains of all labels.
+    gains = sums.own[-1] - sums.other[-1]
+    ways = reply.values["preference"][0] * len(second) + reply.values["preference"][1] * len(first)
+    assert ways == pytest.approx(float(gains))
+
+
+def test_outputs_are_the_same_on_every_trainer():
+    module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    loop, start = trainer_of(module)
+    fast = BatchedTrainer(module, recognise(module, softmax_loss), F64)
+    split = data()
+    outputs = loop.outputs(split, start)
+    assert torch.allclose(fast.outputs(split, start), outputs)
+    losses, _ = loop.evaluate([split], start[None])
+    assert fast.loss_of(outputs, split.y) == pytest.approx(losses.item())
+    assert loop.loss_of(outputs, split.y) == pytest.approx(losses.item())
