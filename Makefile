@@ -30,7 +30,8 @@ coverage: $(DEV_STAMP)
 
 # A real SuperLink with its SuperNodes on this machine; apart from `test` because it takes minutes.
 test-flower: $(DEV_STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --override-ini="addopts=--strict-markers -p no:cacheprovider" tests/network
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile \
+		--override-ini="addopts=--strict-markers -p no:cacheprovider" tests/network
 
 fuzz: $(DEV_STAMP)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m fuzz --cases $(CASES) --seed $(SEED)
