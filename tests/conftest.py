@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 torch.set_num_threads(1)
-hypothesis.settings.register_profile("coterie", deadline=None, max_examples=50, derandomize=True, database=None)
+hypothesis.settings.register_profile("coterie", deadline=None, max_examples=30, derandomize=True, database=None)
 hypothesis.settings.load_profile("coterie")
 
 

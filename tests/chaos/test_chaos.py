@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from .faults import FAULTS, damaged_file, file_size, full_disk, kill, removed_file
+from .faults import FAULTS, damaged_file, file_size, full_disk, kill
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, limits and /proc are Linux's")
-SAMPLE = (kill, full_disk, file_size, damaged_file, removed_file)
+SAMPLE = (kill, full_disk, damaged_file)
 SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
