@@ -197,6 +197,8 @@ def damaged_file(scene: Scene, random: random.Random) -> str:
     child.kill()
     if any(path.is_file() for path in out.rglob("*")):
         spoil(out, scene.folder / "other", random)
+    if child.code == 0 and not (out / "config.json").exists():
+        return "taken away after the end"  # by this fault, not by the run, which had ended before the kill
     return scene.check(child, method, out, whole=False)
 
 

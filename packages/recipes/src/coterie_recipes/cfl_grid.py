@@ -83,6 +83,8 @@ def draw(number: int) -> Case:
     noise = r.choices([0.0, 0.2], [3, 1])[0]
     if shift == "writers":
         data, clients, noise = "mnist", min(clients, 60), 0.0
+    if shift == "halves":
+        clients = min(clients, 60)
     if model == "cnn-small":
         data, clients, epochs = "mnist" if data == "digits" else data, 8, min(epochs, 3)
     if clients == 200:
