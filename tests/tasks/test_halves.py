@@ -59,7 +59,7 @@ def test_half_losses_judge_each_model_on_the_half_it_was_not_made_of():
     assert reply.values["apart"][0] == pytest.approx((losses[1, 0] + losses[0, 1]).item() / 2)
     assert len(reply.values["apart"]) == len(OFFSET_SCALES)
     assert task_bytes(task, trainer.layout) >= 5 * 4 * len(start)
-    assert reply_bytes(reply, task.schema(trainer.layout)) == 4 * (7 * (LABELS + 1) + 3 + 2)
+    assert reply_bytes(reply, task.schema(trainer.layout)) == 4 * (8 * (LABELS + 1) + 3 + 2)
 
 
 def test_label_sums_by_hand():
@@ -67,10 +67,10 @@ def test_label_sums_by_hand():
     split = data(n=11)
     models = torch.stack([start + step for step in (0.1, -0.2, 0.3, -0.4)])
     reply = answer(HalfLosses(start, models, 5), split, trainer)
-    sums = LabelSums(*reply.vector.reshape(7, LABELS + 1))
+    sums = LabelSums(*reply.vector.reshape(8, LABELS + 1))
     first, second = halves_of(split, 5)
     for label in range(3):
-        expected = torch.zeros(7, dtype=F64)
+        expected = torch.zeros(8, dtype=F64)
         for fit, judge, own, other in ((first, second, models[0], models[2]), (second, first, models[1], models[3])):
             rows = judge.y == label
 
@@ -78,9 +78,14 @@ def test_label_sums_by_hand():
                 offset = output_offset(trainer.outputs(fit, model), fit.y)
                 return trainer.loss_of((trainer.outputs(judge, model) + offset)[rows], judge.y[rows]) * int(rows.sum())
 
+            def one(model, i, fit=fit, judge=judge):
+                offset = output_offset(trainer.outputs(fit, model), fit.y)
+                return trainer.loss_of((trainer.outputs(judge, model) + offset)[i : i + 1], judge.y[i : i + 1])
+
             if rows.any():
                 n, gain, harm = int(rows.sum()), loss(start) - loss(own), loss(start) - loss(other)
-                expected += torch.tensor([1, n, gain, harm, harm**2, harm * n, n**2], dtype=F64)
+                each = sum((one(start, i) - one(other, i)) ** 2 for i in rows.nonzero().flatten().tolist())
+                expected += torch.tensor([1, n, gain, harm, harm**2, harm * n, n**2, each], dtype=F64)
         assert torch.allclose(torch.stack([column[label] for column in sums]), expected)
     assert not torch.stack(sums)[:, 3:-1].any()
     assert sums.own[-1] == pytest.approx(float(sums.own[:-1].sum()))

@@ -334,7 +334,7 @@ def _models_on(path: str, forks: dict[str, rule.Fork], session: Session, server:
 
 
 def _labels(session: Session) -> dict[str, rule.Floats]:
-    """The label sums `(7, labels + 1)` over each side, by its name, from those over the finest sides."""
+    """The label sums `(8, labels + 1)` over each side, by its name, from those over the finest sides."""
     sums: dict[str, Tensor] = {}
     for path, total in session.labels.items():
         for depth, part in enumerate(total.reshape(len(path), len(LabelSums._fields), -1)):

@@ -77,11 +77,17 @@ MOST_SHARED = 0.9
 """From this part of shared samples on all labels together are looked at too."""
 FEWEST_SAMPLES = 4
 """Samples of a label from which on its mean gain is looked at."""
+FEWEST_UNITS = 6
+"""Halves of clients from which on their means are compared; of fewer, single samples are."""
 CONFLICT = 5e-4
 """The largest p-value of a conflict, both sides together, and ONE_SIDE of each side alone: a run makes many checks."""
 ONE_SIDE = 0.05
 SUGGESTED, LIKELY = 0.01, 0.1
 """The same where a large saving speaks for a split too: a client alone, with its two halves, can show no more."""
+SURE, ALMOST_SURE = 1e-6, 1e-4
+"""CONFLICT and SUGGESTED where the clients only may differ, or a side has one or two clients."""
+POSSIBLE = 0.05
+"""The largest p-value of a difference with which a split is judged at all."""
 LEAST_HARM = 0.03
 """The harm on both sides must be this part of what their own steps gain: large federations see the smallest."""
 STRONG_SHARE, STRONG_RATIO, STRONG_ALONE = 0.15, 4.0, -0.25
@@ -435,7 +441,7 @@ def _fork(
     forks: list[Fork],
 ) -> None:
     """Add the fork of these members, if it is worth judging, and those of its sides."""
-    if second is None or not is_signal(evidence, len(rows)):
+    if second is None or not is_possible(evidence, len(rows)):
         return
     sides = rows[~second], rows[second]
     names = [tuple(probe.clients[i] for i in side) for side in sides]
@@ -457,6 +463,12 @@ def is_signal(evidence: Evidence, clients: int) -> bool:
     if seen <= SIGNIFICANCE or (clients >= FEWEST and seen <= SLACK * reachable_p_value(half, clients - half)):
         return True
     return evidence.p_value <= SLACK * reachable_p_value(1, clients - 1) and evidence.separation > evidence.noise
+
+
+def is_possible(evidence: Evidence, clients: int) -> bool:
+    """May the clients differ? Then a split is judged, and made if the conflict is SURE."""
+    likely = min(evidence.p_value, evidence.group_p_value) <= POSSIBLE
+    return likely or evidence.p_value <= SLACK * reachable_p_value(1, clients - 1) or is_signal(evidence, clients)
 
 
 def progress_since(before: Record, now: Probe) -> float:
@@ -496,19 +508,20 @@ class Harm(NamedTuple):
     """The mean fall of the side's loss by its own step, on data it was not made of."""
     shared: float
     """The part of the side's samples whose labels both hold."""
+    samples: float
 
 
 def harm_of(mine: Floats, theirs: Floats) -> Harm:
     """How the step of the other side harms this one.
 
-    mine, theirs: (7, labels + 1), `LabelSums` over the units of the two sides. A unit is half of a client's data. For
+    mine, theirs: (8, labels + 1), `LabelSums` over the units of the two sides. A unit is half of a client's data. For
     each label that both sides hold, and for all together if they are such, a t-test over the units asks whether the
-    other side's step raises the loss. The smallest p-value counts, by Bonferroni: half of the level is for all labels
+    other side's step raises the loss; of one or two clients, that have few units, a t-test over their samples. The smallest p-value counts, by Bonferroni: half of the level is for all labels
     together, half is shared by the single ones.
     """
     from scipy.special import stdtr
 
-    units, samples, own, other, squared, times, samples_squared = mine
+    units, samples, own, other, squared, times, samples_squared, by_sample = mine
     shares = [side[1] / max(side[1, -1], TINY) for side in (mine, theirs)]
     both = (shares[1] >= SHARED * shares[0]) & (samples >= FEWEST_SAMPLES) & (units >= 2)
     single = both[:-1]
@@ -516,19 +529,21 @@ def harm_of(mine: Floats, theirs: Floats) -> Harm:
     mean_gain = float(own[-1] / max(samples[-1], TINY))
     both[-1] &= shared >= MOST_SHARED
     if not both.any():
-        return Harm(1.0, 0.0, mean_gain, shared)
+        return Harm(1.0, 0.0, mean_gain, shared, float(samples[-1]))
     n, o, u = samples[both], other[both], units[both]
     mean = o / n
     spread = np.maximum(squared[both] - 2 * mean * times[both] + mean**2 * samples_squared[both], 0.0)
     error = np.sqrt(spread * u / (u - 1)) / n
+    few = units[-1] < FEWEST_UNITS
+    error = np.where(few, np.sqrt(np.maximum(by_sample[both] / n - mean**2, 0.0) / (n - 1)), error)
     tests = np.where(np.arange(len(both)) < len(single), single.sum(), 1)[both]
     # stdtr(n, x) is P(T ≤ x) of Student's t with n degrees of freedom.
-    values = np.minimum(2 * tests * stdtr(u - 1, mean / np.maximum(error, TINY)), 1.0)
+    values = np.minimum(2 * tests * stdtr(np.where(few, n, u) - 1, mean / np.maximum(error, TINY)), 1.0)
     gain = float(np.maximum(own[:-1][single], 0.0).sum())
     harms = np.where(values <= ONE_SIDE, np.maximum(-o, 0.0), 0.0)
     whole = float(harms[-1]) if both[-1] else 0.0
     harm = max(whole, float(harms.sum()) - whole)
-    return Harm(float(values.min()), harm / max(gain, TINY), mean_gain, shared)
+    return Harm(float(values.min()), harm / max(gain, TINY), mean_gain, shared, float(samples[-1]))
 
 
 def conflict_p_value(sides: tuple[Harm, Harm]) -> float:
@@ -537,14 +552,17 @@ def conflict_p_value(sides: tuple[Harm, Harm]) -> float:
     return product * (1 - math.log(product))
 
 
-def is_conflict(sides: tuple[Harm, Harm]) -> bool:
-    """Do two sides conflict: does the step of each help itself and harm the other, surely and not just barely?
+def is_conflict(sides: tuple[Harm, Harm], level: float) -> bool:
+    """Do two sides conflict: do their steps help themselves and harm the other, surely and not just barely?
 
-    Steps that help nobody are too long, or learn samples by heart, and harm others for that alone.
+    `level` is the largest p-value of both together. Steps that help nobody are too long, or learn samples by heart,
+    and harm others for that alone. A side that the model fits already, because it has most of the weight, gains
+    nothing more: there the conflict must be SURE.
     """
+    level = level if min(side.gain for side in sides) > 0 else min(level, SURE)
     return (
-        min(side.gain for side in sides) > 0
-        and conflict_p_value(sides) <= CONFLICT
+        sum(side.gain * side.samples for side in sides) > 0
+        and conflict_p_value(sides) <= level
         and max(side.p_value for side in sides) <= ONE_SIDE
         and min(side.harm for side in sides) >= LEAST_HARM
     )
@@ -583,7 +601,7 @@ def accepted(
 
     `losses[client]` holds the client's losses at the cluster's model and with the steps of the sides it is on, from
     the top down; clients that were not asked are left out. `weights` are the clients' weights. `labels` are the sums
-    `(7, labels + 1)` over each side, by name (those of a fork named x are x0 and x1).
+    `(8, labels + 1)` over each side, by name (those of a fork named x are x0 and x1).
     """
     made: list[Fork] = []
     names = {""}
@@ -611,8 +629,10 @@ def accepted(
             finer, _ = decide(seen, whole - finest, progress, least)
             splits = math.isfinite(progress) and _meets(finer, FINE_SHARE, FINE_RATIO, FINE_ALONE)
             evidence = finer if splits else evidence
-        likely = seen.conflict <= SUGGESTED and max(side.p_value for side in harms) <= LIKELY
-        if shared >= LEAST_SHARED and whole > min(apart, finest) and (is_conflict(harms) or (splits and likely)):
+        clear = is_signal(fork.evidence, sum(map(len, fork.sides))) and min(map(len, fork.sides)) >= FEWEST_UNITS / 2
+        level, suggested = (CONFLICT, SUGGESTED) if clear else (SURE, ALMOST_SURE)
+        likely = seen.conflict <= suggested and max(side.p_value for side in harms) <= LIKELY
+        if shared >= LEAST_SHARED and whole > min(apart, finest) and (is_conflict(harms, level) or (splits and likely)):
             made.append(replace(fork, evidence=evidence))
             names |= {f"{fork.name}0", f"{fork.name}1"}
     return made

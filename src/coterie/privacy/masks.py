@@ -113,6 +113,10 @@ class MaskedTrainer(Trainer):
         """The mean loss of outputs against targets."""
         return self.trainer.loss_of(outputs, targets)
 
+    def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each sample."""
+        return self.trainer.losses_of(outputs, targets)
+
 
 def redrawn(model: Tensor, layout: Layout, secret: Secret, seed: int) -> Tensor:
     """An initial model `(d,)` drawn anew from the secret, every tensor from the distribution of its own numbers.

@@ -131,6 +131,8 @@ class LabelSums(NamedTuple):
     other_squared: Tensor
     other_times_samples: Tensor
     samples_squared: Tensor
+    other_squared_by_sample: Tensor
+    """Sums of the squared gains of single samples."""
 
 
 @dataclass(frozen=True)
@@ -140,8 +142,9 @@ class HalfLosses(Task):
     `models (4k, d)` holds, for each split, `model` after the step of the client's own side made of its members' first
     halves, after that made of their second halves, and both for the other side. The reply's `apart` gives the losses
     of the own side with each scale of an output offset fitted on the other half, both ways averaged, split by split;
-    `preference`, both ways of each split, by how much the own side's step lowers the loss more than the other side's.
-    Its vector holds LabelSums `(k, 7, LABELS + 1)`; it is meant to be added up over a side, so that nobody learns a
+    `preference`, both ways of each split, by how much the own side's step, or that of a part of it in a split below,
+    lowers the loss more than the other side's.
+    Its vector holds LabelSums `(k, 8, LABELS + 1)`; it is meant to be added up over a side, so that nobody learns a
     single client's labels.
     """
 
@@ -171,13 +174,20 @@ class HalfLosses(Task):
         apart: list[list[float]] = []
         preference = [0.0] * (2 * self.splits)
         for way, (fit, judge) in enumerate(((first, second), (second, first))):
-            samples = _with_total(torch.bincount(label_places(judge.y), minlength=LABELS).double())
-            before = _label_losses(fit, judge, self.model, trainer)
+            samples = _by_label(torch.ones(len(judge), dtype=torch.float64), judge.y)
+            before = _losses_with_offset(fit, judge, self.model, trainer)
+            owns, others = [], []
             for split, models in enumerate(self.models.split(4)):
-                own, other = (before - _label_losses(fit, judge, models[i + way], trainer) for i in (0, 2))
-                unit = LabelSums((samples > 0).double(), samples, own, other, other**2, other * samples, samples**2)
-                sums[split] += torch.stack(unit)
-                preference[2 * split + way] = float(own[-1] - other[-1]) / len(judge)
+                gains = [before - _losses_with_offset(fit, judge, models[i + way], trainer) for i in (0, 2)]
+                own, other, squares = (_by_label(gain, judge.y) for gain in (*gains, gains[1] ** 2))
+                held = (samples > 0).double()
+                sums[split] += torch.stack(
+                    LabelSums(held, samples, own, other, other**2, other * samples, samples**2, squares)
+                )
+                owns.append(float(own[-1]) / len(judge))
+                others.append(float(other[-1]) / len(judge))
+            for split, other_gain in enumerate(others):
+                preference[2 * split + way] = max(owns[split:]) - other_gain
             apart.append(
                 [loss for models in self.models.split(4) for loss in offset_losses(fit, judge, models[way], trainer)]
             )
@@ -193,16 +203,13 @@ def label_places(targets: Tensor) -> Tensor:
     return targets.reshape(-1) % LABELS
 
 
-def _label_losses(fit: Split, judge: Split, model: Tensor, trainer: Trainer) -> Tensor:
-    """The summed loss of each label's samples, and of all `(LABELS + 1,)`, with an output offset fitted on `fit`."""
+def _losses_with_offset(fit: Split, judge: Split, model: Tensor, trainer: Trainer) -> Tensor:
+    """The loss of each sample of `judge`, float64 `(n,)`, with an output offset fitted on `fit`."""
     outputs = trainer.outputs(judge, model) + output_offset(trainer.outputs(fit, model), fit.y)
-    places = label_places(judge.y)
-    sums = torch.zeros(LABELS, dtype=torch.float64)
-    for place in places.unique().tolist():
-        rows = places == place
-        sums[place] = trainer.loss_of(outputs[rows], judge.y[rows]) * int(rows.sum())
-    return _with_total(sums)
+    return trainer.losses_of(outputs, judge.y).double()
 
 
-def _with_total(values: Tensor) -> Tensor:
-    return torch.cat([values, values.sum(0, keepdim=True)])
+def _by_label(values: Tensor, targets: Tensor) -> Tensor:
+    """The sum of the samples' values over each label, and over all `(LABELS + 1,)`."""
+    sums = torch.zeros(LABELS, dtype=torch.float64).index_add_(0, label_places(targets), values)
+    return torch.cat([sums, sums.sum(0, keepdim=True)])

@@ -139,6 +139,10 @@ class Trainer(ABC):
         """The mean loss of outputs `(n, ..., outputs)` against targets `(n, ...)`."""
 
     @abstractmethod
+    def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The same for each sample `(n,)`."""
+
+    @abstractmethod
     def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:
         """Train every job: the updates `(jobs, d)` and the mean loss seen while training `(jobs,)`."""
 

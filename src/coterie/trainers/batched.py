@@ -36,7 +36,7 @@ from coterie.trainers.kernels import (
     loss_gradient,
     side_by_side,
 )
-from coterie.trainers.losses import default_loss
+from coterie.trainers.losses import default_loss, sample_losses
 from coterie.trainers.sample_space import (
     Course,
     GramCache,
@@ -352,6 +352,11 @@ class BatchedTrainer(Trainer):
         """The mean loss of outputs `(n, outputs)` against targets `(n, ...)`."""
         y = targets.to(self.dtype) if targets.is_floating_point() else targets
         return float(default_loss(self.plan.loss != "softmax")(outputs, y))
+
+    def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each sample `(n,)`."""
+        y = targets.to(self.dtype) if targets.is_floating_point() else targets
+        return sample_losses(default_loss(self.plan.loss != "softmax"), outputs, y)
 
     @torch.no_grad()
     def gradient(self, data: Sequence[Split], model: Tensor) -> tuple[Tensor, Tensor]:

@@ -20,7 +20,7 @@ from coterie.parameters import Layout
 from coterie.trainers.base import Trainer, Training, TrainingJob
 from coterie.trainers.batching import batches
 from coterie.trainers.devices import CPU
-from coterie.trainers.losses import Loss, correct
+from coterie.trainers.losses import Loss, correct, sample_losses
 from coterie.trainers.low_rank import FactoredLinear, apart, factor_layers, worth_keeping_apart
 from coterie.trainers.recognition import hooked, sequentials
 
@@ -210,6 +210,10 @@ class LoopTrainer(Trainer):
         """The mean loss of outputs `(n, ..., outputs)` against targets `(n, ...)`."""
         with torch.no_grad():
             return float(self.loss(outputs, targets.to(self.dtype) if targets.is_floating_point() else targets))
+
+    def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each sample `(n,)`."""
+        return sample_losses(self.loss, outputs, targets.to(self.dtype) if targets.is_floating_point() else targets)
 
     def gradient(self, data: Sequence[Split], model: Tensor) -> tuple[Tensor, Tensor]:
         """Full-batch gradients `(clients, d)` and losses `(clients,)` at one model, in evaluation mode."""

@@ -22,6 +22,17 @@ def squared_loss(outputs: Tensor, targets: Tensor) -> Tensor:
     return F.mse_loss(outputs.reshape(targets.shape), targets)
 
 
+def sample_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each sample `(n,)`, that of a batch of one; outputs: (n, ..., outputs), targets: (n, ...)."""
+    if loss is softmax_loss:
+        each = F.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1), reduction="none")
+        return each.reshape(len(targets), -1).mean(1)
+    if loss is squared_loss:
+        return (outputs.reshape(targets.shape) - targets).square().reshape(len(targets), -1).mean(1)
+    with torch.no_grad():
+        return torch.stack([loss(o[None], y[None]).reshape(()) for o, y in zip(outputs, targets, strict=True)])
+
+
 def default_loss(regression: bool) -> Loss:
     """The loss for a federation's targets."""
     return squared_loss if regression else softmax_loss

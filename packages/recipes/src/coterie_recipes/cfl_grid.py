@@ -87,8 +87,6 @@ def draw(number: int) -> Case:
         clients = min(clients, 60)
     if model == "cnn-small":
         data, clients, epochs = "mnist" if data == "digits" else data, 8, min(epochs, 3)
-    if clients == 200:
-        data = "digits"
     unequal = unequal and clients in (20, 60) and kind == "conflict"
     groups = 2 if shift in ("halves", "inverted") else 1 if kind == "congruent" else 4 if unequal else groups
     groups = min(groups, 4) if kind == "gain" else groups
@@ -105,7 +103,7 @@ def federation_of(case: Case, data_dir: str | None) -> Federation:
     seed = derive(case.number, "cfl-grid")
     if case.data == "linear":
         return find_scenario("linear-mixture").build(clients=case.clients, samples=60, groups=case.groups, seed=seed)
-    samples = None if case.data == "digits" else 60 if case.clients >= 60 else 200
+    samples = None if case.data == "digits" else 200
     source = SOURCES[case.data]
     wide = case.clients if not case.unequal else 4 * max(_sizes(case.clients))
     folder = None if data_dir is None else Path(data_dir)
