@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from coterie.clustering import half_vectors
 from coterie.methods import cfl_rule as rule
 
 
@@ -62,18 +63,18 @@ def test_the_ages_of_checks_grow_and_their_cost_is_bounded() -> None:
 def test_the_p_value_of_two_clients_by_hand() -> None:
     # Four halves have three matchings. Halves that agree inside the clients and oppose across are the best of them.
     a = np.array([[1.0, 0.0], [-1.0, 0.0]])
-    assert rule.p_value(gram_of(a, a)) == pytest.approx(1 / 3)
+    assert half_vectors.p_value(gram_of(a, a)) == pytest.approx(1 / 3)
     # Halves that oppose inside the clients: another matching is better.
-    assert rule.p_value(gram_of(a, -a)) > 1 / 3
+    assert half_vectors.p_value(gram_of(a, -a)) > 1 / 3
 
 
 def test_the_p_value_of_three_clients_by_hand() -> None:
     # Orthogonal clients: only the true one of the 15 matchings pairs like with like.
-    assert rule.p_value(gram_of(np.eye(3), np.eye(3))) == pytest.approx(1 / 15)
+    assert half_vectors.p_value(gram_of(np.eye(3), np.eye(3))) == pytest.approx(1 / 15)
     # Two alike and one apart: the two may be paired in 3 ways that are all as good.
     a = np.array([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
-    assert rule.p_value(gram_of(a, a)) == pytest.approx(3 / 15)
-    assert rule.reachable_p_value(2, 1) == pytest.approx(3 / 15)
+    assert half_vectors.p_value(gram_of(a, a)) == pytest.approx(3 / 15)
+    assert half_vectors.reachable_p_value(2, 1) == pytest.approx(3 / 15)
 
 
 def test_p_values_are_uniform_for_clients_of_one_distribution_and_small_for_several() -> None:
@@ -82,45 +83,45 @@ def test_p_values_are_uniform_for_clients_of_one_distribution_and_small_for_seve
     for _ in range(200):
         noise = 1 + 3 * generator.random(8)[:, None]  # clients of very different sizes
         a, b = (2 * np.ones(20) + noise * generator.standard_normal((8, 20)) for _ in range(2))
-        values.append(rule.p_value(gram_of(a, b), draws=199))
+        values.append(half_vectors.p_value(gram_of(a, b), draws=199))
     ranks = np.sort(values)
     distance = np.abs(ranks - (np.arange(200) + 0.5) / 200).max()
     assert distance < 1.36 / math.sqrt(200)  # Kolmogorov and Smirnov, 5 %
-    assert rule.p_value(gram_of(*two_groups((4, 4)))) < 0.01
+    assert half_vectors.p_value(gram_of(*two_groups((4, 4)))) < 0.01
 
 
 def test_few_large_groups_show_in_whom_the_halves_are_like() -> None:
     own, groups = [], []
     for seed in range(10):
         gram = gram_of(*two_groups((10, 10), noise=2.5, seed=seed))
-        own.append(rule.p_value(gram, draws=499))
-        groups.append(rule.group_p_value(gram, draws=499))
+        own.append(half_vectors.p_value(gram, draws=499))
+        groups.append(half_vectors.group_p_value(gram, draws=499))
     assert np.median(groups) <= np.median(own)
     assert np.median(groups) < 0.01
 
 
 def test_one_client_and_clients_that_do_not_move_are_no_evidence() -> None:
-    assert rule.p_value(np.eye(2)) == 1.0
-    assert rule.p_value(np.zeros((12, 12))) == 1.0
+    assert half_vectors.p_value(np.eye(2)) == 1.0
+    assert half_vectors.p_value(np.zeros((12, 12))) == 1.0
 
 
 def test_cross_products_by_hand() -> None:
     # Two clients with opposite updates and no noise: apart from their mean, 0, they are 1 and -1.
     a = np.array([[2.0, 0.0], [-2.0, 0.0]])
-    assert np.allclose(rule.cross_products(gram_of(a, a), np.ones(2)), [[1, -1], [-1, 1]])
+    assert np.allclose(half_vectors.cross_products(gram_of(a, a), np.ones(2)), [[1, -1], [-1, 1]])
     # Weights 3 : 1 put the mean at 1: the clients stand at 1 and -3 from it.
-    products = rule.cross_products(gram_of(a, a), np.array([3.0, 1.0]))
+    products = half_vectors.cross_products(gram_of(a, a), np.array([3.0, 1.0]))
     assert np.allclose(products, [[1, -1], [-1, 1]])
     # Halves whose noise is opposite: the products see what is left, not the lengths.
-    noisy = rule.cross_products(gram_of(a + np.array([0, 2]), a - np.array([0, 2])), np.ones(2))
+    noisy = half_vectors.cross_products(gram_of(a + np.array([0, 2]), a - np.array([0, 2])), np.ones(2))
     assert np.allclose(noisy, [[1, -1], [-1, 1]])
 
 
 def test_noise_by_hand() -> None:
     a, b = np.array([[3.0, 0.0], [3.0, 1.0]]), np.array([[1.0, 0.0], [3.0, -1.0]])
     # ‖a − b‖/‖a + b‖ is 2/4 and 2/6.
-    assert rule.noise_of(gram_of(a, b)) == pytest.approx((2 / 4 + 2 / 6) / 2)
-    assert rule.noise_of(np.zeros((6, 6))) == math.inf
+    assert half_vectors.noise_of(gram_of(a, b)) == pytest.approx((2 / 4 + 2 / 6) / 2)
+    assert half_vectors.noise_of(np.zeros((6, 6))) == math.inf
 
 
 def test_progress_by_hand_counts_the_clients_that_both_checks_saw() -> None:
@@ -252,15 +253,15 @@ def test_only_labels_that_both_sides_hold_count() -> None:
 @pytest.mark.parametrize(("p", "expected"), [((1e-3, 1e-3), True), ((1e-9, 0.2), False), ((0.04, 0.04), False)])
 def test_a_conflict_harms_both_sides(p: tuple[float, float], expected: bool) -> None:
     sides = rule.Harm(p[0], 0.5, 0.1, 1.0, 90.0), rule.Harm(p[1], 0.5, 0.1, 1.0, 30.0)
-    assert rule.is_conflict(sides, rule.CONFLICT) == expected
-    assert not rule.is_conflict((sides[0], sides[1]._replace(gain=-0.01)), rule.CONFLICT)  # it helps not even itself
-    assert not rule.is_conflict((sides[0]._replace(harm=0.01), sides[1]), rule.CONFLICT)
+    assert rule.is_conflict(sides) == expected
+    assert not rule.is_conflict((sides[0], sides[1]._replace(gain=-0.01)))  # it helps not even itself
+    assert not rule.is_conflict((sides[0]._replace(harm=0.01), sides[1]))
 
 
 def test_a_side_that_the_model_fits_already_needs_gain_nothing() -> None:
     fitted = rule.Harm(1e-5, 0.5, -0.01, 1.0, 90.0)
     for other, expected in ((0.1, True), (0.02, False)):  # in all they gain −0.9 + 3, or −0.9 + 0.6
-        assert rule.is_conflict((fitted, fitted._replace(gain=other, samples=30.0)), rule.CONFLICT) == expected
+        assert rule.is_conflict((fitted, fitted._replace(gain=other, samples=30.0))) == expected
 
 
 def test_without_harm_p_values_are_uniform_or_larger() -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.clustering.half_vectors import Floats, p_value
 from coterie.clustering.sketch import sketch
 from coterie.errors import RunError
 from coterie.methods import cfl_rule as rule
@@ -187,7 +188,7 @@ def inspect(leaf: Node, t: int, server: Server, weighting: str) -> Inspection | 
     watch, judged = _look(Watch(), session, leaf, t, server, weighting, 1)
     if not watch.records:
         return None
-    seen = rule.p_value(watch.records[-1].cosines)
+    seen = p_value(watch.records[-1].cosines)
     if judged is None:
         return Inspection(seen, None, 1.0, 0.0, False)
     judged = _ask_losses(judged, leaf.members, server, weighting)
@@ -333,7 +334,7 @@ def _models_on(path: str, forks: dict[str, rule.Fork], session: Session, server:
     return torch.stack(rows)
 
 
-def _labels(session: Session) -> dict[str, rule.Floats]:
+def _labels(session: Session) -> dict[str, Floats]:
     """The label sums `(8, labels + 1)` over each side, by its name, from those over the finest sides."""
     sums: dict[str, Tensor] = {}
     for path, total in session.labels.items():

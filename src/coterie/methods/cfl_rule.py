@@ -9,14 +9,15 @@ halves of its data, each on its own (`a` and `b`), and every loss is judged on t
   zero; directions weaker than that noise are dropped, and a split that cuts through a group is refused (`find_sides`).
 * *Is it a conflict?* The step of one side must raise the loss of the other side's samples of a label that both hold
   (`conflict_p_value`): clients that agree on what a label looks like can only help each other there, whatever their
-  label proportions, once a constant is added to the outputs. Where that is likely but not sure, as for a client
-  alone, going apart must save far more than a round of going on together does (`decide`).
+  label proportions, once a constant is added to the outputs. Where that is likely but not sure, going apart must save
+  far more than a round of going on together does (`decide`). Where the members only may differ, or one or two clients
+  are to leave, the conflict must be all the surer (SURE).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,16 +25,28 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.clustering import gamma_criterion
+from coterie.clustering.half_vectors import (
+    TINY,
+    Bools,
+    Floats,
+    Ints,
+    alpha_cross_max,
+    cosines_of_clients,
+    cross_products,
+    find_sides,
+    group_p_value,
+    noise_of,
+    p_value,
+    reachable_p_value,
+    unit_gram,
+)
 from coterie.snapshot import saved
-
-Floats = npt.NDArray[np.float64]
-Bools = npt.NDArray[np.bool_]
-Ints = npt.NDArray[np.int64]
 
 # The constants were chosen by hand from the evidence that checks gave on federations drawn like those of the recipe
 # `cfl-grid`, none of which is among them: those that find sides and weigh savings on 160 federations (FINE_*, STRONG_*
 # and the group score on six), those of harm (SHARED to LEAST_HARM) on 90 others. That steps must help their own side
-# came last, after two writers' federations and two with noisy labels had been split wrongly.
+# came after two writers' federations and two with noisy labels had been split wrongly. SURE, POSSIBLE and FEWEST_UNITS
+# came last, from what was missed or torn among federations 6001 to 6136 and what 42 congruent ones after 9000 showed.
 FIRST_CHECK = 5
 """Rounds before the first check: the mean of fewer models is still mostly the start."""
 GAP, GROWTH = 4, 1.3
@@ -44,16 +57,10 @@ KEPT = POOLED
 """Records that a cluster keeps."""
 SIGNIFICANCE = 0.001
 """The largest p-value that counts as a difference: a run makes some ten checks for every cluster."""
-DRAWS = 999
-"""Random matchings in the permutation test."""
-ENOUGH = 60
-"""Matchings as good as the true one after which a p-value is surely too large to matter."""
 SLACK = 1.5
 """The p-value may be so many times the smallest that is possible: other matchings come close."""
 FEWEST = 6
 """From so many clients on two equal groups can bring the p-value below 3 %."""
-FEW = 4
-"""Up to so many clients all their matchings, at most 105, are tried."""
 LEAST_SHARE = 0.01
 """Going apart must save this share of the loss beyond what going on together does."""
 LEAST_RATIO = 2.0
@@ -64,11 +71,8 @@ INNER_RATIO = 1.5
 """The same for a side of a split that is being made: what it saves as a whole is no progress that has died yet."""
 ALONE_SHARE = -0.05
 """A client alone may do worse than all together by this share of the loss, not more: label skew is far below."""
-CLEARANCE = 0.5
-"""A cut is clear if no two clients across it are nearer than half the mean distance across."""
 DEPTH = 3
 """Splits of splits that one check may make: up to eight clusters at once."""
-TINY = 1e-12
 SHARED = 1 / 3
 """Two sides share a label if its proportion on the one is at least this part of that on the other."""
 LEAST_SHARED = 0.5
@@ -77,15 +81,15 @@ MOST_SHARED = 0.9
 """From this part of shared samples on all labels together are looked at too."""
 FEWEST_SAMPLES = 4
 """Samples of a label from which on its mean gain is looked at."""
-FEWEST_UNITS = 6
+FEWEST_UNITS = 8
 """Halves of clients from which on their means are compared; of fewer, single samples are."""
-CONFLICT = 5e-4
+CONFLICT = 1e-5
 """The largest p-value of a conflict, both sides together, and ONE_SIDE of each side alone: a run makes many checks."""
 ONE_SIDE = 0.05
-SUGGESTED, LIKELY = 0.01, 0.1
+SUGGESTED, LIKELY = 1e-3, 0.1
 """The same where a large saving speaks for a split too: a client alone, with its two halves, can show no more."""
-SURE, ALMOST_SURE = 1e-6, 1e-4
-"""CONFLICT and SUGGESTED where the clients only may differ, or a side has one or two clients."""
+SURE, SURE_SIDE = 1e-8, 1e-4
+"""CONFLICT and ONE_SIDE where the clients only may differ, or a side has few clients: writers differ in earnest too."""
 POSSIBLE = 0.05
 """The largest p-value of a difference with which a split is judged at all."""
 LEAST_HARM = 0.03
@@ -153,126 +157,6 @@ def best_scale(losses: npt.ArrayLike, weights: npt.ArrayLike) -> Floats:
     return table[:, int(means.argmin())]
 
 
-def unit_gram(gram: Floats) -> Floats:
-    """Cosines from inner products (n, n); a zero vector has cosine 0 to all, itself included."""
-    lengths = np.sqrt(np.maximum(np.diag(gram), 0.0))
-    inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-    return np.asarray(gram * np.outer(inverse, inverse))
-
-
-def p_value(gram: Floats, draws: int = DRAWS, seed: int = 0) -> float:
-    """The p-value of "one distribution for all": are the halves of one client no more alike than those of any two?
-
-    gram: (2M, 2M) inner products of a_1 … a_M, b_1 … b_M. If all clients draw from one distribution, the 2M halves
-    are exchangeable, so the cosines inside the clients sum to no more than those inside the pairs of any other
-    matching. The common direction is projected out first: clients of different sizes hold more or less of it.
-    """
-    if len(gram) < 4:
-        return 1.0
-    cosines, orders = _without_common(gram), _orders(len(gram) // 2, draws, seed)
-    first, second = np.split(orders, 2, axis=1)
-    scores = cosines[first, second].sum(axis=1).tolist()
-    return sum(_as_high(score, scores[0]) for score in scores) / len(scores)
-
-
-def group_p_value(gram: Floats, draws: int = DRAWS, seed: int = 0) -> float:
-    """As `p_value`, by another score: how far the two halves of a client agree on whom they are like.
-
-    It sees few large groups that `p_value` hardly sees, because there a wrong partner is often of the right group.
-    It is less exact: clients of very different sizes can look like groups.
-    """
-    if len(gram) < 4:
-        return 1.0
-    cosines = _without_common(gram)
-    scores: list[float] = []
-    hits = 0
-    for order in _orders(len(gram) // 2, draws, seed):
-        first, second = np.split(order, 2)
-        across = cosines[np.ix_(first, second)]
-        agree = across * across.T + cosines[np.ix_(first, first)] * cosines[np.ix_(second, second)]
-        scores.append(float(agree.sum() - np.trace(agree)))
-        hits += _as_high(scores[-1], scores[0])
-        if hits == ENOUGH:
-            break  # Besag and Clifford's (1991) sequential p-value
-    return hits / len(scores)
-
-
-def _without_common(gram: Floats) -> Floats:
-    """The cosines of vectors after their common direction, that of the mean of the unit vectors, is projected out."""
-    cosines = unit_gram(gram)
-    along = cosines.mean(axis=1)
-    length = float(along.mean())
-    return unit_gram(cosines - np.outer(along, along) / length) if length > TINY else cosines
-
-
-def _orders(clients: int, draws: int, seed: int) -> Ints:
-    """Matchings of 2M halves as orders (n, 2M): place i is matched with place M + i. The first is the true one."""
-    true = np.arange(2 * clients)
-    if clients <= FEW:
-        orders = np.array([[*first, *second] for first, second in _matchings(tuple(range(2 * clients)))])
-        at = int((orders == true).all(axis=1).argmax())
-        return np.concatenate([orders[at : at + 1], orders[:at], orders[at + 1 :]])
-    generator = np.random.default_rng(seed)
-    drawn = generator.permuted(np.tile(true, (draws, 1)), axis=1)
-    return np.concatenate([true[None], drawn])
-
-
-def _as_high(score: float, true: float) -> bool:
-    """Is a matching's score that of the true one or more? Equal ones may differ by rounding."""
-    return score >= true - 1e-9 * max(1.0, abs(true))
-
-
-def _matchings(halves: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """All perfect matchings, as the first and the second members of the pairs; the true one has them in order."""
-    if not halves:
-        yield (), ()
-        return
-    first, *rest = halves
-    for i, partner in enumerate(rest):
-        for firsts, seconds in _matchings((*rest[:i], *rest[i + 1 :])):
-            yield (first, *firsts), (partner, *seconds)
-
-
-def reachable_p_value(*groups: int) -> float:
-    """The p-value of groups of so many clients that are told apart perfectly, but not the clients inside of them."""
-    return math.prod(map(_odd_product, groups)) / _odd_product(sum(groups))
-
-
-def _odd_product(clients: int) -> int:
-    """(2M − 1)!!, the number of matchings of the halves of M clients."""
-    return math.prod(range(1, 2 * clients, 2))
-
-
-def centred(gram: Floats, weights: Floats) -> Floats:
-    """Inner products (M, M) of vectors after their weighted mean, weights (M,), is taken off each."""
-    off = np.eye(len(weights)) - np.outer(np.ones(len(weights)), weights / weights.sum())
-    return np.asarray(off @ gram @ off.T)
-
-
-def cosines_of_clients(gram: Floats, weights: Floats) -> Floats:
-    """Cosines (M, M) of the clients' updates a + b, apart from what they share. gram: (2M, 2M); weights: (M,)."""
-    a, b = _halves(len(weights))
-    return unit_gram(centred(gram[a, a] + gram[a, b] + gram[b, a] + gram[b, b], weights))
-
-
-def cross_products(gram: Floats, weights: Floats) -> Floats:
-    """How alike clients are apart from what they share, by products of an `a`-half with a `b`-half: (M, M), symmetric.
-
-    The noises of two halves are independent, so noise adds nothing to the mean of any entry, the diagonal included.
-    Half-updates count with unit length. gram: (2M, 2M); weights: (M,).
-    """
-    a, b = _halves(len(weights))
-    own = [np.maximum(np.diag(centred(gram[half, half], weights)), 0.0) for half in (a, b)]
-    lengths = np.sqrt(np.sqrt(own[0] * own[1]))
-    inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-    products = centred(gram[a, b], weights) * np.outer(inverse, inverse)
-    return np.asarray((products + products.T) / 2)
-
-
-def _halves(clients: int) -> tuple[slice, slice]:
-    return slice(0, clients), slice(clients, 2 * clients)
-
-
 def pooled(records: Sequence[Record], clients: Sequence[str]) -> Floats:
     """Mean cosines (2M, 2M) of the clients' half-updates over several checks; 0 for pairs that no check has seen.
 
@@ -289,53 +173,6 @@ def pooled(records: Sequence[Record], clients: Sequence[str]) -> Floats:
         total[mine] += record.cosines[np.ix_(theirs, theirs)]
         count[mine] += 1
     return np.asarray(np.divide(total, count, out=np.zeros_like(total), where=count > 0))
-
-
-def find_sides(products: Floats, cosines: Floats) -> Bools | None:
-    """The split in two, as the clients (M,) on the second side; None where every cut may run through a group.
-
-    products, cosines: (M, M), as `cross_products` and `cosines_of_clients` give them. First the
-    clients are placed in the directions that rise above noise and cut by average linkage; if that cut is not clear,
-    their cosines are cut. The one counts the noise off and serves many small clients; the other loses nothing.
-    """
-    second = _split_above_noise(products)
-    return _split_by_cosines(cosines) if second is None else second
-
-
-def _split_above_noise(products: Floats) -> Bools | None:
-    from scipy.spatial.distance import pdist, squareform
-
-    # Pure noise has eigenvalues that lie symmetrically around zero, so the lowest shows how far noise can reach.
-    values, vectors = np.linalg.eigh(products)
-    keep = values > max(-values[0], 1e-9)
-    if not keep.any():
-        return None
-    distance = squareform(pdist(vectors[:, keep] * np.sqrt(values[keep])))
-    second = _average_linkage(distance)
-    across = distance[np.ix_(~second, second)]
-    return second if across.size and across.min() >= CLEARANCE * across.mean() > 0 else None
-
-
-def _split_by_cosines(cosines: Floats) -> Bools | None:
-    second = _average_linkage(np.maximum(1.0 - cosines, 0.0))
-    if not second.any():
-        return None
-    others = np.where(np.eye(len(cosines), dtype=bool), -np.inf, cosines)
-    together = second[:, None] == second[None, :]
-    within, across = np.where(together, others, -np.inf).max(1), np.where(together, -np.inf, others).max(1)
-    # A client that has nobody like it anywhere is not torn from anybody.
-    close = CLEARANCE * np.median(np.maximum(within, across))
-    return None if ((across > within) & (across > close)).any() else second
-
-
-def _average_linkage(distance: Floats) -> Bools:
-    """Cut in two; distance: (M, M), symmetric. Client 0 is never on the second side."""
-    from scipy.cluster.hierarchy import fcluster, linkage
-    from scipy.spatial.distance import squareform
-
-    condensed = squareform(np.where(np.eye(len(distance), dtype=bool), 0.0, distance), checks=False)
-    labels = fcluster(linkage(condensed, "average"), 2, "maxclust")
-    return np.asarray(labels != labels[0])
 
 
 @saved
@@ -425,7 +262,7 @@ def _examine(probe: Probe, table: Floats, rows: Ints, progress: float, fastest: 
         conflict=math.nan,
         harm=math.nan,
         shared=math.nan,
-        separation=math.nan if second is None else gamma_criterion(_alpha_cross_max(gram, second)),
+        separation=math.nan if second is None else gamma_criterion(alpha_cross_max(gram, second)),
         noise=noise_of(gram),
     )
     return evidence, second
@@ -481,22 +318,6 @@ def progress_since(before: Record, now: Probe) -> float:
     return float(weights @ falls / weights.sum() / max(now.age - before.age, 1.0))
 
 
-def noise_of(gram: Floats) -> float:
-    """γ̂: the median over clients of ‖a − b‖ / ‖a + b‖. gram: (2M, 2M). A client that does not move is all noise."""
-    a, b = _halves(len(gram) // 2)
-    squares, inner = np.diag(gram[a, a]) + np.diag(gram[b, b]), np.diag(gram[a, b])
-    total = squares + 2 * inner
-    return float(
-        np.median(np.sqrt(np.divide(squares - 2 * inner, total, out=np.full_like(total, np.inf), where=total > 0)))
-    )
-
-
-def _alpha_cross_max(gram: Floats, second: Bools) -> float:
-    """The largest cosine of two clients' updates a + b across the split."""
-    a, b = _halves(len(second))
-    return float(unit_gram(gram[a, a] + gram[a, b] + gram[b, a] + gram[b, b])[np.ix_(~second, second)].max())
-
-
 class Harm(NamedTuple):
     """What the other side's step does to a side."""
 
@@ -516,8 +337,9 @@ def harm_of(mine: Floats, theirs: Floats) -> Harm:
 
     mine, theirs: (8, labels + 1), `LabelSums` over the units of the two sides. A unit is half of a client's data. For
     each label that both sides hold, and for all together if they are such, a t-test over the units asks whether the
-    other side's step raises the loss; of one or two clients, that have few units, a t-test over their samples. The smallest p-value counts, by Bonferroni: half of the level is for all labels
-    together, half is shared by the single ones.
+    other side's step raises the loss; of one or two clients, that have few units, a t-test over their samples. The
+    smallest p-value counts, by Bonferroni: half of the level is for all labels together, half is shared by the single
+    ones.
     """
     from scipy.special import stdtr
 
@@ -552,18 +374,19 @@ def conflict_p_value(sides: tuple[Harm, Harm]) -> float:
     return product * (1 - math.log(product))
 
 
-def is_conflict(sides: tuple[Harm, Harm], level: float) -> bool:
+def is_conflict(sides: tuple[Harm, Harm], sure: bool = False) -> bool:
     """Do two sides conflict: do their steps help themselves and harm the other, surely and not just barely?
 
-    `level` is the largest p-value of both together. Steps that help nobody are too long, or learn samples by heart,
-    and harm others for that alone. A side that the model fits already, because it has most of the weight, gains
-    nothing more: there the conflict must be SURE.
+    `sure` asks for the smaller p-values. Steps that help nobody are too long, or learn samples by heart, and harm others
+    for that alone. A side that the model fits already, because it has most of the weight, gains nothing more: there
+    the conflict must be sure.
     """
-    level = level if min(side.gain for side in sides) > 0 else min(level, SURE)
+    sure = sure or min(side.gain for side in sides) <= 0
+    level, each = (SURE, SURE_SIDE) if sure else (CONFLICT, ONE_SIDE)
     return (
         sum(side.gain * side.samples for side in sides) > 0
         and conflict_p_value(sides) <= level
-        and max(side.p_value for side in sides) <= ONE_SIDE
+        and max(side.p_value for side in sides) <= each
         and min(side.harm for side in sides) >= LEAST_HARM
     )
 
@@ -630,9 +453,10 @@ def accepted(
             splits = math.isfinite(progress) and _meets(finer, FINE_SHARE, FINE_RATIO, FINE_ALONE)
             evidence = finer if splits else evidence
         clear = is_signal(fork.evidence, sum(map(len, fork.sides))) and min(map(len, fork.sides)) >= FEWEST_UNITS / 2
-        level, suggested = (CONFLICT, SUGGESTED) if clear else (SURE, ALMOST_SURE)
-        likely = seen.conflict <= suggested and max(side.p_value for side in harms) <= LIKELY
-        if shared >= LEAST_SHARED and whole > min(apart, finest) and (is_conflict(harms, level) or (splits and likely)):
+        level, each = (SUGGESTED, LIKELY) if clear else (CONFLICT, SURE_SIDE)
+        likely = seen.conflict <= level and max(side.p_value for side in harms) <= each
+        conflict = is_conflict(harms, sure=not clear) or (splits and likely)
+        if shared >= LEAST_SHARED and whole > min(apart, finest) and conflict:
             made.append(replace(fork, evidence=evidence))
             names |= {f"{fork.name}0", f"{fork.name}1"}
     return made

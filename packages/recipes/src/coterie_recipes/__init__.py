@@ -3,6 +3,7 @@
 from coterie_recipes import (
     cfl_congruence,
     cfl_decisions,
+    cfl_evidence,
     cfl_gap,
     cfl_grid,
     cfl_map,
@@ -25,6 +26,7 @@ __all__ = [
     "Study",
     "cfl_congruence",
     "cfl_decisions",
+    "cfl_evidence",
     "cfl_gap",
     "cfl_grid",
     "cfl_map",
