@@ -218,19 +218,19 @@ def unit_sums(
 
 NAMES = [f"{name}{digit}" for name in ("", "0", "1") for digit in "01"]
 NEUTRAL = {name: unit_sums([[8]] * 4, [[1]] * 4, [[1]] * 4) for name in NAMES}
-SUGGESTIVE = {name: unit_sums([[8]] * 4, [[9]] * 4, [[-1.3], [-2.7]] * 2, 0.36) for name in NAMES}
+SUGGESTIVE = {name: unit_sums([[8]] * 4, [[9]] * 4, [[-1.3], [-2.7]] * 2, 0.28) for name in NAMES}
 
 
 def test_harm_by_hand() -> None:
     # One label, two samples per unit, so that a t-test of the units' sums is one of their means.
-    gains = [-1.0, -2.0, 1.0, -1.0, 0.5, -0.2]
-    sums = unit_sums([[2]] * 6, [[3]] * 6, [[gain] for gain in gains])
+    gains = [-1.0, -2.0, 1.0, -1.0, 0.5, -0.2, -0.4, 0.3]
+    sums = unit_sums([[2]] * 8, [[3]] * 8, [[gain] for gain in gains])
     seen = rule.harm_of(sums, sums)
     assert seen.p_value == pytest.approx(2 * stats.ttest_1samp(gains, 0, alternative="less").pvalue)
     assert seen.shared == 1
     assert seen.harm == 0  # not sure enough to count
     assert seen.gain == 1.5
-    assert rule.harm_of(*[unit_sums([[2]] * 6, [[3]] * 6, [[-1], [-2], [-3]] * 2)] * 2).harm == pytest.approx(12 / 18)
+    assert rule.harm_of(*[unit_sums([[2]] * 9, [[3]] * 9, [[-1], [-2], [-3]] * 3)] * 2).harm == pytest.approx(18 / 27)
 
 
 def test_the_harm_to_one_or_two_clients_is_judged_by_their_samples() -> None:
@@ -250,7 +250,7 @@ def test_only_labels_that_both_sides_hold_count() -> None:
     assert rule.harm_of(mine, mine).p_value < 1e-4
 
 
-@pytest.mark.parametrize(("p", "expected"), [((1e-3, 1e-3), True), ((1e-9, 0.2), False), ((0.04, 0.04), False)])
+@pytest.mark.parametrize(("p", "expected"), [((1e-4, 1e-4), True), ((1e-9, 0.2), False), ((0.04, 0.04), False)])
 def test_a_conflict_harms_both_sides(p: tuple[float, float], expected: bool) -> None:
     sides = rule.Harm(p[0], 0.5, 0.1, 1.0, 90.0), rule.Harm(p[1], 0.5, 0.1, 1.0, 30.0)
     assert rule.is_conflict(sides) == expected
@@ -280,7 +280,7 @@ def test_sides_that_hold_different_labels_are_never_made() -> None:
     losses = {client: [1.0, 0.2] for client in "abcd"}
     weights = dict.fromkeys("abcd", 1.0)
     assert rule.accepted([fork], losses, weights, SUGGESTIVE)
-    apart = {"0": unit_sums([[8, 0]] * 4, [[9, 0]] * 4, [[-1.3, 0], [-2.7, 0]] * 2, 0.36)}
+    apart = {"0": unit_sums([[8, 0]] * 4, [[9, 0]] * 4, [[-1.3, 0], [-2.7, 0]] * 2, 0.28)}
     apart["1"] = apart["0"][:, [1, 0, 2]]
     assert not rule.accepted([fork], losses, weights, apart)
 
@@ -305,7 +305,7 @@ def test_at_the_first_check_only_harm_decides() -> None:
     assert math.isnan(evidence.progress)
     losses = {client: [1.0, 0.2, 0.2, 0.2] for client in probe_of(a, b).clients}
     weights = dict.fromkeys(losses, 1.0)
-    likely = unit_sums([[8]] * 10, [[9]] * 10, [[-2], [0.5], [-1], [-1.5], [-0.3]] * 2)
+    likely = unit_sums([[8]] * 10, [[9]] * 10, [[-2], [0.1], [-1], [-1.5], [-0.5]] * 2)
     assert rule.CONFLICT < rule.conflict_p_value((rule.harm_of(likely, likely),) * 2) < rule.SUGGESTED
     assert rule.accepted(forks, losses, weights, dict.fromkeys(NAMES, likely)) == []
     sure = {name: unit_sums([[8]] * 10, [[9]] * 10, [[-1], [-1.5]] * 5) for name in NAMES}

@@ -377,9 +377,9 @@ def conflict_p_value(sides: tuple[Harm, Harm]) -> float:
 def is_conflict(sides: tuple[Harm, Harm], sure: bool = False) -> bool:
     """Do two sides conflict: do their steps help themselves and harm the other, surely and not just barely?
 
-    `sure` asks for the smaller p-values. Steps that help nobody are too long, or learn samples by heart, and harm others
-    for that alone. A side that the model fits already, because it has most of the weight, gains nothing more: there
-    the conflict must be sure.
+    `sure` asks for the smaller p-values. Steps that help nobody are too long, or learn samples by heart, and harm
+    others for that alone. A side that the model fits already, because it has most of the weight, gains nothing more:
+    there the conflict must be sure.
     """
     sure = sure or min(side.gain for side in sides) <= 0
     level, each = (SURE, SURE_SIDE) if sure else (CONFLICT, ONE_SIDE)
