@@ -218,7 +218,9 @@ def unit_sums(
 
 NAMES = [f"{name}{digit}" for name in ("", "0", "1") for digit in "01"]
 NEUTRAL = {name: unit_sums([[8]] * 4, [[1]] * 4, [[1]] * 4) for name in NAMES}
-SUGGESTIVE = {name: unit_sums([[8]] * 4, [[9]] * 4, [[-1.3], [-2.7]] * 2, 0.28) for name in NAMES}
+SUGGESTIVE = {
+    name: unit_sums([[4, 4]] * 4, [[4.5, 4.5]] * 4, [[-0.65, -0.65], [-1.35, -1.35]] * 2, 0.28) for name in NAMES
+}
 
 
 def test_harm_by_hand() -> None:
@@ -233,12 +235,16 @@ def test_harm_by_hand() -> None:
     assert rule.harm_of(*[unit_sums([[2]] * 9, [[3]] * 9, [[-1], [-2], [-3]] * 3)] * 2).harm == pytest.approx(18 / 27)
 
 
-def test_the_harm_to_one_or_two_clients_is_judged_by_their_samples() -> None:
+def test_the_harm_to_few_clients_is_judged_by_their_samples() -> None:
+    # One client with two labels, six samples each, which gain alike; half of the level is for both labels together.
     gains = np.array([-1.0, -2.0, 0.5, -1.5, -0.4, -1.1])
-    sums = unit_sums([[3], [3]], [[3], [3]], [[sum(gains[:3])], [sum(gains[3:])]])
-    sums[-1] = (gains**2).sum()
-    expected = 2 * stats.ttest_1samp(gains, 0, alternative="less").pvalue
-    assert rule.harm_of(sums, sums).p_value == pytest.approx(expected)
+    sums = unit_sums([[3, 3]] * 2, [[3, 3]] * 2, [[sum(part)] * 2 for part in (gains[:3], gains[3:])])
+    sums[-1] = (gains**2).sum() * np.array([1, 1, 2])
+    seen = rule.harm_of(sums, sums)
+    assert seen.by_samples
+    assert seen.p_value == pytest.approx(2 * stats.ttest_1samp([*gains, *gains], 0, alternative="less").pvalue)
+    # Without labels, as in a regression, halves are compared even so.
+    assert not rule.harm_of(sums[:, 1:], sums[:, 1:]).by_samples
 
 
 def test_only_labels_that_both_sides_hold_count() -> None:
@@ -252,14 +258,14 @@ def test_only_labels_that_both_sides_hold_count() -> None:
 
 @pytest.mark.parametrize(("p", "expected"), [((1e-4, 1e-4), True), ((1e-9, 0.2), False), ((0.04, 0.04), False)])
 def test_a_conflict_harms_both_sides(p: tuple[float, float], expected: bool) -> None:
-    sides = rule.Harm(p[0], 0.5, 0.1, 1.0, 90.0), rule.Harm(p[1], 0.5, 0.1, 1.0, 30.0)
+    sides = rule.Harm(p[0], 0.5, 0.1, 1.0, 90.0, False), rule.Harm(p[1], 0.5, 0.1, 1.0, 30.0, False)
     assert rule.is_conflict(sides) == expected
     assert not rule.is_conflict((sides[0], sides[1]._replace(gain=-0.01)))  # it helps not even itself
     assert not rule.is_conflict((sides[0]._replace(harm=0.01), sides[1]))
 
 
 def test_a_side_that_the_model_fits_already_needs_gain_nothing() -> None:
-    fitted = rule.Harm(1e-5, 0.5, -0.01, 1.0, 90.0)
+    fitted = rule.Harm(1e-5, 0.5, -0.01, 1.0, 90.0, False)
     for other, expected in ((0.1, True), (0.02, False)):  # in all they gain −0.9 + 3, or −0.9 + 0.6
         assert rule.is_conflict((fitted, fitted._replace(gain=other, samples=30.0))) == expected
 

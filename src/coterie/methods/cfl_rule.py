@@ -330,6 +330,8 @@ class Harm(NamedTuple):
     shared: float
     """The part of the side's samples whose labels both hold."""
     samples: float
+    by_samples: bool
+    """Were single samples compared, not halves of clients?"""
 
 
 def harm_of(mine: Floats, theirs: Floats) -> Harm:
@@ -337,9 +339,9 @@ def harm_of(mine: Floats, theirs: Floats) -> Harm:
 
     mine, theirs: (8, labels + 1), `LabelSums` over the units of the two sides. A unit is half of a client's data. For
     each label that both sides hold, and for all together if they are such, a t-test over the units asks whether the
-    other side's step raises the loss; of one or two clients, that have few units, a t-test over their samples. The
-    smallest p-value counts, by Bonferroni: half of the level is for all labels together, half is shared by the single
-    ones.
+    other side's step raises the loss; of up to three clients, that have few units, a t-test over their samples, unless
+    there are no labels: squared errors have long tails. The smallest p-value counts, by Bonferroni: half of the level
+    is for all labels together, half is shared by the single ones.
     """
     from scipy.special import stdtr
 
@@ -350,13 +352,13 @@ def harm_of(mine: Floats, theirs: Floats) -> Harm:
     shared = float(shares[0][:-1][single].sum())
     mean_gain = float(own[-1] / max(samples[-1], TINY))
     both[-1] &= shared >= MOST_SHARED
+    few = bool(units[-1] < FEWEST_UNITS and single.sum() > 1)
     if not both.any():
-        return Harm(1.0, 0.0, mean_gain, shared, float(samples[-1]))
+        return Harm(1.0, 0.0, mean_gain, shared, float(samples[-1]), few)
     n, o, u = samples[both], other[both], units[both]
     mean = o / n
     spread = np.maximum(squared[both] - 2 * mean * times[both] + mean**2 * samples_squared[both], 0.0)
     error = np.sqrt(spread * u / (u - 1)) / n
-    few = units[-1] < FEWEST_UNITS
     error = np.where(few, np.sqrt(np.maximum(by_sample[both] / n - mean**2, 0.0) / (n - 1)), error)
     tests = np.where(np.arange(len(both)) < len(single), single.sum(), 1)[both]
     # stdtr(n, x) is P(T ≤ x) of Student's t with n degrees of freedom.
@@ -365,7 +367,7 @@ def harm_of(mine: Floats, theirs: Floats) -> Harm:
     harms = np.where(values <= ONE_SIDE, np.maximum(-o, 0.0), 0.0)
     whole = float(harms[-1]) if both[-1] else 0.0
     harm = max(whole, float(harms.sum()) - whole)
-    return Harm(float(values.min()), harm / max(gain, TINY), mean_gain, shared, float(samples[-1]))
+    return Harm(float(values.min()), harm / max(gain, TINY), mean_gain, shared, float(samples[-1]), few)
 
 
 def conflict_p_value(sides: tuple[Harm, Harm]) -> float:
@@ -452,7 +454,7 @@ def accepted(
             finer, _ = decide(seen, whole - finest, progress, least)
             splits = math.isfinite(progress) and _meets(finer, FINE_SHARE, FINE_RATIO, FINE_ALONE)
             evidence = finer if splits else evidence
-        clear = is_signal(fork.evidence, sum(map(len, fork.sides))) and min(map(len, fork.sides)) >= FEWEST_UNITS / 2
+        clear = is_signal(fork.evidence, sum(map(len, fork.sides))) and not any(side.by_samples for side in harms)
         level, each = (SUGGESTED, LIKELY) if clear else (CONFLICT, SURE_SIDE)
         likely = seen.conflict <= level and max(side.p_value for side in harms) <= each
         conflict = is_conflict(harms, sure=not clear) or (splits and likely)
