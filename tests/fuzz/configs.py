@@ -33,6 +33,11 @@ TEXTS = {
     ],
     "model": ["mlp", "mlp:hidden=3", "logistic", "mlp:hidden=-1", "no", "os:getcwd", "sys:exit", ".:x", "a.py:b"],
     "lr_schedule": ["constant", "step:0.1@1", "decay:0.9", "step:", "decay:inf", "exponential:0", "step:1@-1", "x:1"],
+    "loss": ["cross-entropy", "bce", "mse", "os:getcwd", "sys:exit", "huber:", ":", "no"],
+    "optimizer": ["adam", "adamw:eps=1e-6", "momentum", "adam:eps=", "adam:beta1=1", "sgd:x=1", "adam:", "x"],
+    "server_optimizer": ["avgm", "adam:lr=0.1", "yogi:tau=0", "adam:lr=inf", "avgm:momentum=1", "none:lr=1", "x"],
+    "class_weights": ["balanced", "1,2", "1,nan", "-1", ",", "inf", "1,1,1,1,1,1,1,1,1,1"],
+    "augment": ["flip", "crop:1", "flip,crop:2", "crop:", "crop:0", "flip:1", "os:getcwd", "sys:exit", ",", "x"],
     "memory": ["1GB", "1B", "-1GB", "nanGB", "infGB", "1e400MB", "GB"],
     "device": ["cpu", "cuda:x", "cuda:999", "tpu"],
 }

@@ -37,8 +37,8 @@ def test_options_have_the_configurations_types(function: Any) -> None:
     hints = get_type_hints(function)
     for name in inspect.signature(function).parameters.keys() & RunConfig.model_fields.keys():
         wanted = plain_types(get_type_hints(RunConfig, include_extras=True)[name])
-        # Python may also give a path where a configuration has text, and an object for a method or a model.
-        assert plain_types(hints[name]) - {Path} >= wanted or name in {"method", "model"}, name
+        # Python may also give a path where a configuration has text, and an object for a method, a model or a loss.
+        assert plain_types(hints[name]) - {Path} >= wanted or name in {"method", "model", "loss"}, name
 
 
 def test_resume_has_the_options_that_may_differ() -> None:

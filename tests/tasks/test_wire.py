@@ -42,7 +42,17 @@ from coterie.trainers.base import Training
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2)))
 HEAD, BODY = 3 * 2 + 2, 4 * 3 + 3 + 3 + 3 + (3 + 3 + 1)
 """Numbers in the last layer, and in all others with the buffers of BatchNorm."""
-HOW = Training(lr=0.3, steps=2, batch_size=None, momentum=0.5, layers=("0", "3"))
+HOW = Training(
+    lr=0.3,
+    steps=2,
+    batch_size=None,
+    layers=("0", "3"),
+    optimizer="adamw",
+    betas=(0.8, 0.95),
+    clip_gradient=0.5,
+    class_weights=(1.0, 2.0),
+    augment="flip",
+)
 SHARED = tuple((span.start, span.stop) for span in LAYOUT.complement(LAYOUT.select("3")))
 SEED = 2**62 + 1
 

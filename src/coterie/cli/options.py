@@ -119,6 +119,11 @@ NAMES: dict[str, Callable[[], list[str]]] = {
     "scenario": _scenario_names,
     "model": _model_names,
     "device": lambda: ["auto", "cpu", "cuda"],
+    "loss": lambda: ["cross-entropy", "bce", "mse", "mae", "huber"],
+    "optimizer": lambda: ["sgd", "momentum", "adam", "adamw"],
+    "server_optimizer": lambda: ["none", "avgm", "adam", "yogi"],
+    "class_weights": lambda: ["balanced"],
+    "augment": lambda: ["flip", "crop:4", "flip,crop:4"],
     "lr_schedule": lambda: ["constant", "step:", "decay:", "exponential:"],
 }
 """Options that take one of many names."""

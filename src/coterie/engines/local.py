@@ -316,5 +316,5 @@ def available_cores() -> int:
 
 def in_sequence(requests: Sequence[Request]) -> bool:
     """Whether a client's later request may need the state its earlier one leaves, so that the order of work counts."""
-    keeps = any(getattr(request.task, "private", ()) for request in requests)
+    keeps = any(request.task.keeps_state for request in requests)
     return keeps and len({request.client for request in requests}) < len(requests)

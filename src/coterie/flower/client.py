@@ -31,7 +31,7 @@ from coterie.tasks.base import ClientContext, Reply, ReplySchema
 from coterie.trainers.base import Trainer
 from coterie.trainers.batched import GRAM_BYTES
 from coterie.trainers.choice import PRECISIONS, make_trainer
-from coterie.trainers.losses import Loss, default_loss
+from coterie.trainers.losses import Loss, default_loss, find_loss
 
 Source = Client | Federation | str | Path
 Data = Source | Callable[[Context], Source] | None
@@ -158,12 +158,14 @@ class ClientHandler:
         model = self.model or named_model(context.run_config)
         x, y = client.train.x, client.train.y
         classes = int(str(header["classes"]))
-        key = (model, classes, x.shape[1:], x.dtype, y.shape[1:], y.dtype, precision, secret, privacy)
+        named = setting(context.run_config, "loss", None)
+        loss = self.loss or (find_loss(str(named)) if named else None)
+        key = (model, loss, classes, x.shape[1:], x.dtype, y.shape[1:], y.dtype, precision, secret, privacy)
         if key not in self._trainers:
             federation = Federation([client], classes or None)
-            architecture = make_architecture(model, federation)
-            loss = self.loss or default_loss(federation.regression)
-            trainer = make_trainer(architecture(0), loss, client.train, precision, GRAM_BYTES)
+            architecture = make_architecture(model, federation, loss)
+            own = loss or default_loss(federation.regression)
+            trainer = make_trainer(architecture(0), own, client.train, precision, GRAM_BYTES)
             self._trainers[key] = _masked(trainer, architecture, secret, privacy)
         trainer, draw = self._trainers[key]
         if layout_mark(trainer.layout) != header["layout"]:

@@ -20,7 +20,7 @@ from coterie.federation import PARTS, Client, Federation
 from coterie.flower.local import CONNECTION, SWITCHES, node_config
 from coterie.flower.server import read_options
 from coterie.methods import make_method
-from coterie.runs.assemble import make_architecture, make_federation
+from coterie.runs.assemble import loss_of, make_architecture, make_federation
 from coterie.runs.config import RunConfig
 from coterie.snapshot import write_atomically
 from coterie.trainers.schedules import make_schedule
@@ -112,7 +112,7 @@ def plan(config: RunConfig) -> tuple[Federation | None, dict[str, Any]]:
     federation, defaults = make_federation(config) if config.scenario or config.data else (None, Defaults())
     network = config.model or defaults.model
     if federation is not None:
-        make_architecture(network, federation)
+        make_architecture(network, federation, loss_of(config))
     elif ":" not in network or "=" in network:
         known = {spec.name for spec in models.list_models()}
         if network.partition(":")[0] not in known:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from coterie.methods.aggregation import WeightedSum
 from coterie.methods.base import ClusterInfo
-from coterie.methods.server import Server, apply_update
+from coterie.methods.server import Server
 
 
 def average_clusters(
@@ -38,7 +38,9 @@ def average_clusters(
     asked = [client for client in server.participants(t) if client in cluster_of]
     requests = server.training_requests(asked, {client: rows[cluster_of[client]] for client in asked}, t)
     sums, _ = server.aggregate(requests, weighting, [cluster_of[client] for client in asked], len(rows))
-    after = torch.stack([apply_update(row, total.mean(), server_lr) for row, total in zip(rows, sums, strict=True)])
+    after = torch.stack(
+        [server.step(row, total.mean(), j, server_lr) for j, (row, total) in enumerate(zip(rows, sums, strict=True))]
+    )
     sizes = [sum(cluster_of.get(client) == j for client in server.clients) for j in range(len(rows))]
     return after, [cluster_info(size, total, server) for size, total in zip(sizes, sums, strict=True)]
 

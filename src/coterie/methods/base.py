@@ -120,6 +120,7 @@ class Assignment:
 class Method(Protocol):
     """A federated method. Its options are its fields; its state is a dataclass marked with `@saved`.
 
+    A method that moves its models by `server.step`, so that a server optimiser counts, says `server_steps = True`.
     A method may also have
     * `finish(state, server) -> state`, called once after the last round;
     * `place(state, clients, server) -> dict[str, int]`, the cluster of newcomers, who train but change nothing;

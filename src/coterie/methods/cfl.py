@@ -7,7 +7,7 @@ import math
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -66,6 +66,8 @@ class Found(NamedTuple):
 @method("cfl")
 class CFL:
     """Clusters by recursive bipartition of clients whose updates point apart; decides by itself when to split."""
+
+    server_steps: ClassVar[bool] = True
 
     when: Literal["conflict", "gain"] = "conflict"
     """Split when no single model can fit the members: two sides' updates harm each other on labels that both hold
@@ -224,6 +226,7 @@ class CFL:
         infos[leaf.id] = ClusterInfo(
             len(leaf.members), loss, mean_norm, total.max_norm, leaf.id, self._thresholds(track)
         )
+        after = server.step(leaf.model, step, leaf.id)
         accepted: Trial | None = None
         if track.trial is not None:
             track = self._advance_trial(track, t, server)
@@ -233,7 +236,7 @@ class CFL:
                 events.append(event)
                 track = replace(track, trial=None, considered=t)
         elif self._by_checks(server):
-            watch = observe(track.watch, t - leaf.born, apply_update(leaf.model, step))
+            watch = observe(track.watch, t - leaf.born, after)
             asked = [r.client for r in replies] if t - leaf.born >= self._wait(leaf, server) or watch.session else []
             how = self._compared(t, server)
             watch, splits = check(watch, leaf, asked, t, server, how, self.weighting, self.min_size)
@@ -259,7 +262,7 @@ class CFL:
                     events.append(split_event(leaf, proposal, self._paper_rule is None))
         if accepted is not None:
             return split_leaf(state, leaf, accepted, t, infos)
-        tree = state.tree.updated(replace(leaf, model=apply_update(leaf.model, step)))
+        tree = state.tree.updated(replace(leaf, model=after))
         return replace(state, tree=tree, tracks=state.tracks | {leaf.id: track})
 
     def _mean(self, replies: Sequence[Reply], server: Server) -> WeightedSum:
@@ -303,7 +306,8 @@ class CFL:
     def _compared(self, t: int, server: Server) -> Training:
         """How clients train for what is compared: as in the round, or one step along the full gradient."""
         how = server.schedule.at(t)
-        return replace(how, steps=1, batch_size=None) if self.similarity == "gradient" else how
+        plain = replace(how, steps=1, batch_size=None, optimizer="sgd")
+        return plain if self.similarity == "gradient" else how
 
     def _newcomer(self, client: str, model: Tensor, t: int, server: Server) -> Tensor:
         """What a newcomer is placed by, of the kind that the tree holds."""
@@ -442,13 +446,14 @@ class CFL:
         branches = []
         for branch in trial.branches:
             members = [client for client in branch.members if client in asked]
+            name = f"trial of round {trial.began} with {branch.members[0]}"
             if self.projection is not None:
                 sums = server.aggregate(server.training_requests(members, branch.model, t), self.weighting).sums
-                branches.append(replace(branch, model=apply_update(branch.model, sums[0].mean())))
+                branches.append(replace(branch, model=server.step(branch.model, sums[0].mean(), name)))
                 continue
             trained = server.clipped([Part(0, reply) for reply in server.train(members, branch.model, t)])
             total = self._mean([reply for _, reply in trained], server)
-            branches.append(replace(branch, model=apply_update(branch.model, total.mean())))
+            branches.append(replace(branch, model=server.step(branch.model, total.mean(), name)))
         return replace(track, trial=replace(trial, branches=(branches[0], branches[1])))
 
     def _judge_trial(self, leaf: Node, trial: Trial, t: int, server: Server) -> tuple[Trial | None, Event]:

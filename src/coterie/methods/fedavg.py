@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pydantic import PositiveFloat
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from coterie.errors import ConfigError
 from coterie.methods.averaging import cluster_info
 from coterie.methods.base import Assignment, Info, method
-from coterie.methods.server import Server, apply_update
+from coterie.methods.server import Server
 from coterie.parameters import Layout
 from coterie.snapshot import saved
 from coterie.trainers.base import Training
@@ -70,6 +70,8 @@ class State:
 class FedAvg:
     """One global model, the mean of the clients' updates."""
 
+    server_steps: ClassVar[bool] = True
+
     weighting: Literal["samples", "uniform"] = "samples"
     """Weight of a client in the mean: its number of samples, or one."""
     server_lr: PositiveFloat = 1.0
@@ -89,7 +91,7 @@ class FedAvg:
         requests = server.training_requests(server.participants(t), state.model, t, training, private)
         [total], _ = server.aggregate(requests, self.weighting)
         info = cluster_info(len(server.clients), total, server)
-        return State(apply_update(state.model, total.mean(), self.server_lr)), Info([info])
+        return State(server.step(state.model, total.mean(), lr=self.server_lr)), Info([info])
 
     def assignment(self, state: State, server: Server) -> Assignment:
         return Assignment([state.model], [server.clients], self.rule().private_layers(server.layout))

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from coterie.errors import ConfigError, RunError
 from coterie.methods.aggregation import Part
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, make_method, method
 from coterie.methods.fedavg import FedAvg
-from coterie.methods.server import Server, apply_update
+from coterie.methods.server import Server
 from coterie.parameters import Layout, gather, scatter, span_size
 from coterie.snapshot import saved
 from coterie.tasks import LayerUpdate, Reply, Request, StagedTraining
@@ -52,6 +53,8 @@ class State:
 @method("fedcuau")
 class FedCUAU:
     """Clusters by heterogeneity (CUAU), each learning from the more homogeneous ones only, on top of a base method."""
+
+    server_steps: ClassVar[bool] = True
 
     base: str = "fedavg"
     """The method underneath, FedAvg or a relative, written as a method: fedprox:mu=0.01, or (fedprox:mu=0.01,…)."""
@@ -136,9 +139,11 @@ class FedCUAU:
 
         whole, *parts = server.combine(requests, parts_of, [size] + [width] * last, base.weighting)  # lines 12-13
         # Line 14, without its extra 1/K: the weights already sum to one. A part nobody trained has a mean of zero.
-        model = apply_update(state.model, whole.mean(), base.server_lr)
+        model = server.step(state.model, whole.mean(), lr=base.server_lr)
+        spans = layout.select(names)
         moves = [
-            apply_update(old, part.mean(), base.server_lr) for old, part in zip(state.specific, parts, strict=True)
+            server.step(old, part.mean(), f"specific-{j}", base.server_lr, spans)
+            for j, (old, part) in enumerate(zip(state.specific, parts, strict=True))
         ]
         specific = torch.stack(moves) if moves else state.specific
         present = [state.cluster[client] for client in server.clients]

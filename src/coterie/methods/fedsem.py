@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -49,6 +49,8 @@ class Point(NamedTuple):
 @method("fedsem")
 class FedSEM:
     """Clusters by the distance of clients' models to cluster centres, improved in every round (stochastic EM)."""
+
+    server_steps: ClassVar[bool] = True
 
     clusters: PositiveInt = 5
     """Number of clusters C."""
@@ -93,8 +95,12 @@ class FedSEM:
             self._first_clusters(points, server.seed) if first else [nearest(p.model, state.centres) for p in points]
         )
         before = state.centres.expand(self.clusters, -1)
+        centres = means(points, labels, before, server.aggregation)
+        if server.optimizer.rule != "none":
+            pairs = enumerate(zip(before, centres, strict=True))
+            centres = torch.stack([server.step(old, new.double() - old.double(), j) for j, (old, new) in pairs])
         after = State(
-            means(points, labels, before, server.aggregation),
+            centres,
             ({} if self.over == "everybody" else state.cluster_of)
             | {client: label for point, label in zip(points, labels, strict=True) for client in point.clients},
             models if self.over == "everybody" else {},

@@ -10,7 +10,7 @@ weights are n_j over the relatives that took part, so that they sum to one.
 from __future__ import annotations
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +43,8 @@ class NoCentroids(RunError):
 class FLT:
     """Relatedness of clients found in one shot from their inputs; relatives or clusters average their models."""
 
+    server_steps: ClassVar[bool] = True
+
     case: Literal[1, 2] = 2
     """1: each client averages its relatives (any graph). 2: disjoint clusters, FedAvg in each."""
     encoder: str = "default"
@@ -66,6 +68,8 @@ class FLT:
     def start(self, server: Server) -> State:
         if self.clusters is not None and self.case == 1:
             raise ConfigError("clusters goes with case=2: case=1 averages over the relatives, without clusters")
+        if self.case == 1 and server.optimizer.rule != "none":
+            raise ConfigError(f"server_optimizer={server.optimizer.rule!r} goes with case=2: case=1 has no clusters")
         check_clusters(self.clusters, server)
         import_umap()
         ids, centroids = embed(server, server.clients, load_encoder(self.encoder), self.k, self.finetune, self.least)

@@ -90,6 +90,8 @@ def averaging_round(state: State, t: int, server: Server) -> tuple[State, Info]:
     # A client that failed leaves its row with less than the full weight: dividing makes the rest sum to one again.
     arrived = np.flatnonzero(weights > 0)
     means = (sums[arrived] / torch.from_numpy(weights[arrived])[:, None]).to(state.models.dtype)
+    if server.optimizer.rule != "none":
+        means = _by_optimizer(means, state, [recipe_of.tolist().index(int(recipe)) for recipe in arrived], server)
     new_row = {int(recipe): i for i, recipe in enumerate(arrived)}
     kept = [state.row[i] for i, recipe in enumerate(recipe_of) if int(recipe) not in new_row]
     kept_row = {old: len(means) + i for i, old in enumerate(dict.fromkeys(kept))}
@@ -98,6 +100,15 @@ def averaging_round(state: State, t: int, server: Server) -> tuple[State, Info]:
     after = _in_order_of_clients(State(state.relatives, together, tuple(row)))
     events = [Event("relatedness", state.relatives.text)] if t == 1 else []
     return after, Info(_cluster_infos(after, reported, server), events)
+
+
+def _by_optimizer(means: Tensor, state: State, first: Sequence[int], server: Server) -> Tensor:
+    """The models `(n, d)` that the server's optimiser makes of the means; `first` is the first client of each."""
+    rows = []
+    for mean, client in zip(means, first, strict=True):
+        before = state.models[state.row[client]]
+        rows.append(server.step(before, mean.double() - before.double(), state.relatives.ids[client]))
+    return torch.stack(rows)
 
 
 class Mixed:

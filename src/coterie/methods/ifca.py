@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ from coterie.methods.averaging import cluster_info
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
 from coterie.methods.ifca_init import perturbed_models, random_models, share, worst_fitted_models
 from coterie.methods.ifca_pruning import Merge, cheapest_merge
-from coterie.methods.server import Server, apply_update
+from coterie.methods.server import Server
 from coterie.parameters import gather, scatter
 from coterie.snapshot import saved
 from coterie.tasks import Choose, Evaluate, Gradient, Request, Train
@@ -83,6 +83,8 @@ class RoundStats:
 class IFCA:
     """k models; each client picks the one with its lowest training loss and helps to improve it (Algorithm 1)."""
 
+    server_steps: ClassVar[bool] = True
+
     k: Annotated[int, Field(ge=1)] | Literal["auto"] = 2
     """Number of clusters, or "auto": begin with `k_max`, drop clusters nobody chooses and merge redundant ones."""
     averaging: Literal["model", "gradient"] = "model"
@@ -123,6 +125,13 @@ class IFCA:
             raise ConfigError(f"k={k} with {len(server.clients)} clients: ask for at most one cluster per client")
         if self.averaging == "model" and (self.gradient_batch is not None or self.divide_by != "participants"):
             raise ConfigError("gradient_batch and divide_by are of option I: give averaging=gradient too")
+        if self.averaging == "gradient" and (how := server.schedule.at(1)).optimizer != "sgd":
+            raise ConfigError(f"averaging=gradient sends gradients: clients take no steps, leave out {how.optimizer}")
+        if self.clustered != "all" and server.optimizer.rule != "none":
+            raise ConfigError(
+                f"server_optimizer={server.optimizer.rule!r} does not go with clustered={self.clustered!r}: the "
+                "layers that clusters share would part, use clustered='all'"
+            )
         shared = self.shared(server)
         return State([Restart.fresh(share(self._initial(server, k, r), shared)) for r in range(self.restarts)])
 
@@ -147,11 +156,11 @@ class IFCA:
         return rest
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        done = [self._round_of(restart, t, server) for restart in state.runs]
+        done = [self._round_of(restart, r, t, server) for r, restart in enumerate(state.runs)]
         after = State([restart for restart, _ in done])
         return after, done[after.best][1]
 
-    def _round_of(self, restart: Restart, t: int, server: Server) -> tuple[Restart, Info]:
+    def _round_of(self, restart: Restart, r: int, t: int, server: Server) -> tuple[Restart, Info]:
         steady = self._is_steady(restart)
         stats = self._exchange(restart, t, server, steady)
         before, now = restart.choices, stats.choices
@@ -160,7 +169,7 @@ class IFCA:
         present = set(server.clients)  # a client that left chooses again if it returns
         unsure = len(moves) + (0 if steady else len(first_timers))
         after = Restart(
-            models=self._averaged(restart.models, stats.sums, server, t),
+            models=self._averaged(restart.models, stats.sums, server, t, r),
             choices={c: j for c, j in (before | now).items() if c in present},
             latest=list(now),
             loss=stats.mean_loss if now else restart.loss,
@@ -182,6 +191,9 @@ class IFCA:
             events += self._unused(after)
         if self.k == "auto":
             after, pruned, kept = self._pruned(after, stats)
+            if len(kept) < len(sums):
+                others = {name: name for name in server.optimizer.moments if not name.startswith(f"{r}/")}
+                server.optimizer.renumber(others | {f"{r}/{old}": f"{r}/{new}" for new, old in enumerate(kept)})
             events += pruned
             sums = [sums[j] for j in kept]
             if t == server.rounds:
@@ -244,7 +256,7 @@ class IFCA:
         # A step of size one is the negative gradient.
         return None if self.gradient_batch is None else Training(lr=1.0, steps=1, batch_size=self.gradient_batch)
 
-    def _averaged(self, models: Tensor, sums: list[WeightedSum], server: Server, t: int) -> Tensor:
+    def _averaged(self, models: Tensor, sums: list[WeightedSum], server: Server, t: int, r: int) -> Tensor:
         """Lines 13-14: the models after the round; shared layers follow everybody, an empty cluster stays."""
         weight = sum(total.weight for total in sums)
         if not weight:
@@ -255,14 +267,14 @@ class IFCA:
         everybody = gather(sum((total.total for total in sums), torch.zeros(())) / weight, shared)
         sign = -1 if self.gradient_batch is None else 1
         after = []
-        for model, total in zip(models, sums, strict=True):
+        for j, (model, total) in enumerate(zip(models, sums, strict=True)):
             if self.averaging == "gradient":
                 # Option I divides by all, not by those of the cluster.
                 step, lr = total.total / weight, sign * server.schedule.at(t).lr
             else:
                 step, lr = total.mean(), 1.0
             scatter(step, shared, everybody)
-            after.append(apply_update(model, step, lr))
+            after.append(server.step(model, step, f"{r}/{j}", lr))
         return torch.stack(after)
 
     def _pruned(self, restart: Restart, stats: RoundStats) -> tuple[Restart, list[Event], list[int]]:

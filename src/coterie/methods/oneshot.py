@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -39,6 +39,8 @@ class OneShot:
     one of them. Each cluster continues from its k-means centre. A client that comes later joins the cluster whose model
     has the lowest loss on its training data.
     """
+
+    server_steps: ClassVar[bool] = True
 
     k: PositiveInt = 2
     """Number of clusters."""

@@ -8,7 +8,7 @@ it. With `basis="public"`, or a file, all clients use the same axes, fitted to d
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -34,6 +34,8 @@ from coterie.tasks.embed import LEAST
 @method("pca-kmeans-hc")
 class PcaKMeansHC:
     """Clients' PCA and k-means, hierarchical clustering at the server, FedAvg in each cluster (FLT's baseline)."""
+
+    server_steps: ClassVar[bool] = True
 
     basis: str = "own"
     """own: each client's principal axes; public: those of the digits in the package; or a file with a PCA encoder."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from coterie.engines.base import Engine, Traffic
@@ -18,7 +19,8 @@ from coterie.methods.aggregation import (
     capped_weights,
     norms_by_group,
 )
-from coterie.parameters import Layout
+from coterie.methods.server_optimizer import ServerOptimizer
+from coterie.parameters import Layout, gather
 from coterie.privacy.user_level import UserPrivacy
 from coterie.randomness import derive, numpy_generator
 from coterie.tasks import Reduction, Reply, Request, Task, Train
@@ -49,7 +51,7 @@ class Server:
 
             requests = server.training_requests(server.participants(t), model, t)
             [total], replies = server.aggregate(requests)
-            model = apply_update(model, total.mean())
+            model = server.step(model, total.mean())
     """
 
     engine: Engine
@@ -61,6 +63,8 @@ class Server:
     """How updates become one."""
     user_privacy: UserPrivacy | None = None
     """Noise on every sum; None: no noise."""
+    optimizer: ServerOptimizer = field(default_factory=ServerOptimizer)
+    """What the server makes of a cluster's mean update; by default nothing."""
     cut: set[str] = field(default_factory=set)
     """Clients whose updates were too long and were cut or left out, since the run's loop last looked."""
     _weights: tuple[dict[str, int], dict[str, float]] = field(default=({}, {}), repr=False)
@@ -79,6 +83,30 @@ class Server:
     def layout(self) -> Layout:
         """Which numbers of a vector belong to which layer."""
         return self.engine.layout
+
+    def step(
+        self,
+        model: Tensor,
+        update: Tensor,
+        cluster: int | str = 0,
+        lr: float = 1.0,
+        spans: tuple[slice, ...] | None = None,
+    ) -> Tensor:
+        """A cluster's model after its mean update, by the run's server optimiser: one call per cluster and round.
+
+        Args:
+            model: the cluster's model `(d,)`, or the part of it at `spans`.
+            update: the mean of its clients' updates, of the same shape.
+            cluster: what the cluster is known by in all rounds; its moments are kept under this name.
+            lr: what the step is multiplied by, beside the optimiser's own step size.
+            spans: where the numbers stand in the vector; None: they are all of it.
+        """
+        if self.optimizer.rule == "none":
+            return apply_update(model, update, lr)
+        trainable = torch.arange(self.layout.size) < self.layout.trainable
+        if spans is not None:
+            trainable = gather(trainable, spans)
+        return apply_update(model, self.optimizer.direction(str(cluster), update, trainable), lr)
 
     @property
     def traffic(self) -> Traffic:
@@ -295,7 +323,7 @@ class Server:
 
     def _before(self, requests: Sequence[Request]) -> tuple[int, int, dict[str, dict[str, Tensor]] | None]:
         """What has to be put back when the requests are sent again: bytes, and what clients keep to themselves."""
-        keeps = any(getattr(request.task, "private", ()) for request in requests)
+        keeps = any(request.task.keeps_state for request in requests)
         return self.traffic.down, self.traffic.up, self.engine.client_states() if keeps else None
 
     def _rewind(self, before: tuple[int, int, dict[str, dict[str, Tensor]] | None]) -> None:

@@ -1,4 +1,4 @@
-"""A user's own network, found by `package.module:callable` or `path/to/file.py:callable`."""
+"""A user's own network or function, found by `package.module:callable` or `path/to/file.py:callable`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,22 @@ FILE_MODULE = "coterie_model_"
 """How the names of modules begin that were made from a user's file."""
 
 
-def find_callable(spec: str) -> Callable[..., Any]:
-    """The callable that `spec` names; its module is imported (the working folder is searched last)."""
+def find_callable(spec: str, kind: str = "model") -> Callable[..., Any]:
+    """The callable that `spec` names; its module is imported (the working folder is searched last).
+
+    `kind` is what errors call it.
+    """
+    what = f"{kind} {spec!r}"
     place, _, name = spec.rpartition(":")
     is_file = place.endswith(".py")
     if not place or not name or (place.startswith(".") and not is_file):
-        raise ConfigError(f"model {spec!r}: write package.module:callable or path/to/file.py:callable")
-    module = _from_file(spec, Path(place).expanduser()) if is_file else _from_name(spec, place)
+        raise ConfigError(f"{what}: write package.module:callable or path/to/file.py:callable")
+    module = _from_file(what, Path(place).expanduser()) if is_file else _from_name(what, place)
     found: Callable[..., Any] | None = getattr(module, name, None)
     if found is None or not callable(found):
         wrong = "is not callable" if hasattr(module, name) else "is not there"
         public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise ConfigError(f"model {spec!r}: {name!r} in {place} {wrong}; {did_you_mean(name, public)}")
+        raise ConfigError(f"{what}: {name!r} in {place} {wrong}; {did_you_mean(name, public)}")
     return found
 
 
@@ -58,14 +62,14 @@ def call(maker: Callable[..., Any], label: str, input_shape: tuple[int, ...], cl
     return module
 
 
-def _from_name(spec: str, name: str) -> ModuleType:
+def _from_name(what: str, name: str) -> ModuleType:
     here = str(Path.cwd())
     sys.path.append(here)
     try:
         return importlib.import_module(name)
     except (Exception, SystemExit) as error:
         raise ConfigError(
-            f"model {spec!r}: module {name!r} cannot be imported ({_one_line(error)}); check its name, or give a file "
+            f"{what}: module {name!r} cannot be imported ({_one_line(error)}); check its name, or give a file "
             f"as path/to/file.py:callable"
         ) from error
     finally:
@@ -80,12 +84,12 @@ def loaded_files() -> list[str]:
 def load_files(files: Sequence[str]) -> None:
     """Load users' files again, in another process, so that what they define can be found by name."""
     for file in files:
-        _from_file(file, Path(file))
+        _from_file(f"model {file!r}", Path(file))
 
 
-def _from_file(spec: str, path: Path) -> ModuleType:
+def _from_file(what: str, path: Path) -> ModuleType:
     if not path.is_file():
-        raise ConfigError(f"model {spec!r}: there is no file {path}; check the path")
+        raise ConfigError(f"{what}: there is no file {path}; check the path")
     # Loaded once as long as it does not change: pickle takes a class only if it is the one its module holds.
     digest = hashlib.blake2b(str(path.resolve()).encode() + b"\0" + path.read_bytes(), digest_size=6).hexdigest()
     name = f"{FILE_MODULE}{path.stem}_{digest}"
@@ -93,7 +97,7 @@ def _from_file(spec: str, path: Path) -> ModuleType:
         return sys.modules[name]
     found = importlib.util.spec_from_file_location(name, path)
     if found is None or found.loader is None:
-        raise ConfigError(f"model {spec!r}: {path} cannot be read as a Python file; check the path")
+        raise ConfigError(f"{what}: {path} cannot be read as a Python file; check the path")
     module = importlib.util.module_from_spec(found)
     # Registered, as dataclasses and pickle in the user's file look their module up by name.
     sys.modules[name] = module
@@ -101,9 +105,7 @@ def _from_file(spec: str, path: Path) -> ModuleType:
         found.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise ConfigError(
-            f"model {spec!r}: {path} cannot be imported ({_one_line(error)}); correct the file"
-        ) from error
+        raise ConfigError(f"{what}: {path} cannot be imported ({_one_line(error)}); correct the file") from error
     return module
 
 

@@ -18,6 +18,8 @@ from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, make_config
 from coterie.runs.folder import RunFolder
 from coterie.runs.loop import Callback, execute
 from coterie.runs.result import Result
+from coterie.trainers.augment import spelt
+from coterie.trainers.base import Augment
 from coterie.trainers.losses import Loss
 
 
@@ -26,7 +28,7 @@ def run(
     federation: Federation | None = None,
     *,
     model: Model | None = None,
-    loss: Loss | None = None,
+    loss: str | Loss | None = None,
     scenario: str | None = None,
     data: str | Path | None = None,
     clients: int | None = None,
@@ -41,6 +43,12 @@ def run(
     batch_size: int | Literal["full"] | None = None,
     momentum: float | None = None,
     weight_decay: float | None = None,
+    optimizer: str = "sgd",
+    keep_optimizer: bool = False,
+    clip_gradient: float | None = None,
+    class_weights: str | Sequence[float] | None = None,
+    augment: str | Augment | None = None,
+    server_optimizer: str = "none",
     lr_schedule: str = "constant",
     evaluate_every: int | Literal["auto"] = "auto",
     personalise: int = 0,
@@ -71,7 +79,8 @@ def run(
         federation: the clients. Without it a scenario or a folder of data is named.
         model: a known name such as "mlp:hidden=64", an `nn.Module`, or a callable that makes one; by default the
             scenario's.
-        loss: a function of outputs and targets; by default cross entropy, or the squared error for regression.
+        loss: "cross-entropy", "bce", "mse", "mae", "huber", "module:function", or a function of outputs and targets; by
+            default cross-entropy, or the squared error for regression. With "bce" a model has one output.
         scenario: the name of a federation, as `coterie scenarios` lists them; by default "digits-permuted".
         data: a folder with one file per client, instead of a scenario (see `Federation.from_folder`).
         clients: number of clients of the scenario.
@@ -85,7 +94,16 @@ def run(
         steps: local SGD steps in a round, instead of epochs.
         batch_size: samples per step, or "full" for all of a client's.
         momentum: momentum of local training, from 0 and below 1.
-        weight_decay: weight decay of local training.
+        weight_decay: weight decay of local training; with "adamw" 0.01 where it is not given.
+        optimizer: the clients' optimiser: "sgd", "momentum", "adam" or "adamw", with options as in "adam:beta2=0.99".
+            Where `lr` is not given, Adam's is 0.001.
+        keep_optimizer: let clients keep their optimiser's state between rounds; else every round begins anew.
+        clip_gradient: the norm that the gradient of every local step is cut to.
+        class_weights: the weight of each class in the local loss, or "balanced": by each client's own labels.
+        augment: random changes to the images of a local step: "flip", "crop:4", "flip,crop:4", or a function of images
+            and a generator, by itself or as "module:function".
+        server_optimizer: what the server makes of a cluster's mean update: "none", "avgm", "adam" or "yogi", with
+            options as in "adam:lr=0.1,tau=0.001".
         lr_schedule: how `lr` changes over the rounds: "constant", "step:…", "decay:…" or "exponential:…".
         evaluate_every: rounds between two evaluations of all clients, or "auto": a round's participants in every
             round, and all clients as rarely as a client takes part.
@@ -145,6 +163,13 @@ def run(
         "batch_size": batch_size,
         "momentum": momentum,
         "weight_decay": weight_decay,
+        "loss": loss if isinstance(loss, str) else None,
+        "optimizer": optimizer,
+        "keep_optimizer": keep_optimizer,
+        "clip_gradient": clip_gradient,
+        "class_weights": _weights_text(class_weights),
+        "augment": spelt(augment),
+        "server_optimizer": server_optimizer,
         "lr_schedule": lr_schedule,
         "evaluate_every": evaluate_every,
         "personalise": personalise,
@@ -174,7 +199,7 @@ def run(
         federation=federation,
         model=None if isinstance(model, str) else model,
         method=None if isinstance(method, str) else method,
-        loss=loss,
+        loss=None if isinstance(loss, str) else loss,
     )
 
 
@@ -251,6 +276,8 @@ def resume(
     with RunFolder.open(Path(path)) as folder:
         stored = folder.config()
         values = stored_values(stored)
+        if loss is not None:
+            values["loss"] = None
         if federation is not None:
             values["scenario"] = values["data"] = None
         if model is not None:
@@ -274,6 +301,10 @@ def resume(
             return execute(prepared, folder, callbacks)
         finally:
             prepared.engine.close()
+
+
+def _weights_text(weights: str | Sequence[float] | None) -> str | None:
+    return weights if weights is None or isinstance(weights, str) else ",".join(repr(float(w)) for w in weights)
 
 
 def _as_text(path: str | Path | None) -> str | None:

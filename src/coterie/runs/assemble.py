@@ -23,12 +23,15 @@ from coterie.federation import PARTS, Federation
 from coterie.federation.base import JOINED, joined
 from coterie.methods import IFCA, FedAvg, Method, Server, make_method
 from coterie.methods.options import literal
+from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.privacy.user_level import UserPrivacy
 from coterie.randomness import derive
 from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, memory_bytes
 from coterie.runs.loop import Run
+from coterie.trainers.augment import own_function
+from coterie.trainers.base import Training
 from coterie.trainers.devices import CPU
-from coterie.trainers.losses import Loss
+from coterie.trainers.losses import FOR_LABELS, LOSSES, Loss, binary_loss, find_loss, one_logit, softmax_loss
 from coterie.trainers.repeatable import check_repeatable
 from coterie.trainers.schedules import make_schedule
 from coterie.trainers.threads import one_torch_thread
@@ -57,9 +60,10 @@ def make_federation(config: RunConfig) -> tuple[Federation, Defaults]:
     return federation, scenario.defaults
 
 
-def make_architecture(model: Model, federation: Federation) -> Callable[[int], nn.Module]:
+def make_architecture(model: Model, federation: Federation, loss: Loss | None = None) -> Callable[[int], nn.Module]:
     """A function from a seed to a freshly initialised module, checked once on a sample of the data."""
     first = federation.clients[0].train
+    outputs = outputs_for(federation, loss)
     if isinstance(model, nn.Module):
         module = model
 
@@ -69,13 +73,18 @@ def make_architecture(model: Model, federation: Federation) -> Callable[[int], n
         spec = model
 
         def architecture(seed: int) -> nn.Module:
-            return models.build(spec, federation.input_shape, federation.classes, seed, first.x.dtype)
+            return models.build(spec, federation.input_shape, outputs, seed, first.x.dtype)
 
-    _try_out(architecture(0), federation)
+    _try_out(architecture(0), federation, loss)
     return architecture
 
 
-def _try_out(module: nn.Module, federation: Federation) -> None:
+def outputs_for(federation: Federation, loss: Loss | None) -> int:
+    """The outputs that a named model is made with: one per class, or one in all for a single logit; 0: regression."""
+    return 1 if one_logit(loss, federation.classes) else federation.classes
+
+
+def _try_out(module: nn.Module, federation: Federation, loss: Loss | None) -> None:
     """Run one sample through the module, so that a model that does not fit the data fails before training."""
     first = federation.clients[0].train
     module.eval()
@@ -88,7 +97,14 @@ def _try_out(module: nn.Module, federation: Federation) -> None:
         raise ConfigError(f"the model cannot take an input of shape {shape} {first.x.dtype}: {said}") from problem
     if not isinstance(outputs, torch.Tensor):
         raise ConfigError(f"the model returns {type(outputs).__name__}: expected a tensor")
-    if not federation.regression and outputs.shape[-1] < federation.classes:
+    # A loss of the user's own may read two classes from one logit.
+    single = federation.classes == 2 and loss not in (None, softmax_loss) and outputs.shape[-1] == 1
+    if loss is binary_loss and not federation.regression and not single:
+        raise ConfigError(
+            f"loss='bce': the model has {outputs.shape[-1]} outputs and the data {federation.classes} classes: "
+            "use it with one output and labels 0 and 1, else loss='cross-entropy'"
+        )
+    if not federation.regression and not single and outputs.shape[-1] < federation.classes:
         raise ConfigError(
             f"the model has {outputs.shape[-1]} outputs, the data has {federation.classes} classes: "
             "give the model one output a class"
@@ -125,11 +141,19 @@ def _assembled(
     engine_for: Callable[[Callable[[int], nn.Module]], Engine] | None,
 ) -> tuple[Run, dict[str, Any]]:
     method = method or make_method(config.method)
+    loss = loss_of(config, loss)
+    optimizer = ServerOptimizer.parse(config.server_optimizer)
+    if optimizer.rule != "none" and not getattr(method, "server_steps", False):
+        raise ConfigError(
+            f"server_optimizer={config.server_optimizer!r}: {describe_method(method)} averages no models by "
+            "server.step: leave it out"
+        )
     federation, defaults = (given, defaults or Defaults()) if given else make_federation(config)
     network: Model = model or config.model or defaults.model
-    architecture = make_architecture(network, federation)
+    architecture = make_architecture(network, federation, loss)
     rounds = config.rounds or defaults.rounds
     training = config.training(defaults.training)
+    check_training(training, loss, federation)
     engine = engine_for(architecture) if engine_for else make_engine(config, federation, architecture, loss)
     server = Server(
         engine,
@@ -139,6 +163,7 @@ def _assembled(
         config.participation,
         config.aggregation(),
         user_privacy(config, method, engine),
+        optimizer,
     )
     scenario = None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
     network_name = network if isinstance(network, str) else getattr(network, "__name__", type(network).__name__)
@@ -154,7 +179,7 @@ def _assembled(
         "momentum": training.momentum,
         "weight_decay": training.weight_decay,
         "federation": fingerprint(federation),
-        "loss": None if loss is None else getattr(loss, "__name__", type(loss).__name__),
+        "loss": config.loss or loss_name(loss),
     }
     labels = {
         "method": used["method"],
@@ -168,6 +193,8 @@ def _assembled(
         "classes": federation.classes,
         "dtype": str(federation.clients[0].train.x.dtype).removeprefix("torch."),
     }
+    if one_logit(loss, federation.classes):
+        shape["outputs"] = 1
     run = Run(
         method,
         server,
@@ -246,7 +273,45 @@ def clients_secret(seed: int) -> int:
 
 def stored_values(stored: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration in a run's folder, without what is only there to tell runs apart."""
-    return {key: value for key, value in stored.items() if key not in {"federation", "loss"}}
+    values = {key: value for key, value in stored.items() if key != "federation"}
+    loss = values.get("loss")
+    # The name of a function from Python is there to be compared; it cannot be found again.
+    return values if loss is None or loss in LOSSES or ":" in loss else values | {"loss": None}
+
+
+def loss_of(config: RunConfig, given: Loss | None = None) -> Loss | None:
+    """The loss that was given as a function, or the one that the configuration names; None: by the targets."""
+    return given or (find_loss(config.loss) if config.loss else None)
+
+
+def loss_name(loss: Loss | None) -> str | None:
+    """What a loss that was given as a function is called; never like one of ours."""
+    if loss is None:
+        return None
+    name = str(getattr(loss, "__name__", type(loss).__name__))
+    return f"{name} from Python" if name in LOSSES else name
+
+
+def check_training(training: Training, loss: Loss | None, federation: Federation) -> None:
+    """Refuse a loss, class weights or an augmentation that such data cannot have."""
+    known = {function: name for name, function in LOSSES.items()}
+    if loss in known and loss is not binary_loss and federation.regression == (loss in FOR_LABELS):
+        has, other = ("real numbers", "mse, mae, huber") if federation.regression else ("labels", "cross-entropy, bce")
+        raise ConfigError(f"loss={known[loss]!r}: the targets are {has}, use one of {other}")
+    if training.class_weights is not None:
+        if federation.regression or loss not in (None, *FOR_LABELS):
+            raise ConfigError("class_weights goes with labels and with loss='cross-entropy' or 'bce'")
+        if not isinstance(training.class_weights, str) and len(training.class_weights) != federation.classes:
+            raise ConfigError(
+                f"class_weights has {len(training.class_weights)} numbers, the data has {federation.classes} classes: "
+                "give one for each"
+            )
+    own = isinstance(training.augment, str) and not own_function(training.augment)
+    if own and (len(federation.input_shape) < 2 or not federation.clients[0].train.x.is_floating_point()):
+        raise ConfigError(
+            f"augment={training.augment!r} goes with images (…, height, width), not with inputs of shape "
+            f"{tuple(federation.input_shape)}"
+        )
 
 
 def describe_method(method: Method) -> str:
@@ -322,6 +387,8 @@ def _digest_of(values: Tensor) -> bytes:
 
 def check_same_run(used: dict[str, Any], stored: dict[str, Any], path: Path) -> None:
     """Refuse to resume a run under another configuration or other data."""
+    # A run from before an option was there was made with its default.
+    stored = {key: RunConfig.model_fields[key].default for key in used.keys() & RunConfig.model_fields.keys()} | stored
     for key in sorted(set(used) | set(stored)):
         if used.get(key) != stored.get(key):
             raise RunError(

@@ -26,6 +26,7 @@ from coterie.runs.loop import execute
 from coterie.runs.result import Result
 from coterie.tasks import Evaluate, Reply, ReplyBlock, Request
 from coterie.tasks.base import Reduction, reduced, with_norm
+from coterie.trainers.losses import predicted_labels
 
 CLAIM = 2**40
 """Samples that a liar claims."""
@@ -260,7 +261,7 @@ def backdoor_rate(result: Result, federation: Federation, hostile: Sequence[str]
             continue
         module = result.model_of(row.client).eval()
         with torch.no_grad():
-            said = module(with_trigger(test.x)[others]).argmax(-1)
+            said = predicted_labels(module(with_trigger(test.x)[others]))
         fooled, total = fooled + int((said == 0).sum()), total + len(said)
     return fooled / max(1, total)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_type_hints
 
@@ -13,8 +14,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from coterie.errors import ConfigError, did_you_mean
 from coterie.methods.aggregation import CLIP, WEIGHT_CAP, Aggregation
 from coterie.methods.option_types import Placeholder, takes, type_in_words, union_members, value_in_words
+from coterie.methods.options import parse_options
+from coterie.methods.server_optimizer import ServerOptimizer
+from coterie.trainers.augment import find_augment, own_function
 from coterie.trainers.base import Training
 from coterie.trainers.devices import choose_device
+from coterie.trainers.losses import find_loss
 from coterie.trainers.schedules import make_schedule
 
 DEFAULT_SCENARIO = "digits-permuted"
@@ -26,6 +31,13 @@ UNSET = {
     "memory": "no limit",
     "data_dir": "COTERIE_DATA, else ~/.cache/coterie",
     "out": "a new one under runs/",
+    "loss": "cross-entropy for labels, mse for real targets",
+    "lr": "the scenario's; with Adam 0.001",
+    "weight_decay": "the scenario's; with adamw 0.01",
+    "momentum": "the scenario's; with optimizer=momentum 0.9",
+    "clip_gradient": "none",
+    "class_weights": "none",
+    "augment": "none",
 }
 """What is used where one of these is not given; any other that is None is the scenario's."""
 PLACE_KEYS = frozenset({"out", "data_dir", "workers", "quiet", "memory", "engine", "ray_address", "device"})
@@ -42,6 +54,10 @@ Device = Annotated[str, Placeholder("DEVICE")]
 Folder = Annotated[str, Placeholder("FOLDER")]
 MethodText = Annotated[str, Placeholder("METHOD")]
 ModelText = Annotated[str, Placeholder("MODEL")]
+AugmentText = Annotated[str, Placeholder("CHANGES")]
+LossText = Annotated[str, Placeholder("LOSS")]
+OptimizerText = Annotated[str, Placeholder("OPTIMIZER")]
+WeightsText = Annotated[str, Placeholder("WEIGHTS")]
 Name = Annotated[str, Placeholder("NAME")]
 ScheduleText = Annotated[str, Placeholder("SCHEDULE")]
 Size = Annotated[str, Placeholder("SIZE")]
@@ -72,6 +88,25 @@ class RunConfig(BaseModel):
     )
     momentum: float | None = Field(None, ge=0, lt=1, description="momentum of local training")
     weight_decay: float | None = Field(None, ge=0, description="weight decay of local training")
+    loss: LossText | None = Field(
+        None, description="loss: cross-entropy, bce, mse, mae, huber, or module:function of outputs and targets"
+    )
+    optimizer: OptimizerText = Field(
+        "sgd",
+        description="the clients' optimiser: sgd, momentum, adam or adamw, with options as adam:beta2=0.99,eps=1e-6",
+    )
+    keep_optimizer: bool = Field(False, description="let clients keep their optimiser's state between rounds")
+    clip_gradient: float | None = Field(None, gt=0, description="norm that the gradient of every local step is cut to")
+    class_weights: WeightsText | None = Field(
+        None, description="weight of each class in the local loss: balanced, or numbers such as 1,5"
+    )
+    augment: AugmentText | None = Field(
+        None,
+        description="random changes to the images of a step: flip, crop:4, both as flip,crop:4, or module:function",
+    )
+    server_optimizer: OptimizerText = Field(
+        "none", description="the server's optimiser, per cluster: none, avgm, adam or yogi, with options as adam:lr=0.1"
+    )
     lr_schedule: ScheduleText = Field(
         "constant", description="how lr changes over the rounds: constant, step:…, decay:… or exponential:…"
     )
@@ -128,14 +163,64 @@ class RunConfig(BaseModel):
     def training(self, default: Training) -> Training:
         """Local training: what was given, else the scenario's default."""
         batch_size = None if self.batch_size == "full" else (self.batch_size or default.batch_size)
+        name, betas, eps = parse_optimizer(self.optimizer)
+        usual = default if name in ("sgd", "momentum") else replace(default, lr=ADAM_LR, momentum=0.0)
+        if name == "momentum":
+            usual = replace(usual, momentum=MOMENTUM)
+        if name == "adamw":
+            usual = replace(usual, weight_decay=ADAMW_DECAY)
         return Training(
-            lr=self.lr if self.lr is not None else default.lr,
+            lr=self.lr if self.lr is not None else usual.lr,
             epochs=self.epochs or default.epochs,
             steps=self.steps if self.steps or self.epochs else default.steps,
             batch_size=batch_size,
-            momentum=self.momentum if self.momentum is not None else default.momentum,
-            weight_decay=self.weight_decay if self.weight_decay is not None else default.weight_decay,
+            momentum=self.momentum if self.momentum is not None else usual.momentum,
+            weight_decay=self.weight_decay if self.weight_decay is not None else usual.weight_decay,
+            optimizer="sgd" if name == "momentum" else name,
+            betas=betas,
+            eps=eps,
+            keep_optimizer=self.keep_optimizer,
+            clip_gradient=self.clip_gradient,
+            class_weights=None if self.class_weights is None else parse_class_weights(self.class_weights),
+            augment=self.augment,
         )
+
+
+CLIENT_OPTIMIZERS = ("sgd", "momentum", "adam", "adamw")
+ADAM_LR, ADAMW_DECAY, MOMENTUM = 0.001, 0.01, 0.9
+"""What an optimiser uses where nothing is given: torch's own defaults, and the usual momentum."""
+
+
+def parse_optimizer(spec: str) -> tuple[str, tuple[float, float], float]:
+    """The name, betas and eps in a text such as "adam" or "adam:beta1=0.8,eps=1e-6"."""
+    name, _, text = spec.partition(":")
+    if name not in CLIENT_OPTIMIZERS:
+        raise ConfigError(f"optimizer={spec!r}: {did_you_mean(name, CLIENT_OPTIMIZERS)}")
+    known = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8} if name in ("adam", "adamw") else {}
+    given = parse_options(text, spec)
+    for key, value in given.items():
+        if key not in known:
+            raise ConfigError(
+                f"optimizer={spec!r}: {name} has no option {key!r}: "
+                f"{did_you_mean(key, known) if known else 'momentum and weight_decay are options of the run'}"
+            )
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+            raise ConfigError(f"optimizer={spec!r}: {key}={value!r}, expected a number from 0 and below 1")
+    found = known | given
+    return name, (found.get("beta1", 0.9), found.get("beta2", 0.999)), found.get("eps", 1e-8)
+
+
+def parse_class_weights(text: str) -> tuple[float, ...] | str:
+    """The weights in a text such as "1,5", or "balanced"."""
+    if text == "balanced":
+        return text
+    try:
+        weights = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        weights = ()
+    if not weights or not all(0 < weight < math.inf for weight in weights):
+        raise ConfigError(f"class_weights={text!r}: expected 'balanced', or a number above 0 for each class, as in 1,5")
+    return weights
 
 
 EITHER_OR = ({"scenario", "data"}, {"steps", "epochs"})
@@ -204,8 +289,23 @@ def make_config(values: Mapping[str, Any], origin: str = "") -> RunConfig:
         )
     if config.secure_sums and config.engine != "local":
         raise ConfigError(f"{where}secure_sums is for engine='local', a simulation: other engines cannot do it yet")
+    _check_training(config, where)
     make_schedule(config.lr_schedule, Training(), 1)  # so that a misspelt one fails before any data is touched
     return config
+
+
+def _check_training(config: RunConfig, where: str) -> None:
+    """Refuse what does not go together in local training, and what is misspelt, before any data is touched."""
+    training = config.training(Training())
+    ServerOptimizer.parse(config.server_optimizer)
+    if config.loss is not None and ":" not in config.loss:
+        find_loss(config.loss)
+    if config.augment is not None and not own_function(config.augment):
+        find_augment(config.augment)
+    if training.optimizer != "sgd" and config.momentum:
+        raise ConfigError(f"{where}momentum={config.momentum} goes with optimizer='momentum': Adam has its own, beta1")
+    if config.keep_optimizer and not training.moments:
+        raise ConfigError(f"{where}keep_optimizer: plain SGD has no state to keep, choose another optimizer")
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
@@ -224,6 +324,8 @@ def read_config_file(path: Path) -> dict[str, Any]:
             raise ConfigError(f"{path}: the table [method] needs a key 'name' that is text")
         options = ",".join(f"{key}={value!r}" for key, value in method.items() if key != "name")
         table["method"] = method["name"] + (f":{options}" if options else "")
+    if isinstance(weights := table.get("class_weights"), list):
+        table["class_weights"] = ",".join(map(str, weights))
     make_config(table, str(path))
     return table
 

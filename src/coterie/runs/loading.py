@@ -165,7 +165,7 @@ def stored_architecture(shape: dict[str, Any], model: Model | None = None) -> Ca
     dtype = getattr(torch, shape["dtype"])
 
     def architecture(seed: int) -> nn.Module:
-        return models.build(spec, tuple(shape["input_shape"]), shape["classes"], seed, dtype)
+        return models.build(spec, tuple(shape["input_shape"]), shape.get("outputs", shape["classes"]), seed, dtype)
 
     try:
         architecture(0)

@@ -126,6 +126,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
             store.save_checkpoint(checkpoint)
     else:
         run.engine.restore_client_states(checkpoint.client_states)
+        server.optimizer.moments = dict(checkpoint.server_moments)
     history = History(store.rewind_history(checkpoint.round) if store else [])
     if store:
         store.write_model_shape(run.model_shape)
@@ -158,6 +159,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
         record = replace(record, seconds=round(spent, 4))
         history.append(record)
         done = Checkpoint(t, state, {}, done.bytes_down + down, done.bytes_up + up, done.seconds + spent)
+        done = replace(done, server_moments=dict(server.optimizer.moments))
         if store:
             for matrix in info.matrices:
                 store.write_matrix(matrix, t)

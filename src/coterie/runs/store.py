@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -26,6 +27,8 @@ class Checkpoint:
     bytes_down: int
     bytes_up: int
     seconds: float
+    server_moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    """The server optimiser's moments by cluster."""
 
 
 class Store(Protocol):

@@ -19,7 +19,7 @@ from torch import Tensor
 from coterie.errors import ModelError
 from coterie.federation import Client
 from coterie.parameters import Layout
-from coterie.trainers.base import Reduction, Trained, Trainer, Training
+from coterie.trainers.base import Reduction, Trained, Trainer, Training, TrainingJob
 
 ClientState = MutableMapping[str, Tensor]
 """What a client keeps between rounds and never sends, such as private layers."""
@@ -148,6 +148,12 @@ class Task(ABC):
         n = len(client.train)
         return 3.0 * (training.samples_seen(n) if isinstance(training, Training) else n)
 
+    @property
+    def keeps_state(self) -> bool:
+        """Whether the task changes what a client keeps to itself: private layers, or its optimiser's state."""
+        training = getattr(self, "training", None)
+        return bool(getattr(self, "private", ())) or (isinstance(training, Training) and training.keep_optimizer)
+
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         """Do the task for one client. A task that can serve many clients at once overrides `perform` instead."""
         raise NotImplementedError(f"{type(self).__name__} defines neither answer nor perform")
@@ -189,6 +195,29 @@ def with_norm(reply: Reply, layout: Layout) -> Reply:
         return reply
     norm = float(torch.linalg.vector_norm(reply.vector[: layout.trainable]))
     return replace(reply, values={**reply.values, "norm": norm})
+
+
+OPTIMIZER = "optimizer"
+"""Where a client's state holds that of its optimiser."""
+
+
+def train_clients(
+    jobs: Sequence[TrainingJob], contexts: Sequence[ClientContext], trainer: Trainer, training: Training
+) -> Trained:
+    """Train every job, one for each context, and return the updates; clients keep their optimisers' states if asked."""
+    if not (training.keep_optimizer and training.moments):
+        return trainer.train(jobs, training)
+    size = 1 + training.moments * trainer.layout.trainable
+    memories = []
+    for job, context in zip(jobs, contexts, strict=True):
+        kept = context.state.get(OPTIMIZER)
+        fits = kept is not None and len(kept) == size
+        memories.append(kept.clone() if kept is not None and fits else job.start.new_zeros(size))
+    trained = trainer.train([job._replace(memory=memory) for job, memory in zip(jobs, memories, strict=True)], training)
+    for context, memory in zip(contexts, memories, strict=True):
+        if torch.isfinite(memory).all():  # one that is not would spoil every later round
+            context.state[OPTIMIZER] = memory
+    return trained
 
 
 def replies_to(
@@ -284,5 +313,6 @@ __all__ = [
     "reduced",
     "replies_to",
     "tensor_key",
+    "train_clients",
     "with_norm",
 ]

@@ -23,6 +23,7 @@ from coterie.tasks.base import (
     reduced,
     replies_to,
     tensor_key,
+    train_clients,
 )
 from coterie.tasks.gradient import as_trained, buffer_spans
 from coterie.trainers.base import Trainer, Training, TrainingJob
@@ -72,6 +73,9 @@ class Choose(Task):
         jobs = [
             TrainingJob(split, self.models[c], task.seed) for split, c, task in zip(data, choices, tasks, strict=True)
         ]
+        if self.keeps_state:
+            trained = train_clients(jobs, contexts, trainer, self.training)
+            return reduced(replies_to(contexts, trained, choices, **told).replies, reduce)
         if reduce is not None:
             groups = [c if group is None else group for c, group in zip(choices, reduce.groups, strict=True)]
             trained = trainer.train(jobs, self.training, Reduction(reduce.weights, groups))

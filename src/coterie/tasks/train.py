@@ -23,6 +23,7 @@ from coterie.tasks.base import (
     reduced,
     replies_to,
     tensor_key,
+    train_clients,
 )
 from coterie.trainers.base import Trainer, Training, TrainingJob
 
@@ -71,10 +72,10 @@ class Train(Task):
             TrainingJob(context.client.train, with_private(task.model, spans, context.state), task.seed)
             for task, context in zip(tasks, contexts, strict=True)
         ]
-        if not (spans or self.assess):
+        if not (self.keeps_state or self.assess):
             return replies_to(contexts, trainer.train(jobs, self.training, reduce))
         extra: dict[str, Sequence[Any]] = {"start_loss": _start_losses(jobs, trainer)} if self.assess else {}
-        trained = trainer.train(jobs, self.training)
+        trained = train_clients(jobs, contexts, trainer, self.training)
         if spans and trained.vectors is not None:
             for row, job, context in zip(trained.vectors, jobs, contexts, strict=True):
                 own = gather(row, spans) + gather(job.start, spans)

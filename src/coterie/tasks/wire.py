@@ -21,6 +21,7 @@ from coterie.errors import ConfigError
 from coterie.parameters import Layout, gather, scatter, span_size
 from coterie.plugins import load, offered
 from coterie.tasks.base import Array, Number, Reply, ReplySchema, Sent, Task, tensor_key
+from coterie.trainers.augment import own_function
 from coterie.trainers.base import Training
 
 TENSOR_NUMBER = 4
@@ -258,6 +259,7 @@ def _whole(
 
 def _plain(value: Any) -> Any:
     if isinstance(value, Training):
+        _check_augment(value.augment)
         return {"training": dataclasses.asdict(value)}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
@@ -272,8 +274,16 @@ def _opened(value: Any) -> Any:
     if isinstance(value, list):
         return tuple(_opened(item) for item in value)
     if isinstance(value, dict):
-        return Training(**{name: _opened(item) for name, item in value["training"].items()})
+        training = Training(**{name: _opened(item) for name, item in value["training"].items()})
+        _check_augment(training.augment)
+        return training
     return value
+
+
+def _check_augment(augment: Any) -> None:
+    """Refuse a function of the user's own: a client runs no code that a message names."""
+    if augment is not None and (not isinstance(augment, str) or own_function(augment)):
+        raise ConfigError(f"augment={augment!r} cannot be sent to clients elsewhere: use flip or crop")
 
 
 def _spans(pairs: tuple[tuple[int, int], ...]) -> Spans:

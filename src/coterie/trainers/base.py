@@ -1,21 +1,21 @@
 """The computations that a client needs: training, evaluation and gradients, for several clients at once.
 
-Training is SGD on the client's own data. A trainer gives the clients' updates one by one, or their weighted sums, which
-some trainers can form without forming each update.
+Training is SGD or Adam on the client's own data. A trainer gives the clients' updates one by one, or their weighted
+sums, which some trainers can form without forming each update.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import Split
 from coterie.parameters import Layout
 
@@ -24,11 +24,15 @@ ROWS_AT_ONCE = 8
 
 
 LARGEST = torch.finfo(torch.float32).max
+OPTIMIZERS = ("sgd", "adam", "adamw")
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+"""`(inputs, generator) -> inputs`: a batch `(n, ...)` changed at random, by draws from the generator alone."""
 
 
 @dataclass(frozen=True)
 class Training:
-    """How a client trains: plain SGD on its own data."""
+    """How a client trains on its own data: by default plain SGD."""
 
     lr: float = 0.1
     """Step size."""
@@ -44,11 +48,37 @@ class Training:
     """FedProx's μ: adds μ/2 ‖θ − θ_start‖² to the loss."""
     layers: tuple[str, ...] = ()
     """Names of the layers to train; the others are frozen. Empty: all."""
+    optimizer: str = "sgd"
+    """One of OPTIMIZERS."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Adam's decay of the mean and of the square of the gradients."""
+    eps: float = 1e-8
+    """Adam's ε."""
+    keep_optimizer: bool = False
+    """Whether the client keeps the optimiser's state for its next round."""
+    clip_gradient: float | None = None
+    """The norm that the gradient of every step is cut to; None: as it is."""
+    class_weights: tuple[float, ...] | str | None = None
+    """Weight of each class in the loss, "balanced" for each client's own n / (classes · n_class), or None."""
+    augment: str | Augment | None = None
+    """How the inputs of a step are changed at random: a text such as "flip,crop:4", or a function."""
 
     def __post_init__(self) -> None:
         for name in ("lr", "momentum", "weight_decay", "proximal"):
             if not abs(getattr(self, name)) <= LARGEST:
                 raise ConfigError(f"training with {name}={getattr(self, name)!r}: float32 ends at {LARGEST:.3g}")
+        if self.optimizer not in OPTIMIZERS:
+            raise ConfigError(f"optimizer={self.optimizer!r}: {did_you_mean(self.optimizer, OPTIMIZERS)}")
+
+    @property
+    def moments(self) -> int:
+        """How many numbers the optimiser keeps per parameter."""
+        return 2 if self.optimizer != "sgd" else int(self.momentum != 0)
+
+    @property
+    def linear(self) -> bool:
+        """Whether a step is the gradient times a number, so that steps add up; weight decay may shrink the weights."""
+        return not (self.moments or self.proximal or self.clip_gradient is not None)
 
     def batches(self, samples: int) -> int:
         """How many SGD steps a client with that many samples takes."""
@@ -65,11 +95,16 @@ class Training:
 
 
 class TrainingJob(NamedTuple):
-    """One client's training: its data, the vector it starts from `(d,)`, and the seed of its batches."""
+    """One client's training: its data, the vector it starts from `(d,)`, and the seed of its batches.
+
+    `memory` `(1 + moments · trainable,)` is the optimiser's state, where the client keeps it: training starts from it
+    and writes over it. All jobs of a training have one, or none has.
+    """
 
     data: Split
     start: Tensor
     seed: int
+    memory: Tensor | None = None
 
 
 class Reduction(NamedTuple):

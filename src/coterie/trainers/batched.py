@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coterie.federation import Split
 from coterie.parameters import Layout
 from coterie.trainers.base import Trainer, Training, TrainingJob, add_rows
-from coterie.trainers.batching import BatchFeed, BatchOrder, FullFeed, Samples, padded, row_weights
+from coterie.trainers.batching import AugmentedFeed, BatchFeed, BatchOrder, FullFeed, Samples, padded, row_weights
 from coterie.trainers.blocked_steps import (
     FirstWeights,
     cost_in_blocks,
@@ -25,6 +25,7 @@ from coterie.trainers.blocked_steps import (
 )
 from coterie.trainers.devices import CPU
 from coterie.trainers.kernels import (
+    ELEMENTWISE,
     Affine,
     Plan,
     TrainedParts,
@@ -36,7 +37,9 @@ from coterie.trainers.kernels import (
     loss_gradient,
     side_by_side,
 )
-from coterie.trainers.losses import default_loss, sample_losses
+from coterie.trainers.losses import class_weights_of, predicted_labels, sample_losses
+from coterie.trainers.optimizers import Moving, Optimizer
+from coterie.trainers.recognition import LOSS_OF
 from coterie.trainers.sample_space import (
     Course,
     GramCache,
@@ -224,7 +227,11 @@ class BatchedTrainer(Trainer):
     def _samples(self, job: TrainingJob, training: Training) -> Samples:
         n = len(job.data)
         batch = n if training.batch_size is None else min(training.batch_size, n)
-        return Samples(self._x(job.data, n), self._y(job.data, n), n, training.batches(n), batch)
+        weights = None
+        if training.class_weights is not None:
+            labels = job.data.y.reshape(-1).long()
+            weights = class_weights_of(training.class_weights, labels).to(self.dtype)[labels]
+        return Samples(self._x(job.data, n), self._y(job.data, n), n, training.batches(n), batch, weights)
 
     def _trained(self, training: Training) -> list[TrainedParts]:
         spans = self.layout.select(training.layers) if training.layers else (slice(0, self.plan.size),)
@@ -235,7 +242,8 @@ class BatchedTrainer(Trainer):
         return [TrainedParts(inside(stage.weight), inside(stage.bias)) for stage in self.plan.stages]
 
     def _way(self, s: Samples, training: Training, trained: Sequence[TrainedParts]) -> Way:
-        if not self.sample_space or _needs_gradients(training) or not trained[0].weight:
+        by_steps = not training.linear or training.weight_decay or training.augment is not None
+        if not self.sample_space or by_steps or not trained[0].weight:
             return Way.STEPS
         return choose_way(self.plan, s, trained[0].bias or self.plan.stages[0].bias is None)
 
@@ -267,11 +275,22 @@ class BatchedTrainer(Trainer):
     def _train_group(self, group: _Group, training: Training, updates: Tensor) -> Tensor:
         """Write the updates `(b, d)`, and give the sums of losses `(b,)`."""
         plan, jobs, starts, samples, trained = self.plan, group.jobs, group.starts, group.samples, group.trained
-        feed = FullFeed(samples) if all(s.full for s in samples) else BatchFeed(samples, jobs, training)
+        feed: FullFeed | AugmentedFeed | BatchFeed
+        if training.augment is not None:
+            feed = AugmentedFeed(samples, jobs, training)
+        else:
+            feed = FullFeed(samples) if all(s.full for s in samples) else BatchFeed(samples, jobs, training)
         shared = len({start.data_ptr() for start in starts}) == 1
         origin = affines(plan.stages, starts[0].expand(len(starts), -1) if shared else torch.stack(list(starts)))
         weights = side_by_side(origin)
-        optimizer = _Momentum(weights, origin, training, trained) if _needs_gradients(training) else None
+        gradients: list[Affine] = []
+        optimizer = None
+        if not training.linear or training.weight_decay:
+            gradients = [
+                Affine(torch.zeros_like(w.weight), None if w.bias is None else torch.zeros_like(w.bias))
+                for w in weights
+            ]
+            optimizer = self._optimizer(group, training, weights, gradients, origin)
         losses = updates.new_zeros(len(jobs))
         layers: list[Affine] = []
         before = -1
@@ -286,11 +305,31 @@ class BatchedTrainer(Trainer):
             if optimizer is None:
                 backward(plan.stages, layers, values, grad, layers, trained, alpha=-training.lr, beta=1)
             else:
-                into = leading(optimizer.gradients, active)
+                into = leading(gradients, active)
                 backward(plan.stages, layers, values, grad, into, trained, alpha=1, beta=0)
                 optimizer.step(active)
+        if optimizer is not None and optimizer.memories is not None:
+            optimizer.remember()
         _write_difference(plan, weights, origin, updates)
         return losses
+
+    def _optimizer(
+        self,
+        group: _Group,
+        training: Training,
+        weights: Sequence[Affine],
+        gradients: Sequence[Affine],
+        origin: Sequence[Affine],
+    ) -> Optimizer:
+        """What moves the group's trained tensors along their gradients."""
+        moving = [
+            Moving(place, *tensors)
+            for stage, *layers, parts in zip(self.plan.stages, weights, gradients, origin, group.trained, strict=True)
+            for place, *tensors, trained in zip((stage.weight, stage.bias), *layers, parts, strict=True)
+            if trained and place is not None
+        ]
+        memories = [job.memory for job in group.jobs if job.memory is not None]
+        return Optimizer(training, moving, memories or None)
 
     @torch.no_grad()
     def evaluate(self, data: Sequence[Split], models: Tensor) -> tuple[Tensor, Tensor]:
@@ -301,12 +340,13 @@ class BatchedTrainer(Trainer):
         stacked = layers[0].weight.reshape(k * stages[0].outputs, stages[0].inputs)
         bias = None if layers[0].bias is None else layers[0].bias.reshape(-1)
         sums = torch.zeros(2, len(data), k, dtype=self.dtype)
+        labelled = bool(data) and not data[0].y.is_floating_point()
         widest = max(stages[0].inputs, k * max(stage.outputs for stage in stages))
         for owners, xs, ys in self._rows(data, max(64, GROUP_VALUES // widest)):
             x, y = xs.to(self.device, non_blocking=True), ys.to(self.device, non_blocking=True)
             z = nn.functional.linear(x, stacked, bias).view(len(x), k, stages[0].outputs).transpose(0, 1)
             outputs = forward(stages[1:], layers[1:], activate(stages[0].activation, z))[-1]
-            loss, right = self._scores(outputs, y)
+            loss, right = self._scores(outputs, y, labelled)
             # Added up by the processor, because a graphics card would add in any order.
             sums[0].index_add_(0, owners, loss.t().cpu())
             sums[1].index_add_(0, owners, right.t().cpu())
@@ -314,13 +354,15 @@ class BatchedTrainer(Trainer):
         # 0/0 is the NaN of a client without samples.
         return sums[0] / counts, sums[1] / counts
 
-    def _scores(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Losses and hits `(k, rows)` of every sample; targets that are real numbers have no hits but NaN."""
+    def _scores(self, outputs: Tensor, y: Tensor, labelled: bool) -> tuple[Tensor, Tensor]:
+        """Losses and hits `(k, rows)` of every sample; targets that are not labels have no hits but NaN."""
         if self.plan.loss == "softmax":
             labels = y.expand(len(outputs), len(y))
             logs = torch.log_softmax(outputs, -1)
             return -logs.gather(-1, labels.unsqueeze(-1)).squeeze(-1), (outputs.argmax(-1) == y).to(self.dtype)
-        loss = (outputs - y).square().mean(-1)
+        loss = ELEMENTWISE[self.plan.loss](outputs, y)[0].mean(-1)
+        if labelled:
+            return loss, (predicted_labels(outputs) == y[..., 0]).to(self.dtype)
         return loss, torch.full_like(loss, float("nan"))
 
     def _rows(self, data: Sequence[Split], limit: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -351,12 +393,12 @@ class BatchedTrainer(Trainer):
     def loss_of(self, outputs: Tensor, targets: Tensor) -> float:
         """The mean loss of outputs `(n, outputs)` against targets `(n, ...)`."""
         y = targets.to(self.dtype) if targets.is_floating_point() else targets
-        return float(default_loss(self.plan.loss != "softmax")(outputs, y))
+        return float(LOSS_OF[self.plan.loss](outputs, y))
 
     def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each sample `(n,)`."""
         y = targets.to(self.dtype) if targets.is_floating_point() else targets
-        return sample_losses(default_loss(self.plan.loss != "softmax"), outputs, y)
+        return sample_losses(LOSS_OF[self.plan.loss], outputs, y)
 
     @torch.no_grad()
     def gradient(self, data: Sequence[Split], model: Tensor) -> tuple[Tensor, Tensor]:
@@ -398,40 +440,3 @@ def _write_difference(plan: Plan, end: Sequence[Affine], start: Sequence[Affine]
         torch.sub(after.weight, before.weight, out=update.weight)
         if after.bias is not None and before.bias is not None and update.bias is not None:
             torch.sub(after.bias, before.bias, out=update.bias)
-
-
-def _needs_gradients(training: Training) -> bool:
-    return bool(training.momentum or training.weight_decay or training.proximal)
-
-
-class _Momentum:
-    """SGD with momentum, weight decay and the proximal term, on the tensors of `weights` that are trained."""
-
-    def __init__(
-        self, weights: Sequence[Affine], origin: Sequence[Affine], training: Training, trained: Sequence[TrainedParts]
-    ) -> None:
-        self.training = training
-        self.gradients = [
-            Affine(torch.zeros_like(w.weight), None if w.bias is None else torch.zeros_like(w.bias)) for w in weights
-        ]
-        moving = [
-            (tensor, start, grad)
-            for layers in zip(weights, origin, self.gradients, trained, strict=True)
-            for tensor, start, grad, moves in zip(*layers, strict=True)
-            if moves and tensor is not None and start is not None and grad is not None
-        ]
-        self.moving: list[tuple[Tensor, Tensor, Tensor]] = moving
-        self.velocities = [torch.zeros_like(tensor) for tensor, _, _ in moving] if training.momentum else []
-
-    def step(self, active: int) -> None:
-        """Move the first `active` clients' weights along their gradients."""
-        how = self.training
-        for i, tensors in enumerate(self.moving):
-            weights, start, step = (tensor[:active] for tensor in tensors)
-            if how.weight_decay:
-                step.add_(weights, alpha=how.weight_decay)
-            if how.proximal:
-                step.add_(weights - start, alpha=how.proximal)
-            if how.momentum:
-                step = self.velocities[i][:active].mul_(how.momentum).add_(step)
-            weights.add_(step, alpha=-how.lr)

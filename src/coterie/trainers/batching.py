@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from coterie.trainers.augment import augmentation
 from coterie.trainers.base import Training, TrainingJob
 
 WINDOW_NUMBERS = 2**22
@@ -42,13 +43,17 @@ def batches(samples: int, training: Training, seed: int) -> Iterator[Tensor | sl
 
 @dataclass(frozen=True)
 class Samples:
-    """One client's samples `x: (n, inputs)`, targets `y`, and how it goes through them."""
+    """One client's samples `x: (n, inputs)`, targets `y`, and how it goes through them.
+
+    `weights: (n,)` are what the samples weigh in the mean of their step; None: all the same.
+    """
 
     x: Tensor
     y: Tensor
     n: int
     steps: int
     batch: int
+    weights: Tensor | None = None
 
     @property
     def full(self) -> bool:
@@ -84,6 +89,9 @@ class FullFeed:
         self.x = padded([s.x for s in samples])
         self.y = padded([s.y for s in samples])
         self.rows = row_weights([s.n for s in samples], self.x)
+        for row, s in zip(self.rows, samples, strict=True):
+            if s.weights is not None:
+                row[: s.n] = s.weights / s.weights.sum()
 
     def step(self, t: int, active: int) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs, targets and row weights of step `t` for the first `active` clients."""
@@ -120,12 +128,44 @@ class BatchOrder:
         for p, order in enumerate(islice(epoch_orders(n, training, job.seed), -(-s.steps // per_pass))):
             start = p * per_pass * size
             count = min(n, stop - start)
-            self.index[i, start : start + count] = (own if order is None else order)[:count]
+            taken = (own if order is None else order)[:count]
+            self.index[i, start : start + count] = taken
             self.rows[i, start : start + count] = weights[:count]
+            if s.weights is not None:
+                for step in range(start, start + count, size):
+                    places = slice(step, min(step + size, start + count))
+                    drawn = s.weights[taken[step - start : step - start + size]]
+                    self.rows[i, places] = drawn / drawn.sum()
 
     def active(self, t: int) -> int:
         """How many clients take step `t`; they are sorted by falling number of steps."""
         return sum(s.steps > t for s in self.samples) if self.samples[-1].steps <= t else len(self.samples)
+
+
+class AugmentedFeed:
+    """Every step takes the next batch of each client's pass, its inputs changed at random."""
+
+    def __init__(self, samples: Sequence[Samples], jobs: Sequence[TrainingJob], training: Training) -> None:
+        self.order = BatchOrder(samples, jobs, training)
+        self.samples = samples
+        self.shapes = [job.data.x.shape[1:] for job in jobs]
+        self.change = [augmentation(training, job.seed) for job in jobs]
+
+    def step(self, t: int, active: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Inputs, targets and row weights of step `t` (asked for in turn) for the first `active` clients."""
+        order = self.order
+        places = slice(t * order.size, (t + 1) * order.size)
+        rows = order.rows[:active, places]
+        xs, ys = [], []
+        for i, s in enumerate(self.samples[:active]):
+            index, change = order.index[i, places], self.change[i]
+            x = s.x[index]
+            there = int(rows[i].count_nonzero())
+            assert change is not None
+            x[:there] = change(x[:there].view(there, *self.shapes[i])).reshape(there, -1)
+            xs.append(x)
+            ys.append(s.y[index])
+        return torch.stack(xs), torch.stack(ys), rows
 
 
 class BatchFeed:

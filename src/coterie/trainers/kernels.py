@@ -6,7 +6,7 @@ Weights come as views of one flat block: `(b, outputs, inputs)` for clients with
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -27,7 +27,7 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """A feed-forward network as stages in order, with its loss ("softmax" or "squared")."""
+    """A feed-forward network as stages in order, with its loss ("softmax", or a key of ELEMENTWISE)."""
 
     stages: tuple[Stage, ...]
     loss: str
@@ -116,6 +116,36 @@ def forward(stages: Sequence[Stage], layers: Sequence[Affine], x: Tensor) -> lis
     return values
 
 
+def _squared(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    residual = outputs - targets
+    return residual.square(), residual.mul_(2)
+
+
+def _absolute(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    residual = outputs - targets
+    return residual.abs(), residual.sign_()
+
+
+def _huber(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    residual = outputs - targets
+    size = residual.abs()
+    return torch.where(size <= 1, residual.square() / 2, size - 0.5), residual.clamp_(-1, 1)
+
+
+def _binary(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    seen = F.binary_cross_entropy_with_logits(outputs, targets.expand_as(outputs), reduction="none")
+    return seen, torch.sigmoid(outputs).sub_(targets)
+
+
+ELEMENTWISE: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
+    "squared": _squared,
+    "absolute": _absolute,
+    "huber": _huber,
+    "binary": _binary,
+}
+"""Losses of each output by itself: `(outputs, targets) -> (losses, derivatives)`, each of the outputs' shape."""
+
+
 def loss_gradient(loss: str, outputs: Tensor, targets: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Losses `(b,)` and their gradients at the outputs `(b, n, c)`; `rows: (b, n)` weighs the samples."""
     if loss == "softmax":
@@ -125,9 +155,8 @@ def loss_gradient(loss: str, outputs: Tensor, targets: Tensor, rows: Tensor) -> 
         grad.exp_()
         grad.scatter_add_(-1, labels, grad.new_full((), -1.0).expand(labels.shape))
     else:
-        grad = outputs - targets
-        seen = grad.square().mean(-1)
-        grad = grad.mul_(2 / grad.shape[-1])
+        seen, grad = ELEMENTWISE[loss](outputs, targets)
+        seen, grad = seen.mean(-1), grad.mul_(1 / grad.shape[-1])
     return (seen * rows).sum(-1), grad.mul_(rows.unsqueeze(-1))
 
 

@@ -1,4 +1,4 @@
-"""The trainer for any module: one client after another, without DataLoader, optimizer objects or state_dict copies.
+"""The trainer for any module: one client after another, without DataLoader, torch.optim or state_dict copies.
 
 It is also the reference: every faster trainer is tested against it in float64.
 """
@@ -9,7 +9,6 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,11 +16,13 @@ from torch import Tensor, nn
 from coterie.errors import users_code
 from coterie.federation import Split
 from coterie.parameters import Layout
+from coterie.trainers.augment import augmentation
 from coterie.trainers.base import Trainer, Training, TrainingJob
 from coterie.trainers.batching import batches
 from coterie.trainers.devices import CPU
-from coterie.trainers.losses import Loss, correct, sample_losses
+from coterie.trainers.losses import Loss, class_weights_of, correct, sample_losses, weighted_loss
 from coterie.trainers.low_rank import FactoredLinear, apart, factor_layers, worth_keeping_apart
+from coterie.trainers.optimizers import Moving, Optimizer
 from coterie.trainers.recognition import hooked, sequentials
 
 EVALUATION_ROWS = 512
@@ -143,24 +144,39 @@ class LoopTrainer(Trainer):
         self._load(job.start)
         x, y = self._placed(job.data.x), self._placed(job.data.y)
         places, layers = self._divide(training, len(y))
-        stretches = [_Stretch.of(self.flat[place], self.grad[place], training) for place in places]
+        loss_of = self._training_loss(training, y)
+        augment = augmentation(training, job.seed)
+        optimizer = self._optimizer(job, training, places)
         total, steps = 0.0, 0
         with apart(layers):
             for index in batches(len(y), training, job.seed):
-                for stretch in stretches:
-                    stretch.gradient.zero_()
-                loss = self._mean_loss(x[index], y[index])
+                for place in places:
+                    self.grad[place].zero_()
+                loss = loss_of(self._outputs(augment(x[index]) if augment else x[index]), y[index])
                 if loss.requires_grad:
                     loss.backward()
                 total += float(loss.detach())
                 steps += 1
                 with torch.no_grad():
-                    for stretch in stretches:
-                        stretch.step(training)
+                    optimizer.step(1)
                     for layer in layers:
                         layer.step(training)
+        if job.memory is not None:
+            optimizer.remember()
         self._store_counters()
         return total / max(steps, 1)
+
+    def _optimizer(self, job: TrainingJob, training: Training, places: Sequence[slice]) -> Optimizer:
+        """What moves the numbers at these places of the flat vector; to it, one client is several of which one."""
+        moving = [Moving(p, self.flat[None, p], self.grad[None, p], job.start[None, p]) for p in places]
+        return Optimizer(training, moving, None if job.memory is None else [job.memory])
+
+    def _training_loss(self, training: Training, y: Tensor) -> Loss:
+        """The loss that training lowers for a client with the targets `y`."""
+        if training.class_weights is None:
+            return self._loss_of
+        weights = class_weights_of(training.class_weights, y)
+        return weighted_loss(self.loss, weights.to(self.device, self.dtype))
 
     def _divide(self, training: Training, samples: int) -> tuple[list[slice], list[FactoredLinear]]:
         """The places of the vector that are trained number by number, and the layers that keep their steps apart."""
@@ -196,7 +212,7 @@ class LoopTrainer(Trainer):
             outputs, targets = self._outputs(self._placed(x)), self._placed(y)
             share = len(y) / len(split)
             loss += share * float(self._loss_of(outputs, targets))
-            accuracy += share * float(correct(outputs, targets))
+            accuracy += share * float(correct(outputs, targets, self.loss))
         return loss, accuracy
 
     def outputs(self, data: Split, model: Tensor) -> Tensor:
@@ -231,30 +247,6 @@ class LoopTrainer(Trainer):
             gradients[i, : self.layout.trainable] = self.grad
             losses[i] = total
         return gradients, losses
-
-
-class _Stretch(NamedTuple):
-    """Numbers that stand together in the flat vector and are trained by plain SGD."""
-
-    weights: Tensor
-    gradient: Tensor
-    start: Tensor | None
-    velocity: Tensor | None
-
-    @classmethod
-    def of(cls, weights: Tensor, gradient: Tensor, training: Training) -> _Stretch:
-        start = weights.clone() if training.proximal else None
-        return cls(weights, gradient, start, torch.zeros_like(weights) if training.momentum else None)
-
-    def step(self, training: Training) -> None:
-        step = self.gradient
-        if training.weight_decay:
-            step = step.add_(self.weights, alpha=training.weight_decay)
-        if self.start is not None:
-            step = step.add_(self.weights - self.start, alpha=training.proximal)
-        if self.velocity is not None:
-            step = self.velocity.mul_(training.momentum).add_(step)
-        self.weights.add_(step, alpha=-training.lr)
 
 
 def _likes_channels_last(module: nn.Module) -> bool:

@@ -1,12 +1,15 @@
-"""The two losses of the papers, chosen by the kind of target: softmax cross-entropy for labels, squared for reals."""
+"""Losses by name. By default the targets decide: softmax cross-entropy for labels, the squared error for reals."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from coterie.errors import ConfigError, did_you_mean
+from coterie.models.custom import find_callable
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 """`(outputs, targets) -> mean loss`, a scalar that autograd can follow."""
@@ -33,9 +36,82 @@ def sample_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
         return torch.stack([loss(o[None], y[None]).reshape(()) for o, y in zip(outputs, targets, strict=True)])
 
 
+def absolute_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean absolute error of outputs against real targets of the same number of elements."""
+    return F.l1_loss(outputs.reshape(targets.shape), targets)
+
+
+def huber_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Huber's loss with δ = 1: squared for small errors, absolute for large ones."""
+    return F.huber_loss(outputs.reshape(targets.shape), targets)
+
+
+def binary_loss(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Mean binary cross-entropy of logits against 0 or 1, whole or real, of the same number of elements."""
+    return F.binary_cross_entropy_with_logits(outputs.reshape(targets.shape), targets.to(outputs.dtype))
+
+
+LOSSES: dict[str, Loss] = {
+    "cross-entropy": softmax_loss,
+    "mse": squared_loss,
+    "mae": absolute_loss,
+    "l1": absolute_loss,
+    "huber": huber_loss,
+    "bce": binary_loss,
+}
+FOR_LABELS = (softmax_loss, binary_loss)
+"""Losses of ours that take labels; the others of ours take real numbers."""
+
+
+def find_loss(spec: str) -> Loss:
+    """The loss of that name, or the function that `package.module:function` or `path/to/file.py:function` names."""
+    if spec in LOSSES:
+        return LOSSES[spec]
+    if ":" not in spec:
+        raise ConfigError(f"loss={spec!r}: {did_you_mean(spec, LOSSES)}, or give module:function")
+    return find_callable(spec, "loss")
+
+
 def default_loss(regression: bool) -> Loss:
     """The loss for a federation's targets."""
     return squared_loss if regression else softmax_loss
+
+
+def one_logit(loss: Loss | None, classes: int) -> bool:
+    """Whether a model for so many classes has one output, the logit of the second class."""
+    return loss is binary_loss and 0 < classes <= 2
+
+
+def class_weights_of(given: Sequence[float] | str, targets: Tensor) -> Tensor:
+    """The weight of each class, float64: those given, or for "balanced" n / (classes · n_class) of these labels.
+
+    Classes that are not among the labels weigh nothing, and are not counted among the classes.
+    """
+    if not isinstance(given, str):
+        return torch.tensor(given, dtype=torch.float64)
+    counts = torch.bincount(targets.reshape(-1)).double()
+    weights = targets.numel() / (counts.count_nonzero() * counts)
+    return weights.masked_fill(counts == 0, 0.0)
+
+
+def weighted_loss(loss: Loss, weights: Tensor) -> Loss:
+    """Cross-entropy, of logits or of one, as the mean with each sample weighing as its class: Σ w_y l / Σ w_y."""
+    if loss is not softmax_loss and loss is not binary_loss:
+        raise ConfigError("class_weights goes with loss='cross-entropy' or 'bce': another loss weighs by itself")
+
+    def cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+        # A client with few labels knows weights for those alone.
+        padded = F.pad(weights, (0, outputs.shape[-1] - len(weights)))
+        return F.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1), weight=padded)
+
+    def binary(outputs: Tensor, targets: Tensor) -> Tensor:
+        each = F.binary_cross_entropy_with_logits(
+            outputs.reshape(targets.shape), targets.to(outputs.dtype), reduction="none"
+        )
+        own = weights[targets.long()]
+        return (each * own).sum() / own.sum()
+
+    return cross_entropy if loss is softmax_loss else binary
 
 
 OFFSET_STEPS = 8
@@ -55,6 +131,9 @@ def output_offset(outputs: Tensor, targets: Tensor) -> Tensor:
         residual = targets - outputs.reshape(targets.shape)
         return residual.mean(0) * (len(targets) / (len(targets) + 1))
     logits, labels = outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1)
+    if logits.shape[-1] == 1:  # the logit of the second class: two outputs of which the first is 0
+        both = output_offset(torch.cat([torch.zeros_like(logits), logits], -1), labels)
+        return (both[1] - both[0])[None]
     seen = torch.bincount(labels, minlength=logits.shape[-1]).to(logits.dtype)
     expected = torch.softmax(logits, -1).sum(0)
     prior = PSEUDO_COUNT * logits.shape[-1] * expected / expected.sum()
@@ -65,9 +144,19 @@ def output_offset(outputs: Tensor, targets: Tensor) -> Tensor:
     return offset - offset.mean()
 
 
-def correct(outputs: Tensor, targets: Tensor) -> Tensor:
+def predicted_labels(outputs: Tensor, loss: Loss | None = None) -> Tensor:
+    """The label `(n, ...)` that outputs `(n, ..., classes)` stand for.
+
+    One output is the logit of label 1, except under softmax cross-entropy, where it is that of the only class.
+    """
+    if outputs.shape[-1] == 1 and loss is not softmax_loss:
+        return (outputs[..., 0] > 0).long()
+    return outputs.argmax(-1)
+
+
+def correct(outputs: Tensor, targets: Tensor, loss: Loss | None = None) -> Tensor:
     """How many labels are predicted rightly, as a fraction; NaN for real targets, which have no accuracy."""
     if targets.is_floating_point():
         return torch.full((), float("nan"), dtype=outputs.dtype)
     # Flattened, because labels (n, 1) against predictions (n,) would be compared all with all.
-    return (outputs.argmax(-1).reshape(-1) == targets.reshape(-1)).to(outputs.dtype).mean()
+    return (predicted_labels(outputs, loss).reshape(-1) == targets.reshape(-1)).to(outputs.dtype).mean()

@@ -163,7 +163,7 @@ def worth_keeping_apart(layer: FactoredLinear, training: Training, samples: int)
     """
     rows = samples if training.batch_size is None else min(samples, training.batch_size)
     outputs, inputs = layer.weight.shape
-    return not training.momentum and not training.proximal and 0 < rows <= kept_rows(inputs, outputs, rows)
+    return training.linear and 0 < rows <= kept_rows(inputs, outputs, rows)
 
 
 @contextmanager

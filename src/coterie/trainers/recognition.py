@@ -10,9 +10,16 @@ from torch import nn
 from coterie.federation import Split
 from coterie.parameters import Layout
 from coterie.trainers.kernels import Plan, Stage
-from coterie.trainers.losses import Loss, softmax_loss, squared_loss
+from coterie.trainers.losses import Loss, absolute_loss, binary_loss, huber_loss, softmax_loss, squared_loss
 
-LOSSES: dict[Loss, str] = {softmax_loss: "softmax", squared_loss: "squared"}
+LOSSES: dict[Loss, str] = {
+    softmax_loss: "softmax",
+    squared_loss: "squared",
+    absolute_loss: "absolute",
+    huber_loss: "huber",
+    binary_loss: "binary",
+}
+LOSS_OF = {name: loss for loss, name in LOSSES.items()}
 ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.Tanh: "tanh"}
 
 
@@ -89,5 +96,6 @@ def suits(plan: Plan, data: Split) -> bool:
     if plan.loss == "softmax":
         matching = data.y.ndim == 1 and not data.y.is_floating_point()
     else:
-        matching = data.y.is_floating_point() and data.y.shape[1:].numel() == outputs
+        real = data.y.is_floating_point() or plan.loss == "binary"
+        matching = real and data.y.shape[1:].numel() == outputs
     return data.x.is_floating_point() and shaped and inputs == plan.stages[0].inputs and matching
