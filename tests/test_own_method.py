@@ -80,7 +80,7 @@ def test_workers_change_nothing(tmp_path: Path) -> None:
 def test_it_resumes_and_is_known_to_the_reports(tmp_path: Path) -> None:
     whole = coterie.run(METHOD, workers=1, out=tmp_path / "run", **OPTIONS)
 
-    class Stop(Exception):
+    class Stop(BaseException):
         pass
 
     class Stopper:

@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coterie.errors import CoterieError
+    from coterie.errors import CallbackError, CoterieError, StopRun
     from coterie.federation import Client, Federation, Split
     from coterie.methods import CFL, FLT, IFCA, FedAvg, FedCUAU, Local, Method
-    from coterie.runs import Callback, Result, resume, run
+    from coterie.runs import Callback, Result, RoundRecord, resume, run
     from coterie.trainers.base import Training
 
 __version__ = "0.1.0"
@@ -18,6 +18,7 @@ __all__ = [
     "FLT",
     "IFCA",
     "Callback",
+    "CallbackError",
     "Client",
     "CoterieError",
     "FedAvg",
@@ -26,7 +27,9 @@ __all__ = [
     "Local",
     "Method",
     "Result",
+    "RoundRecord",
     "Split",
+    "StopRun",
     "Training",
     "resume",
     "run",
@@ -37,6 +40,7 @@ _MODULES = {
     "FLT": "coterie.methods",
     "IFCA": "coterie.methods",
     "Callback": "coterie.runs",
+    "CallbackError": "coterie.errors",
     "Client": "coterie.federation",
     "CoterieError": "coterie.errors",
     "FedAvg": "coterie.methods",
@@ -45,7 +49,9 @@ _MODULES = {
     "Local": "coterie.methods",
     "Method": "coterie.methods",
     "Result": "coterie.runs",
+    "RoundRecord": "coterie.runs",
     "Split": "coterie.federation",
+    "StopRun": "coterie.errors",
     "Training": "coterie.trainers.base",
     "resume": "coterie.runs",
     "run": "coterie.runs",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 class CoterieError(Exception):
@@ -25,6 +26,17 @@ class RunError(CoterieError):
 
 class ModelError(RunError):
     """A model or a loss of the user's own raised an exception or tried to end the program."""
+
+
+class CallbackError(RunError):
+    """A callback raised an exception. The run's folder, if it has one, can be resumed."""
+
+    result: Any = None
+    """The `Result` as things stood after the last round that was done."""
+
+
+class StopRun(Exception):
+    """Raised by a callback to end the run after this round; the run then counts as finished, with this reason."""
 
 
 @contextmanager

@@ -51,6 +51,7 @@ def test_a_run_on_a_ray_of_its_own(tmp_path: Path, folder: str) -> None:
             seen.append(len(processes_of(folder)))
 
     options: dict[str, Any] = {"scenario": "digits-permuted", "clients": 8, "samples": 30, "rounds": 2, "workers": 1}
+    options["metrics"] = ["auc", lambda outputs, labels: float(outputs.std())]
     coterie.run("cfl", out=tmp_path / "here", **options)
     coterie.run("cfl", out=tmp_path / "ray", engine="ray", callbacks=[Watch()], **options)
     assert not ray.is_initialized()

@@ -195,7 +195,7 @@ def test_spawned_workers_need_what_can_be_sent(engines: list[LocalEngine], monke
     engine = LocalEngine(federation(), perceptron, loss=lambda outputs, targets: outputs.sum(), workers=2)
     engines.append(engine)
     monkeypatch.setenv("COTERIE_START_METHOD", "spawn")
-    with pytest.raises(RunError, match="spawned workers cannot be sent the model or the loss"):
+    with pytest.raises(RunError, match="spawned workers cannot be sent the model, the loss or a metric"):
         replies_of(engine, requests_of(engine))
     monkeypatch.setenv("COTERIE_START_METHOD", "spoon")
     with pytest.raises(ConfigError, match="COTERIE_START_METHOD='spoon': expected fork or spawn"):

@@ -27,7 +27,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-class _Killed(Exception):
+class _Killed(BaseException):
     pass
 
 

@@ -60,7 +60,8 @@ def test_summary_has_the_promised_shape():
     summary = result.summary
     assert set(to_json(summary)) == {
         "method", "scenario", "model", "seed", "rounds", "clients", "clusters", "cluster_ids", "metrics", "ari",
-        "bytes", "seconds", "initial", "personalised", "epsilon", "delta", "warnings",
+        "bytes", "seconds", "initial", "personalised", "epsilon", "delta", "warnings", "validation", "stopped",
+        "best_round",
     }  # fmt: skip
     assert set(summary.metrics) == {"accuracy", "loss"}
     assert {"mean", "min", "max", "variance"} <= set(to_json(summary.accuracy))
@@ -102,7 +103,8 @@ def test_resume_with_the_same_objects_only(tmp_path):
     whole = coterie.run(FedAvg(server_lr=0.5), federation, model=module, rounds=3, out=tmp_path / "run")
     for name in ("summary.json", "checkpoint.safetensors"):
         (tmp_path / "run" / name).unlink()
-    with pytest.raises(RunError, match="made with a federation from Python"):
+    asked = r"resume it in Python with coterie\.resume\('.*run', federation=…, model=…\), .*model: Sequential"
+    with pytest.raises(RunError, match=asked):
         coterie.resume(tmp_path / "run")
     with pytest.raises(RunError, match="begun with federation="):
         coterie.resume(tmp_path / "run", federation=toy(shift=0.5), model=module)
@@ -203,10 +205,10 @@ def test_rounds_between_evaluations():
 def test_spread_by_hand():
     values = [i / 10 for i in range(20)] + [float("nan"), None]
     assert to_json(Spread.of(values)) == pytest.approx(
-        {"mean": 0.95, "min": 0.0, "max": 1.9, "variance": 0.3325, "worst10": 0.05, "best10": 1.85}
+        {"mean": 0.95, "min": 0.0, "max": 1.9, "variance": 0.3325, "worst10": 0.05, "best10": 1.85, "clients": 20}
     )
     assert Spread.of([float("nan"), None]) == Spread.of([]) == Spread()
-    assert to_json(Spread.of([1.0, float("inf")])) == dict(to_json(Spread()), min=1.0, worst10=1.0)
+    assert to_json(Spread.of([1.0, float("inf")])) == dict(to_json(Spread()), min=1.0, worst10=1.0, clients=2)
     assert to_json({"a": [1, (float("nan"), "x")]}) == {"a": [1, [None, "x"]]}
 
 

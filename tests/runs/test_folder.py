@@ -36,7 +36,7 @@ def finished(tmp_path):
 def unfinished(tmp_path, monkeypatch):
     """A run stopped after its second round, whose last checkpoint is of the first."""
 
-    class Stop(Exception):
+    class Stop(BaseException):
         pass
 
     class Stopper:

@@ -97,7 +97,7 @@ def test_a_lone_sample_resumes_bit_for_bit(tmp_path: Path, monkeypatch: pytest.M
     options: dict[str, Any] = {"model": "mlp", "rounds": 6, "batch_size": "full", "epochs": 5}
     whole = coterie.run("local", lone, **options)
 
-    class Stop(Exception):
+    class Stop(BaseException):
         pass
 
     class Stopper:

@@ -30,7 +30,7 @@ OPTIONS: dict[str, Any] = {
 FLIPS = 200
 
 
-class Killed(Exception):
+class Killed(BaseException):
     """Stands for a kill: nothing catches it."""
 
 

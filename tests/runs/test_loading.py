@@ -88,7 +88,7 @@ def test_a_resumed_run_of_a_finished_one_is_the_same_result(tmp_path: Path) -> N
     assert again.clients == fresh.clients
 
 
-class Stop(Exception):
+class Stop(BaseException):
     pass
 
 

@@ -10,11 +10,11 @@ import pytest
 
 import coterie
 from coterie.methods.option_types import union_members
-from coterie.runs.config import PLACE_KEYS, RunConfig
+from coterie.runs.config import LIMIT_KEYS, PLACE_KEYS, RunConfig
 
 PRINTED = {"quiet"}
 """Options that only say what the command prints."""
-OBJECTS = {"federation", "loss", "callbacks"}
+OBJECTS = {"federation", "loss", "callbacks", "progress"}
 """What only Python can give."""
 MAKERS = [value for name, value in inspect.getmembers(coterie.Federation) if name.startswith("from_")]
 
@@ -43,7 +43,9 @@ def test_options_have_the_configurations_types(function: Any) -> None:
 
 def test_resume_has_the_options_that_may_differ() -> None:
     parameters = inspect.signature(coterie.resume).parameters
-    assert set(parameters) == {"path", "method", "model"} | OBJECTS | (PLACE_KEYS - PRINTED - {"out"})
+    assert set(parameters) == {"path", "method", "model", "metrics"} | OBJECTS | LIMIT_KEYS | (
+        PLACE_KEYS - PRINTED - {"out"}
+    )
     for name in PLACE_KEYS - PRINTED - {"out"}:
         assert parameters[name].default == RunConfig.model_fields[name].default, name
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 
@@ -15,15 +16,17 @@ from rich.table import Table
 
 from coterie.cli.terminal import make_console
 from coterie.methods import Event
-from coterie.runs import Result, Run
-from coterie.runs.records import RoundRecord, Summary
+from coterie.metrics import ALWAYS
+from coterie.runs import Callback, Result, Run
+from coterie.runs.progress import describe, ending
+from coterie.runs.records import RoundRecord, Spread, Summary
 from coterie.runs.words import member_lines
 
 PLAIN_LINES = 20
 """About how many progress lines a run prints where there is no terminal."""
 
 
-class Progress:
+class Progress(Callback):
     """Follows a run (it is a `Callback`) and tells of rounds, accuracy, clusters, time left and events."""
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
@@ -34,7 +37,8 @@ class Progress:
         self.rounds = 0
         self.began = 0.0
         self.first = 0
-        self.accuracy: float | None = None
+        self.known: dict[str, Spread] = {}
+        self.metrics: tuple[str, ...] = ()
 
     def __enter__(self) -> Progress:
         return self
@@ -49,6 +53,7 @@ class Progress:
     def on_start(self, run: Run, done: int) -> None:
         """Say what begins, and set up the bar."""
         self.rounds, self.first, self.began = run.server.rounds, done, time.monotonic()
+        self.metrics = run.metrics
         if self.quiet:
             return
         labels = run.labels
@@ -83,9 +88,8 @@ class Progress:
         """Move the bar, or print a line now and then."""
         if self.quiet:
             return
-        if record.metrics:
-            self.accuracy = record.accuracy.mean
-        text = describe(record, self.accuracy)
+        self.known = record.metrics or self.known
+        text = describe(record, self.known, self.metrics)
         if self.bar and self.task is not None:
             self.bar.update(self.task, completed=record.round, description=text)
             return
@@ -102,22 +106,18 @@ class Progress:
             self.bar = None
 
 
-def describe(record: RoundRecord, accuracy: float | None) -> str:
-    """A round in a few words."""
-    clusters = len(record.clusters)
-    quality = f"accuracy {accuracy:.3f}  " if accuracy is not None else ""
-    if accuracy is None and record.loss.mean is not None:
-        quality = f"loss {record.loss.mean:.4g}  "
-    return f"{quality}{clusters} {'cluster' if clusters == 1 else 'clusters'}"
-
-
 def show_results(results: Sequence[Result], path: Path | None, console: Console | None = None) -> None:
     """Print the closing table, what the clusters turned out to be, and where everything is."""
     console = console or make_console()
     console.print(summary_table([result.summary for result in results]))
+    if any(result.summary.ari is not None for result in results):
+        console.print("[dim]ARI: adjusted Rand index of the clusters with the hidden groups, 1 if they are the same[/]")
     for result in results:
-        for text in result.summary.warnings:
-            console.print(f"[red]{escape(result.summary.method)}[/]: {escape(text)}", soft_wrap=True, highlight=False)
+        summary = result.summary
+        for text in summary.warnings:
+            console.print(f"[red]{escape(summary.method)}[/]: {escape(text)}", soft_wrap=True, highlight=False)
+        for text in ending(summary.stopped, summary.best_round, summary.rounds):
+            console.print(f"{escape(summary.method)}: {escape(text)}", soft_wrap=True, highlight=False)
     for line in member_lines(results[-1].summary.cluster_ids, results[-1].clusters):
         console.print(escape(f"  {line}"), soft_wrap=True)
     if path:
@@ -136,6 +136,8 @@ def summary_table(summaries: Sequence[Summary]) -> Table:
     }
     if all(summary.accuracy.mean is None for summary in summaries):
         columns = {"loss": lambda s: _number(s.loss.mean, ".5g")}
+    names = dict.fromkeys(name for summary in summaries for name in summary.metrics if name not in ALWAYS)
+    columns |= {name: partial(_mean, name) for name in names}
     columns |= {
         "clusters": lambda s: str(len(s.clusters)),
         "ARI": lambda s: _number(s.ari, ".3f"),
@@ -152,5 +154,9 @@ def summary_table(summaries: Sequence[Summary]) -> Table:
     return table
 
 
+def _mean(name: str, summary: Summary) -> str:
+    return _number(summary.metrics.get(name, Spread()).mean, ".4g")
+
+
 def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+    return "–" if value is None else format(value, form)

@@ -18,7 +18,7 @@ from coterie.methods.base import find_method
 from coterie.methods.option_types import describe_options
 from coterie.models import list_models
 from coterie.runs import api
-from coterie.runs.config import PLACE_KEYS, RunConfig, make_config, overlay, read_config_file
+from coterie.runs.config import LIMIT_KEYS, PLACE_KEYS, RunConfig, make_config, overlay, read_config_file
 
 
 @click.command(
@@ -55,13 +55,13 @@ def run(config_file: str | None, **given: Any) -> None:
     epilog=examples("coterie resume runs/rotated", "coterie resume runs/rotated --workers 4 --data-dir /data")
 )
 @click.argument("folder", shell_complete=complete_folder)
-@config_options(leave_out=frozenset(RunConfig.model_fields) - PLACE_KEYS | {"out"})
+@config_options(leave_out=frozenset(RunConfig.model_fields) - PLACE_KEYS - LIMIT_KEYS | {"out"})
 def resume(folder: str, quiet: bool | None, **given: Any) -> None:
     """Resume a run that was stopped or killed, as if nothing had happened."""
     places = {key: value for key, value in given.items() if value is not None}
     progress = Progress(quiet=bool(quiet))
     with progress:
-        result = api.resume(folder, callbacks=[progress], **places)
+        result = api.resume(folder, callbacks=[progress], progress=False, **places)
     if not quiet:
         show_results([result], result.path)
 

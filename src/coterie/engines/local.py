@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, Protocol
@@ -17,6 +17,7 @@ from coterie.engines.base import Fault, Traffic
 from coterie.engines.pool import WorkerPool
 from coterie.errors import ConfigError, RunError, did_you_mean
 from coterie.federation import Federation, Split
+from coterie.metrics import MetricFunction
 from coterie.parameters import Layout
 from coterie.privacy import Mask, MaskedTrainer
 from coterie.privacy.keys import Secret, make_key
@@ -66,7 +67,7 @@ class LocalEngine:
     (1: this one; "auto": one for each core when there is enough work). `memory_bytes` bounds what is kept beside
     the data. Blocks depend on the requests and the model alone, so neither changes a result. `precision` "bf16"
     multiplies in bfloat16 where that pays; feed-forward networks stay in float32. With `privacy` the server sees
-    only permuted vectors; `secret` is what the clients share.
+    only permuted vectors; `secret` is what the clients share. `metrics` are the user's own, by name.
 
     `device` is where the clients compute: cpu, cuda, cuda:N, or auto, which is CUDA where torch sees it unless a
     number of workers asks for processes. On CUDA this process does all the work and, as the arithmetic there is
@@ -90,6 +91,7 @@ class LocalEngine:
         secret: Secret = 0,
         device: str = "auto",
         trainer: Trainer | None = None,
+        metrics: Mapping[str, MetricFunction] | None = None,
     ) -> None:
         if precision not in PRECISIONS:
             raise ConfigError(f"precision={precision!r}: {did_you_mean(str(precision), PRECISIONS)}")
@@ -112,10 +114,11 @@ class LocalEngine:
         grams = GRAM_BYTES if memory_bytes is None else min(GRAM_BYTES, memory_bytes // 2)
         module = architecture(0)
         key = make_key(secret)
-        plain = partial(portable_trainer, module, loss, one_sample(federation), precision, self.device, key)
+        own = dict(metrics or {})
+        plain = partial(portable_trainer, module, loss, one_sample(federation), precision, self.device, key, own)
         self._grams = grams
         if trainer is not None:
-            trainer.key = key
+            trainer.key, trainer.metrics = key, own
         self.trainer = trainer or plain(None, grams)
         self.batched = isinstance(self.trainer, BatchedTrainer)
         if precision == "bf16" and not self.batched and self.device == CPU and require_bfloat16() == "emulated":
@@ -256,12 +259,13 @@ def portable_trainer(
     precision: str,
     device: torch.device,
     key: bytes,
+    metrics: Mapping[str, MetricFunction],
     mask: Mask | None,
     gram_bytes: int,
 ) -> Trainer:
     """The trainer for the module, from parts that can be sent to another process or machine."""
     trainer = make_trainer(module, loss, sample, precision, gram_bytes, device)
-    trainer.key = key
+    trainer.key, trainer.metrics = key, metrics
     return trainer if mask is None else MaskedTrainer(trainer, mask)
 
 

@@ -10,7 +10,7 @@ import socket
 import sys
 import warnings
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
@@ -21,6 +21,7 @@ from coterie.engines.ray_pool import ActorPool
 from coterie.engines.ray_worker import SHARD_BYTES, client_bytes
 from coterie.errors import ConfigError
 from coterie.federation import Federation
+from coterie.metrics import MetricFunction
 from coterie.models.custom import FILE_MODULE
 from coterie.privacy.keys import Secret
 from coterie.tasks.base import Request
@@ -57,6 +58,7 @@ class RayEngine(LocalEngine):
         privacy: Privacy = "none",
         secret: Secret = 0,
         shard_bytes: int = SHARD_BYTES,
+        metrics: Mapping[str, MetricFunction] | None = None,
     ) -> None:
         super().__init__(
             federation,
@@ -68,10 +70,11 @@ class RayEngine(LocalEngine):
             privacy=privacy,
             secret=secret,
             device="cpu",  # as the actors
+            metrics=metrics,
         )
         self.shard_bytes = shard_bytes
         self._ray = find_ray()
-        _send_by_value(self._ray, architecture(0), loss)
+        _send_by_value(self._ray, architecture(0), loss, *(metrics or {}).values())
         self._actors: ActorPool | None = None
         joined = join(self._ray, address, available_cores() if workers == "auto" else workers)
         self._leave = weakref.finalize(self, leave, self._ray) if joined else None
@@ -120,9 +123,9 @@ class RayEngine(LocalEngine):
         super().close()
 
 
-def _send_by_value(ray: Any, module: nn.Module, loss: Loss | None) -> None:
+def _send_by_value(ray: Any, module: nn.Module, *functions: Any) -> None:
     """Let code from a user's file travel itself: no other machine could import it by name."""
-    names = {type(part).__module__ for part in module.modules()} | {getattr(loss, "__module__", "")}
+    names = {type(part).__module__ for part in module.modules()} | {getattr(f, "__module__", "") for f in functions}
     for name in names:
         if name.startswith(FILE_MODULE):
             ray.cloudpickle.register_pickle_by_value(sys.modules[name])

@@ -31,8 +31,8 @@ def pack_inheritance(contexts: Mapping[str, ClientContext], make_trainer: Callab
         trainer = pickle.dumps(make_trainer)
     except (pickle.PicklingError, AttributeError, TypeError) as problem:
         raise RunError(
-            f"spawned workers cannot be sent the model or the loss ({problem}): define them at the top of a module, or "
-            "use workers=1"
+            f"spawned workers cannot be sent the model, the loss or a metric ({problem}): define them at "
+            "the top of a module, or use workers=1"
         ) from problem
     clients = serialise_shard([context.client for context in contexts.values()])
     return pickle.dumps((loaded_files(), trainer, clients))

@@ -8,7 +8,7 @@ share and the server must not know), `state-dir` (where private layers outlive a
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,10 @@ from coterie.data.scenarios import Defaults, find_scenario
 from coterie.errors import ConfigError, CoterieError, did_you_mean
 from coterie.federation import PARTS, Client, Federation
 from coterie.federation.folders import client_from_npz
+from coterie.federation.validation import hold_out_of
 from coterie.flower.wire import layout_mark, open_array, pack_array, pack_refusal, pack_reply, unpack_task
+from coterie.metrics import MetricFunction, listed, split_own
+from coterie.models.custom import find_callable
 from coterie.privacy import Mask, MaskedTrainer
 from coterie.privacy.keys import make_key
 from coterie.privacy.masks import redrawn
@@ -45,6 +48,7 @@ def client_app(
     loss: Loss | None = None,
     name: str | None = None,
     secret: int | str | None = None,
+    metrics: Mapping[str, MetricFunction] | None = None,
 ) -> ClientApp:
     """A ClientApp that does every task of Coterie's methods on one client's data.
 
@@ -52,9 +56,10 @@ def client_app(
     names). `data` is a `Client`, a `Federation` of which the node-config chooses one, the path of an .npz file or of a
     folder with one per client, a function of Flower's Context that gives any of these, or None: the path in the
     node-config. The client is known to the server by the node-config's `client`, else by `name`, else by its own id.
-    With a `secret` a secret permutation is applied to every vector before the server sees it.
+    With a `secret` a secret permutation is applied to every vector before the server sees it. `metrics` are functions
+    of your own by name, for runs that ask for them; known ones need not be given.
     """
-    handler = ClientHandler(model, data, loss, name, secret)
+    handler = ClientHandler(model, data, loss, name, secret, metrics)
     app = ClientApp()
     for action in (handler.describe, handler.coterie, handler.initial):
         app.query(action.__name__)(_answering(action))
@@ -78,10 +83,18 @@ class ClientHandler:
     """What a client does with the messages it gets. What is costly to make is kept for the next message."""
 
     def __init__(
-        self, model: Model | None, data: Data, loss: Loss | None, name: str | None, secret: int | str | None
+        self,
+        model: Model | None,
+        data: Data,
+        loss: Loss | None,
+        name: str | None,
+        secret: int | str | None,
+        metrics: Mapping[str, MetricFunction] | None = None,
     ) -> None:
         self.model, self.data, self.loss, self.name, self.secret = model, data, loss, name, secret
+        self.metrics = split_own(metrics)[1]
         self._sources: dict[Any, Source] = {}
+        self._held_out: dict[Any, Client] = {}
         self._trainers: dict[tuple[Any, ...], tuple[Trainer, Callable[[int], Tensor]]] = {}
 
     def describe(self, records: RecordDict, context: Context) -> RecordDict:
@@ -136,7 +149,18 @@ class ClientHandler:
         else:
             assert isinstance(found, Client)
             client, classes = found, None
-        return (client if named is None else replace(client, id=str(named))), classes
+        client = client if named is None else replace(client, id=str(named))
+        return self._with_validation(client, key, context), classes
+
+    def _with_validation(self, client: Client, key: Any, context: Context) -> Client:
+        """The client with the part of its training data held out that the run's configuration asks for."""
+        fraction, seed = setting(context.run_config, "validation", None), setting(context.run_config, "seed", 0)
+        if fraction is None:
+            return client
+        held = (key, client.id, fraction, seed)
+        if held not in self._held_out:
+            self._held_out = {held: hold_out_of(client, float(fraction), int(seed))}
+        return self._held_out[held]
 
     def _source(self, context: Context) -> Source:
         source = self.data(context) if callable(self.data) else self.data
@@ -166,6 +190,7 @@ class ClientHandler:
             architecture = make_architecture(model, federation, loss)
             own = loss or default_loss(federation.regression)
             trainer = make_trainer(architecture(0), own, client.train, precision, GRAM_BYTES)
+            trainer.metrics = self.metrics | _named_metrics(setting(context.run_config, "metrics", None))
             self._trainers[key] = _masked(trainer, architecture, secret, privacy)
         trainer, draw = self._trainers[key]
         if layout_mark(trainer.layout) != header["layout"]:
@@ -213,6 +238,12 @@ def named_model(config: MutableMapping[str, Any] | dict[str, Any]) -> str:
 def defaults_of(scenario: str | None) -> Defaults:
     """What goes with a scenario where the configuration says nothing else; without one, the general defaults."""
     return find_scenario(str(scenario)).defaults if scenario else Defaults()
+
+
+def _named_metrics(text: Any) -> dict[str, MetricFunction]:
+    """The functions that a run configuration's metrics name as `module:function`."""
+    specs = [name for name in listed(None if text is None else str(text)) if ":" in name]
+    return {spec.rpartition(":")[2]: find_callable(spec, "metric") for spec in specs}
 
 
 def _header(records: RecordDict) -> ConfigRecord:

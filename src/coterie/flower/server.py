@@ -26,10 +26,12 @@ from coterie.flower.engine import TIMEOUT, FlowerEngine
 from coterie.flower.exchange import Exchange
 from coterie.flower.secure_engine import SecureFlowerEngine
 from coterie.methods import Method, make_method
+from coterie.metrics import MetricFunction
 from coterie.runs.assemble import Model, assemble, check_same_run
+from coterie.runs.callbacks import Callback
 from coterie.runs.config import RunConfig, make_config, overlay
 from coterie.runs.folder import RunFolder
-from coterie.runs.loop import Callback, Run, execute
+from coterie.runs.loop import Run, execute
 from coterie.runs.result import Result
 
 NETWORK = "flower.json"
@@ -84,17 +86,19 @@ def server_app(
     model: Model | None = None,
     method: Method | None = None,
     callbacks: Sequence[Callback] = (),
+    metrics: Mapping[str, MetricFunction] | None = None,
 ) -> ServerApp:
     """A ServerApp that does the run which `config` and Flower's run configuration (which comes first) describe.
 
     With `out` (or the option of that name) the run is kept in that folder, checkpointed after every round; if the
     folder holds an unfinished run, the app resumes it. `model` and `method` may be objects, as in `coterie.run`.
+    `metrics` are functions of your own by name, which the clients must be given too.
     """
     app = ServerApp()
 
     def main(grid: Grid, context: Context) -> None:
         options = overlay(_spelt(config or {}), _spelt(context.run_config))
-        run_on(grid, options, out, model=model, method=method, callbacks=callbacks)
+        run_on(grid, options, out, model=model, method=method, callbacks=callbacks, metrics=metrics)
 
     app.main()(main)
     return app
@@ -108,6 +112,7 @@ def run_on(
     model: Model | None = None,
     method: Method | None = None,
     callbacks: Sequence[Callback] = (),
+    metrics: Mapping[str, MetricFunction] | None = None,
 ) -> Result:
     """Do a run on the clients behind a grid, or resume the one in the folder `out`."""
     config, network = read_options(options)
@@ -116,17 +121,17 @@ def run_on(
     if not method:
         make_method(config.method)  # a misspelt one fails before anybody is waited for
     if path is None:
-        return execute(_prepare(grid, config, network, {}, model, method)[0], None, callbacks)
+        return execute(_prepare(grid, config, network, {}, model, method, metrics)[0], None, callbacks)
     if not (path / "config.json").exists():
         about = {"run": uuid.uuid4().hex}
-        run, used = _prepare(grid, config, network, about, model, method)
+        run, used = _prepare(grid, config, network, about, model, method, metrics)
         with RunFolder.create(path, used) as folder:
             return execute(_remembering(run, folder, about), folder, callbacks)
     with RunFolder.open(path) as folder:
         if folder.has("summary.json"):
             raise RunError(f"{path}: this run is already complete: choose another out to run it again")
         about = folder.read_json(NETWORK) if folder.has(NETWORK) else {}
-        run, used = _prepare(grid, config, network, about, model, method)
+        run, used = _prepare(grid, config, network, about, model, method, metrics)
         check_same_run(used, folder.config(), path)
         return execute(_remembering(run, folder, about), folder, callbacks)
 
@@ -156,6 +161,7 @@ def _prepare(
     about: Mapping[str, Any],
     model: Model | None,
     method: Method | None,
+    metrics: Mapping[str, MetricFunction] | None,
 ) -> tuple[Run, dict[str, Any]]:
     """Wait for the clients and put the run together on them."""
     expected = network.expected(about.get("classes"))
@@ -179,6 +185,7 @@ def _prepare(
         federation=like,
         model=model,
         method=method,
+        metrics=metrics,
         defaults=defaults_of(config.scenario),
         engine_for=engine_for,
     )

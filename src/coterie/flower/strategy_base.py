@@ -20,6 +20,7 @@ from coterie.methods import Assignment, Event, Server
 from coterie.methods.base import build_method
 from coterie.randomness import numpy_generator
 from coterie.runs.assemble import describe_method
+from coterie.runs.callbacks import Callback
 from coterie.runs.loop import Run, execute
 from coterie.runs.metrics import ClientScore
 from coterie.runs.records import RoundRecord, TreeNode, tree_of
@@ -244,7 +245,7 @@ class Clustered(Strategy):
             raise RunError(f"{len(engine.sound)} sound replies in a round, {self.min_replies} needed: {reasons}")
 
 
-class Frame:
+class Frame(Callback):
     """Flower's side of a run: what its own strategies do around a round, as hooks of Coterie's loop."""
 
     def __init__(

@@ -64,8 +64,15 @@ class StrategyStore:
         """Keep a round for the next checkpoint."""
         self._history.append(record)
 
+    def amend_history(self, record: RoundRecord) -> None:
+        """Keep another record of the last round."""
+        self._history[-1] = record
+
     def write_matrix(self, matrix: Matrix, t: int) -> None:
         """A strategy keeps no matrices."""
+
+    def reopen(self) -> None:
+        """A strategy has no mark of a finished run."""
 
     def write_model_shape(self, shape: Mapping[str, Any]) -> None:
         """The network is the app's own."""

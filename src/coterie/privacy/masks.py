@@ -18,7 +18,7 @@ from coterie.errors import ConfigError
 from coterie.federation import Split
 from coterie.parameters import Entry, Layout
 from coterie.privacy.keys import Secret, make_key, permutation, signs, uniforms
-from coterie.trainers.base import Trainer, Training, TrainingJob
+from coterie.trainers.base import OutputSink, Trainer, Training, TrainingJob
 
 MASKED = "(masked)"
 """The one layer of a masked vector."""
@@ -74,6 +74,7 @@ class MaskedTrainer(Trainer):
     def __init__(self, trainer: Trainer, mask: Mask) -> None:
         self.trainer, self.mask = trainer, mask
         self.layout = masked_layout(trainer.layout)
+        self.metrics = trainer.metrics
 
     def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:
         updates, losses = self.trainer._updates(self._revealed(jobs, training), training)
@@ -96,9 +97,11 @@ class MaskedTrainer(Trainer):
                 plain[key] = self.mask.reveal(job.start)
         return [job._replace(start=plain[job.start.data_ptr()]) for job in jobs]
 
-    def evaluate(self, data: Sequence[Split], models: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(
+        self, data: Sequence[Split], models: Tensor, outputs_to: OutputSink | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Evaluate what the transformed models stand for."""
-        return self.trainer.evaluate(data, self.mask.reveal(models))
+        return self.trainer.evaluate(data, self.mask.reveal(models), outputs_to)
 
     def gradient(self, data: Sequence[Split], model: Tensor) -> tuple[Tensor, Tensor]:
         """Transformed gradients at what the transformed model stands for."""

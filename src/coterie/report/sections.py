@@ -97,7 +97,9 @@ def clients(run: RunView, gains: Sequence[Gains]) -> Markup:
     known = by_gain[0] if by_gain else run.accuracies()
     rows = sorted(run.clients, key=lambda row: (known.get(row.client, float("inf")), row.client))
     shown = rows if len(rows) <= WORST + BEST else rows[:WORST] + rows[-BEST:]
-    titles = ["client", "cluster", "test samples", "accuracy", "loss", *(f"over {one.baseline}" for one in gains)]
+    others = [name for name in rows[0].metrics if name not in ("accuracy", "loss")]
+    titles = ["client", "cluster", "test samples", "accuracy", "loss", *others]
+    titles += [f"over {one.baseline}" for one in gains]
     lines = [
         (
             row.client,
@@ -105,6 +107,7 @@ def clients(run: RunView, gains: Sequence[Gains]) -> Markup:
             row.test_samples,
             percent(row.accuracy),
             "-" if row.loss is None else f"{row.loss:.4g}",
+            *("-" if (value := row.metrics.get(name)) is None else f"{value:.4g}" for name in others),
             *(f"{100 * gain[row.client]:+.1f}" if row.client in gain else "-" for gain in by_gain),
         )
         for row in shown

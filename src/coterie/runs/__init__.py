@@ -2,9 +2,10 @@
 
 from coterie.runs.api import resume, run
 from coterie.runs.assemble import assemble, make_federation
+from coterie.runs.callbacks import Callback
 from coterie.runs.config import RunConfig, make_config
 from coterie.runs.loading import open_run
-from coterie.runs.loop import Callback, Run
+from coterie.runs.loop import Run
 from coterie.runs.metrics import score_clients
 from coterie.runs.personalised import global_accuracy, personalised, personalised_accuracy
 from coterie.runs.records import RoundRecord

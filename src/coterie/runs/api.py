@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from coterie.errors import ConfigError, RunError
 from coterie.federation import Federation
 from coterie.methods import Method
 from coterie.methods.aggregation import CLIP, WEIGHT_CAP
+from coterie.methods.base import find_method
+from coterie.metrics import MetricFunction, Metrics, listed, split_own
+from coterie.models import list_models
 from coterie.runs.assemble import Model, assemble, check_same_run, stored_values
-from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, make_config
+from coterie.runs.callbacks import Callback
+from coterie.runs.config import DEFAULT_SCENARIO, LIMIT_KEYS, RunConfig, make_config
 from coterie.runs.folder import RunFolder
-from coterie.runs.loop import Callback, execute
+from coterie.runs.loop import execute
+from coterie.runs.progress import followed
 from coterie.runs.result import Result
 from coterie.trainers.augment import spelt
 from coterie.trainers.base import Augment
-from coterie.trainers.losses import Loss
+from coterie.trainers.losses import LOSSES, Loss
 
 
 def run(
@@ -52,6 +57,12 @@ def run(
     lr_schedule: str = "constant",
     evaluate_every: int | Literal["auto"] = "auto",
     personalise: int = 0,
+    metrics: Metrics | None = None,
+    validation: float | None = None,
+    patience: int | None = None,
+    monitor: str | None = None,
+    max_seconds: float | None = None,
+    max_bytes: int | str | None = None,
     precision: Literal["float32", "float64", "bf16"] = "float32",
     privacy: Literal["none", "permutation", "signed-permutation", "projection"] = "none",
     aggregate: str = "mean",
@@ -71,6 +82,7 @@ def run(
     data_dir: str | Path | None = None,
     out: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
 ) -> Result:
     """Train a method on a federation and return clusters, models, history and summary.
 
@@ -108,6 +120,14 @@ def run(
         evaluate_every: rounds between two evaluations of all clients, or "auto": a round's participants in every
             round, and all clients as rarely as a client takes part.
         personalise: local epochs for which every client fine-tunes its model at the end; 0: none.
+        metrics: what to evaluate by beside loss and accuracy: names such as "auc,f1" or ["auc", "f1"] (all are in
+            `coterie.metrics.METRICS`), functions of outputs and labels, or functions by name.
+        validation: fraction of every client's training data that is held out as validation data.
+        patience: rounds without a better `monitor` on validation data after which the run stops; the models of the
+            best round are the result's.
+        monitor: the metric that `patience` watches; by default the loss.
+        max_seconds: seconds after which the run stops, at the end of a round.
+        max_bytes: bytes sent, up and down, after which the run stops at the end of a round: a number, or "500MB".
         precision: arithmetic of the clients.
         privacy: what the clients' secret is used for: nothing, a permutation of every vector before the server sees
             it, or a projection of the updates that CFL compares.
@@ -128,12 +148,14 @@ def run(
         memory: memory to keep within, such as "8GB"; the rest of a data folder stays on disk.
         data_dir: folder with the data sets; by default COTERIE_DATA, else ~/.cache/coterie.
         out: a new folder for the results. A run with a folder can be resumed; without one nothing is written.
-        callbacks: objects that follow the run (see `Callback`).
+        callbacks: objects that follow the run (see `Callback`) and may stop it.
+        progress: print a line that follows the run: True or False; by default on a terminal and in a notebook.
 
     Returns:
         The finished run.
 
     Raises:
+        CallbackError: a callback failed; the error's `result` is what was reached.
         ConfigError: an option is out of range or does not go with another one. Options of the method are checked
             before any data is touched.
         DataError: data is missing, damaged, or cannot make the federation that was asked for.
@@ -149,6 +171,7 @@ def run(
     named = {"scenario": scenario, "data": data, "clients": clients, "samples": samples, "groups": groups}
     if federation is not None and (clash := sorted(key for key, value in named.items() if value is not None)):
         raise ConfigError(f"{clash[0]} does not go with a federation: give one of the two")
+    names, own_metrics = split_own(metrics)
     values = {
         **named,
         "method": method if isinstance(method, str) else "fedavg",  # stands in for an object, which is what counts
@@ -173,6 +196,12 @@ def run(
         "lr_schedule": lr_schedule,
         "evaluate_every": evaluate_every,
         "personalise": personalise,
+        "metrics": names,
+        "validation": validation,
+        "patience": patience,
+        "monitor": monitor,
+        "max_seconds": max_seconds,
+        "max_bytes": max_bytes,
         "precision": precision,
         "privacy": privacy,
         "aggregate": aggregate,
@@ -195,11 +224,12 @@ def run(
     return start(
         make_config(values),
         out=Path(out) if out else None,
-        callbacks=callbacks,
+        callbacks=followed(callbacks, progress),
         federation=federation,
         model=None if isinstance(model, str) else model,
         method=None if isinstance(method, str) else method,
         loss=None if isinstance(loss, str) else loss,
+        metrics=own_metrics,
     )
 
 
@@ -212,9 +242,10 @@ def start(
     model: Model | None = None,
     method: Method | None = None,
     loss: Loss | None = None,
+    metrics: Mapping[str, MetricFunction] | None = None,
 ) -> Result:
     """Do a new run from a checked configuration, in a folder of its own if `out` is given."""
-    prepared, used = assemble(config, federation=federation, model=model, method=method, loss=loss)
+    prepared, used = assemble(config, federation=federation, model=model, method=method, loss=loss, metrics=metrics)
     try:
         if out is None:
             return execute(prepared, None, callbacks)
@@ -231,6 +262,9 @@ def resume(
     model: Model | None = None,
     method: Method | None = None,
     loss: Loss | None = None,
+    metrics: Metrics | None = None,
+    max_seconds: float | None = None,
+    max_bytes: int | str | None = None,
     workers: int | Literal["auto"] = "auto",
     engine: Literal["local", "ray"] = "local",
     ray_address: str | None = None,
@@ -238,10 +272,12 @@ def resume(
     memory: str | None = None,
     data_dir: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
+    progress: bool | None = None,
 ) -> Result:
     """Resume a run after a kill, as if it had never stopped; a finished one is returned as it is.
 
-    What a run computes cannot change. Where and how fast it runs can, and is given again.
+    What a run computes cannot change. Where and how fast it runs can, and is given again. A run that a callback or a
+    limit stopped goes on from its last round, unless the limit still holds.
 
     Args:
         path: the run's folder.
@@ -249,18 +285,23 @@ def resume(
         model: the module or callable that was given to `run`, if one was.
         method: the method that was given to `run` as an object, if its class is not known by name.
         loss: the loss that was given to `run`, if one was.
+        metrics: the functions among the metrics that were given to `run`, by name or in a list.
+        max_seconds: another limit of time than the run was begun with.
+        max_bytes: another limit of bytes than the run was begun with.
         workers: worker processes, as in `run`.
         engine: where clients run, as in `run`.
         ray_address: the Ray cluster to join, as in `run`.
         device: where clients compute, as in `run`.
         memory: memory to keep within, as in `run`.
         data_dir: folder with the data sets, as in `run`.
-        callbacks: objects that follow the run.
+        callbacks: objects that follow the run, as in `run`.
+        progress: print a line that follows the run, as in `run`.
 
     Returns:
         The finished run.
 
     Raises:
+        CallbackError: a callback failed, as in `run`.
         ConfigError: an option is out of range or does not go with another one.
         RunError: the folder holds no run, is in use, or was begun with another federation, model, method or loss.
 
@@ -275,6 +316,8 @@ def resume(
     """
     with RunFolder.open(Path(path)) as folder:
         stored = folder.config()
+        own_metrics = split_own(metrics)[1]
+        _check_given(Path(path), stored, federation, model, method, loss, own_metrics)
         values = stored_values(stored)
         if loss is not None:
             values["loss"] = None
@@ -284,8 +327,8 @@ def resume(
             values["model"] = None
         if method is not None:
             values["method"] = "fedavg"  # stands in for the object, which is what counts
-        if federation is None and values.get("scenario") is None and values.get("data") is None:
-            raise RunError(f"{path}: the run was made with a federation from Python: resume it with coterie.resume(…)")
+        limits = {"max_seconds": max_seconds, "max_bytes": max_bytes}
+        values |= {key: value for key, value in limits.items() if value is not None}
         places = {
             "workers": workers,
             "engine": engine,
@@ -295,16 +338,67 @@ def resume(
             "data_dir": _as_text(data_dir),
         }
         config = make_config(values | places, str(folder.path / "config.json"))
-        prepared, used = assemble(config, federation=federation, model=model, method=method, loss=loss)
+        prepared, used = assemble(
+            config, federation=federation, model=model, method=method, loss=loss, metrics=own_metrics
+        )
         try:
-            check_same_run(used, stored, folder.path)
-            return execute(prepared, folder, callbacks)
+            check_same_run(used | {key: stored.get(key) for key in LIMIT_KEYS}, stored, folder.path)
+            return execute(prepared, folder, followed(callbacks, progress))
         finally:
             prepared.engine.close()
 
 
 def _weights_text(weights: str | Sequence[float] | None) -> str | None:
     return weights if weights is None or isinstance(weights, str) else ",".join(repr(float(w)) for w in weights)
+
+
+def _check_given(
+    path: Path,
+    stored: Mapping[str, Any],
+    federation: Federation | None,
+    model: Model | None,
+    method: Method | None,
+    loss: Loss | None,
+    own_metrics: Mapping[str, MetricFunction],
+) -> None:
+    """RunError that names every object which the run was given in Python and which must be given again."""
+    missing = {}
+    if federation is None and stored.get("scenario") is None and stored.get("data") is None:
+        missing["federation"] = "the clients"
+    if model is None and not _known_model(str(stored.get("model"))):
+        missing["model"] = f"{stored.get('model')}"
+    if method is None and not _known_method(str(stored.get("method"))):
+        missing["method"] = f"{stored.get('method')}"
+    if loss is None and stored.get("loss") is not None and not _known_loss(str(stored["loss"])):
+        missing["loss"] = f"{stored['loss']}"
+    if names := [name for name in listed(stored.get("own_metrics")) if name not in own_metrics]:
+        missing["metrics"] = f"a function for each of {', '.join(names)}, by name"
+    if missing:
+        call = ", ".join([repr(str(path)), *(f"{name}=…" for name in missing)])
+        what = "; ".join(f"{name}: {text}" for name, text in missing.items())
+        raise RunError(
+            f"{path}: the run was given objects in Python, which a folder does not hold: resume it in Python with "
+            f"coterie.resume({call}), the same as were given to coterie.run ({what})"
+        )
+
+
+def _known_model(name: str) -> bool:
+    """Whether a model can be made from its name alone."""
+    first, colon, rest = name.partition(":")
+    return first in {spec.name for spec in list_models()} or (bool(colon) and "=" not in rest)
+
+
+def _known_method(name: str) -> bool:
+    try:
+        find_method(name.partition(":")[0])
+    except ConfigError:
+        return False
+    return True
+
+
+def _known_loss(name: str) -> bool:
+    """Whether a loss can be found by its name alone."""
+    return ":" in name or name in LOSSES
 
 
 def _as_text(path: str | Path | None) -> str | None:

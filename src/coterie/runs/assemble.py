@@ -21,9 +21,12 @@ from coterie.engines.secure import SecureEngine
 from coterie.errors import ConfigError, RunError
 from coterie.federation import PARTS, Federation
 from coterie.federation.base import JOINED, joined
+from coterie.federation.validation import hold_out
 from coterie.methods import IFCA, FedAvg, Method, Server, make_method
 from coterie.methods.options import literal
 from coterie.methods.server_optimizer import ServerOptimizer
+from coterie.metrics import ALWAYS, MetricFunction, check_target, listed, resolve
+from coterie.models.custom import find_callable
 from coterie.privacy.user_level import UserPrivacy
 from coterie.randomness import derive
 from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, memory_bytes
@@ -118,6 +121,7 @@ def assemble(
     model: Model | None = None,
     method: Method | None = None,
     loss: Loss | None = None,
+    metrics: Mapping[str, MetricFunction] | None = None,
     defaults: Defaults | None = None,
     engine_for: Callable[[Callable[[int], nn.Module]], Engine] | None = None,
 ) -> tuple[Run, dict[str, Any]]:
@@ -128,7 +132,7 @@ def assemble(
     `defaults` are what goes with it, and `engine_for` makes the engine that reaches them from the architecture.
     """
     with one_torch_thread():
-        return _assembled(config, federation, model, method, loss, defaults, engine_for)
+        return _assembled(config, federation, model, method, loss, metrics or {}, defaults, engine_for)
 
 
 def _assembled(
@@ -137,6 +141,7 @@ def _assembled(
     model: Model | None,
     method: Method | None,
     loss: Loss | None,
+    metrics: Mapping[str, MetricFunction],
     defaults: Defaults | None,
     engine_for: Callable[[Callable[[int], nn.Module]], Engine] | None,
 ) -> tuple[Run, dict[str, Any]]:
@@ -149,12 +154,15 @@ def _assembled(
             "server.step: leave it out"
         )
     federation, defaults = (given, defaults or Defaults()) if given else make_federation(config)
+    if config.validation is not None and engine_for is None:
+        federation = hold_out(federation, config.validation, config.seed)
+    asked = run_metrics(config, metrics, federation.regression)
     network: Model = model or config.model or defaults.model
     architecture = make_architecture(network, federation, loss)
     rounds = config.rounds or defaults.rounds
     training = config.training(defaults.training)
     check_training(training, loss, federation)
-    engine = engine_for(architecture) if engine_for else make_engine(config, federation, architecture, loss)
+    engine = engine_for(architecture) if engine_for else make_engine(config, federation, architecture, loss, asked)
     server = Server(
         engine,
         make_schedule(config.lr_schedule, training, rounds),
@@ -178,6 +186,7 @@ def _assembled(
         "batch_size": training.batch_size or "full",
         "momentum": training.momentum,
         "weight_decay": training.weight_decay,
+        "own_metrics": ",".join(metrics) or None,
         "federation": fingerprint(federation),
         "loss": config.loss or loss_name(loss),
     }
@@ -204,14 +213,44 @@ def _assembled(
         shape,
         config.evaluate_every,
         personalise=config.personalise,
+        metrics=tuple(asked),
+        validate=config.validation is not None or config.patience is not None,
+        limits=config.limits(),
     )
     return run, used
 
 
+def run_metrics(
+    config: RunConfig, own: Mapping[str, MetricFunction], regression: bool
+) -> dict[str, MetricFunction | None]:
+    """What a run is evaluated by beside loss and accuracy: names, with the functions of the user's own.
+
+    ConfigError for a metric that does not go with the labels, or a monitor that is not evaluated.
+    """
+    found: dict[str, MetricFunction | None] = {}
+    for name in listed(config.metrics):
+        if ":" in name:
+            found |= resolve({name.rpartition(":")[2]: find_callable(name, "metric")})
+        elif name not in ALWAYS:
+            check_target(name, regression)
+            found[name] = None
+    found |= own
+    if config.monitor is not None and config.monitor not in (*ALWAYS, *found):
+        raise ConfigError(
+            f"monitor={config.monitor!r}: expected {', '.join([*ALWAYS, *found])}: name it in metrics too"
+        )
+    return found
+
+
 def make_engine(
-    config: RunConfig, federation: Federation, architecture: Callable[[int], nn.Module], loss: Loss | None = None
+    config: RunConfig,
+    federation: Federation,
+    architecture: Callable[[int], nn.Module],
+    loss: Loss | None = None,
+    metrics: Mapping[str, MetricFunction | None] | None = None,
 ) -> LocalEngine:
     """The engine the configuration asks for."""
+    own = {name: function for name, function in (metrics or {}).items() if function is not None}
     if config.secure_sums:
         return SecureEngine(
             federation,
@@ -223,6 +262,7 @@ def make_engine(
             secret=clients_secret(config.seed),
             limit=config.secure_limit,
             minimum=config.secure_minimum,
+            metrics=own,
         )
     make: Callable[..., LocalEngine] = (
         partial(LocalEngine, device=config.device)
@@ -238,6 +278,7 @@ def make_engine(
         privacy=config.privacy,
         secret=clients_secret(config.seed),
         memory_bytes=memory_bytes(config.memory) if config.memory else None,
+        metrics=own,
     )
     if engine.device == CPU and not engine.batched:
         check_repeatable(architecture(0), engine.trainer, engine.initial_model(0), federation.clients[0].train)
@@ -273,7 +314,7 @@ def clients_secret(seed: int) -> int:
 
 def stored_values(stored: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration in a run's folder, without what is only there to tell runs apart."""
-    values = {key: value for key, value in stored.items() if key != "federation"}
+    values = {key: value for key, value in stored.items() if key not in {"federation", "own_metrics"}}
     loss = values.get("loss")
     # The name of a function from Python is there to be compared; it cannot be found again.
     return values if loss is None or loss in LOSSES or ":" in loss else values | {"loss": None}

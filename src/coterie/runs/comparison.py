@@ -175,7 +175,7 @@ def perform(job: ComparisonJob) -> None:
     """Do one run, or resume it, in this process."""
     trial, places = job.trial, {key: job.values[key] for key in ("data_dir", "memory") if key in job.values}
     if RunFolder(trial.folder).has("config.json"):
-        api.resume(trial.folder, workers=1, **places)
+        api.resume(trial.folder, workers=1, progress=False, **places)
         return
     config = make_config({**job.values, "method": trial.method, "seed": trial.seed, "workers": 1})
     api.start(config, out=trial.folder)

@@ -16,6 +16,8 @@ from coterie.methods.aggregation import CLIP, WEIGHT_CAP, Aggregation
 from coterie.methods.option_types import Placeholder, takes, type_in_words, union_members, value_in_words
 from coterie.methods.options import parse_options
 from coterie.methods.server_optimizer import ServerOptimizer
+from coterie.metrics import check_name, listed
+from coterie.runs.stopping import Limits
 from coterie.trainers.augment import find_augment, own_function
 from coterie.trainers.base import Training
 from coterie.trainers.devices import choose_device
@@ -38,10 +40,18 @@ UNSET = {
     "clip_gradient": "none",
     "class_weights": "none",
     "augment": "none",
+    "metrics": "none",
+    "validation": "what the data comes with",
+    "patience": "all rounds",
+    "monitor": "loss",
+    "max_seconds": "no limit",
+    "max_bytes": "no limit",
 }
 """What is used where one of these is not given; any other that is None is the scenario's."""
 PLACE_KEYS = frozenset({"out", "data_dir", "workers", "quiet", "memory", "engine", "ray_address", "device"})
 """Keys that say where and how fast a run runs, not what it computes: they may differ when a run is resumed."""
+LIMIT_KEYS = frozenset({"max_seconds", "max_bytes"})
+"""Keys that are kept with a run, and may be given anew when it is resumed."""
 
 
 MOST_CLIENTS, MOST_SAMPLES, MOST_WORKERS = 10**7, 10**9, 1024
@@ -53,6 +63,7 @@ ClipText = Annotated[str, Placeholder("LENGTH")]
 Device = Annotated[str, Placeholder("DEVICE")]
 Folder = Annotated[str, Placeholder("FOLDER")]
 MethodText = Annotated[str, Placeholder("METHOD")]
+MetricNames = Annotated[str, Placeholder("METRICS")]
 ModelText = Annotated[str, Placeholder("MODEL")]
 AugmentText = Annotated[str, Placeholder("CHANGES")]
 LossText = Annotated[str, Placeholder("LOSS")]
@@ -118,6 +129,20 @@ class RunConfig(BaseModel):
     personalise: int = Field(
         0, ge=0, description="local epochs for which every client fine-tunes its model at the end; 0: none"
     )
+    metrics: MetricNames | None = Field(
+        None, description="what to evaluate by beside loss and accuracy, such as auc,f1 (see docs/guide/metrics.md)"
+    )
+    validation: float | None = Field(
+        None, gt=0, lt=1, description="fraction of every client's training data that is held out as validation data"
+    )
+    patience: int | None = Field(
+        None, ge=1, description="stop after so many rounds without progress on validation data; the best models stay"
+    )
+    monitor: Name | None = Field(None, description="the metric that patience watches")
+    max_seconds: float | None = Field(None, gt=0, description="stop after the round in which so much time has passed")
+    max_bytes: Annotated[int, Field(ge=1)] | Size | None = Field(
+        None, description="stop after the round in which so much has been sent, up and down, e.g. 500MB"
+    )
     precision: Literal["float32", "float64", "bf16"] = Field("float32", description="arithmetic of the clients")
     privacy: Literal["none", "permutation", "signed-permutation", "projection"] = Field(
         "none",
@@ -159,6 +184,11 @@ class RunConfig(BaseModel):
         if self.dp_noise:
             return Aggregation(clip=None, longest=self.dp_clip, weight_cap=None)
         return Aggregation.parse(self.aggregate, self.clip, self.weight_cap)
+
+    def limits(self) -> Limits:
+        """What ends the run early."""
+        most = None if self.max_bytes is None else size_in_bytes("max_bytes", self.max_bytes)
+        return Limits(self.patience, self.monitor or "loss", self.max_seconds, most)
 
     def training(self, default: Training) -> Training:
         """Local training: what was given, else the scenario's default."""
@@ -277,6 +307,11 @@ def make_config(values: Mapping[str, Any], origin: str = "") -> RunConfig:
         )
     if config.memory is not None:
         memory_bytes(config.memory)
+    config.limits()
+    for name in listed(config.metrics):
+        check_name(name)
+    if config.monitor is not None and config.patience is None:
+        raise ConfigError(f"{where}monitor={config.monitor!r} goes with patience: give that too")
     config.aggregation()
     if config.aggregate != "mean" and (config.secure_sums or config.dp_noise):
         why = (
@@ -326,12 +361,21 @@ def read_config_file(path: Path) -> dict[str, Any]:
         table["method"] = method["name"] + (f":{options}" if options else "")
     if isinstance(weights := table.get("class_weights"), list):
         table["class_weights"] = ",".join(map(str, weights))
+    if isinstance(table.get("metrics"), list):
+        table["metrics"] = ",".join(map(str, table["metrics"]))
     make_config(table, str(path))
     return table
 
 
 def memory_bytes(text: str) -> int:
     """Bytes in a size such as 8GB, 512MB or 2GiB."""
+    return size_in_bytes("memory", text)
+
+
+def size_in_bytes(name: str, text: str | int) -> int:
+    """Bytes in a size such as 8GB, 512MB or 2GiB; `max_bytes` may also be a plain number."""
+    if isinstance(text, int) or (name == "max_bytes" and text.strip().isdecimal()):
+        return int(text)
     units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "B": 1}
     cleaned = text.strip().upper()
     for unit in sorted(units, key=len, reverse=True):
@@ -342,4 +386,4 @@ def memory_bytes(text: str) -> int:
                 break
             if 0 < size * units[unit] < math.inf:
                 return int(size * units[unit])
-    raise ConfigError(f"memory={text!r}: expected a size such as 8GB or 512MB")
+    raise ConfigError(f"{name}={text!r}: expected a size such as 8GB or 512MB")

@@ -17,8 +17,9 @@ from coterie.methods.cfl_check import Inspection, inspect
 from coterie.methods.cfl_rule import CONFLICT, LEAST_SHARED
 from coterie.methods.server import Server
 from coterie.runs.assemble import Model, assemble, make_federation
+from coterie.runs.callbacks import Callback
 from coterie.runs.config import RunConfig
-from coterie.runs.loop import Callback, execute
+from coterie.runs.loop import execute
 from coterie.tasks import Evaluate, Request
 
 NEVER = 10**9

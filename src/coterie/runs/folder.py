@@ -263,9 +263,27 @@ class RunFolder:
         write_atomically(self.path / "history.jsonl", "".join(self._lines).encode())
         return records
 
+    def amend_history(self, record: RoundRecord) -> None:
+        """Replace the last round's line, in one step."""
+        check, lines = self.identity(), []
+        for known in [*self.history(record.round - 1), record]:
+            check, line = _line(check, known)
+            lines.append(line)
+        if self._history is not None:
+            self._history.close()
+            self._history = None
+        write_atomically(self.path / "history.jsonl", "".join(lines).encode())
+        self._check, self._lines = check, lines
+
     def write_matrix(self, matrix: Matrix, t: int) -> None:
         """Keep a matrix of round `t` in `matrices/`."""
         write_matrix(matrix, self.path / "matrices", t)
+
+    def reopen(self) -> None:
+        """Remove the summary, which marks a finished run."""
+        path = self.path / "summary.json"
+        with writing(path):
+            path.unlink(missing_ok=True)
 
     def summary(self) -> Summary | None:
         """The summary of a finished run, or None."""

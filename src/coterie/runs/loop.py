@@ -5,17 +5,20 @@ It serves every engine: the simulator, Ray, a Flower grid, and the drop-in strat
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from coterie.engines.base import Engine
+from coterie.errors import CallbackError
 from coterie.methods import Assignment, ClusterInfo, Event, Info, Method, Server
 from coterie.parameters import gather
 from coterie.runs import metrics
+from coterie.runs.callbacks import Callback, Followers
 from coterie.runs.diverging import exploding, warnings_of
 from coterie.runs.metrics import ClientScore
 from coterie.runs.personalised import global_accuracy, personalised
@@ -32,31 +35,12 @@ from coterie.runs.records import (
     to_json,
 )
 from coterie.runs.result import History, Result, model_file
-from coterie.runs.store import Checkpoint, Store
+from coterie.runs.stopping import NO_LIMITS, RESTORED, STOPPED, Limits
+from coterie.runs.store import Checkpoint, KeptRound, Store
 from coterie.tasks import with_private
 
 MOST_CLUSTERS_SCORED = 64
 """Rounds with more clusters than this record metrics over all clients only."""
-
-
-class Callback(Protocol):
-    """Someone who follows a run: a progress bar, a tracker."""
-
-    def on_start(self, run: Run, done: int) -> None:
-        """The run begins, or resumes after `done` rounds."""
-        ...
-
-    def on_event(self, t: int, event: Event) -> None:
-        """Something happened in round `t`."""
-        ...
-
-    def on_round(self, record: RoundRecord) -> None:
-        """A round is done; `record` is its line of the history."""
-        ...
-
-    def on_end(self, result: Result) -> None:
-        """The run is complete."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -87,17 +71,25 @@ class Run:
     """Called before every round: on a network clients come and go, but between rounds only."""
     evaluate: Callable[[Assignment, int], list[ClientScore]] | None = None
     """Scores the clients in round `t`; None: all of them, each on its own test data."""
+    metrics: tuple[str, ...] = ()
+    """What clients are evaluated by beside loss and accuracy."""
+    validate: bool = False
+    """Whether all clients are also evaluated on their validation data whenever they are on their test data."""
+    limits: Limits = NO_LIMITS
+    """What ends the run before its last round."""
 
     @property
     def engine(self) -> Engine:
         """Where the clients' work runs."""
         return self.server.engine
 
-    def score(self, assignment: Assignment, t: int, among: Sequence[str] | None = None) -> list[ClientScore]:
+    def score(
+        self, assignment: Assignment, t: int, among: Sequence[str] | None = None, part: str = "test"
+    ) -> list[ClientScore]:
         """The metrics of all clients, or of those `among`, each with the model it is given."""
         if self.evaluate is not None:
             return self.evaluate(assignment, t)
-        return metrics.score_clients(assignment, self.engine, among=among)
+        return metrics.score_clients(assignment, self.engine, part, among, self.metrics)
 
     def scores_everybody(self, t: int, info: Info) -> bool:
         """Whether all clients are evaluated after round `t`: the last, and any in which clusters split, are."""
@@ -114,11 +106,12 @@ class Evaluation:
     assignment: Assignment
     scores: list[ClientScore]
     participants_only: bool = False
+    validation: list[ClientScore] = field(default_factory=list)
 
 
 def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] = ()) -> Result:
     """Do a run from its last checkpoint, if the store has one, to its end."""
-    server, method = run.server, run.method
+    server, method, followers = run.server, run.method, Followers(callbacks)
     checkpoint = store.checkpoint() if store else None
     if checkpoint is None:
         checkpoint = Checkpoint(0, method.start(server), {}, *server.traffic.drain(), seconds=0.0)
@@ -130,14 +123,17 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
     history = History(store.rewind_history(checkpoint.round) if store else [])
     if store:
         store.write_model_shape(run.model_shape)
-    for callback in callbacks:
-        callback.on_start(run, checkpoint.round)
-
+    stop = run.limits.reached(history, checkpoint) if history else None
     done = checkpoint
+    if stop is None and done.round < server.rounds:
+        done = _taken_up(run, done, history, store)
+    followers.start(run, done.round)
+
     known: dict[str, int | None] = {**history.assignment()}
     evaluation: Evaluation | None = None
     last_save, cost = time.monotonic(), 0.0
-    for t in range(checkpoint.round + 1, server.rounds + 1):
+    while stop is None and done.round < server.rounds:
+        t = done.round + 1
         began = time.monotonic()
         if run.before_round:
             run.before_round(t)
@@ -155,37 +151,140 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
                 info = replace(info, events=[*info.events, event])
         record = _record(run, t, info, evaluation, known, Bytes(up, down))
         known = {**known, **record.assignment}
+        best = _best(run, t, state, record, done.best)
         spent = time.monotonic() - began
         record = replace(record, seconds=round(spent, 4))
         history.append(record)
-        done = Checkpoint(t, state, {}, done.bytes_down + down, done.bytes_up + up, done.seconds + spent)
+        done = Checkpoint(t, state, {}, done.bytes_down + down, done.bytes_up + up, done.seconds + spent, best=best)
         done = replace(done, server_moments=dict(server.optimizer.moments))
+        stop = run.limits.reached(history, done)
         if store:
             for matrix in info.matrices:
                 store.write_matrix(matrix, t)
             store.append_history(record)
             saving = time.monotonic()
-            if run.save_every_round or saving - last_save >= checkpoint_pause(cost) or t == server.rounds:
+            pause_over = saving - last_save >= checkpoint_pause(cost)
+            if run.save_every_round or pause_over or stop is not None or t == server.rounds:
                 store.save_checkpoint(replace(done, client_states=run.engine.client_states()))
                 last_save = time.monotonic()
                 cost = last_save - saving
-        for callback in callbacks:
-            for event in info.events:
-                callback.on_event(t, event)
-            callback.on_round(record)
+        try:
+            wanted = followers.round(record, info.events)
+        except CallbackError as problem:
+            raise _with_result(problem, run, done, history, evaluation, store) from problem.__cause__
+        if wanted is not None and stop is None:
+            stop = wanted
+            if store:
+                store.save_checkpoint(replace(done, client_states=run.engine.client_states()))
+    return _end(run, done, history, evaluation, stop, store, followers)
 
-    if finish := getattr(method, "finish", None):
-        state = finish(done.state, server)
-        if store:
-            # The finished state is stored, but not its bytes: they are counted again if this is done again.
-            store.save_checkpoint(replace(done, state=state, client_states=run.engine.client_states()))
-        down, up = server.traffic.drain()
-        done = replace(done, state=state, bytes_down=done.bytes_down + down, bytes_up=done.bytes_up + up)
-        evaluation = None
-    result = _conclude(run, done, history, evaluation or _evaluate(run, done.state, server.rounds), store)
-    for callback in callbacks:
-        callback.on_end(result)
+
+def _taken_up(run: Run, done: Checkpoint, history: History, store: Store | None) -> Checkpoint:
+    """The checkpoint to go on from: of a run that had ended early, the last round's, not the one it ended with."""
+    if store:
+        store.reopen()
+    if done.last is None:
+        return done
+    run.engine.restore_client_states(done.last.client_states)
+    if history[-1].restored is not None:
+        _amend(history, replace(history[-1], restored=None), store)
+    return replace(done, state=done.last.state, client_states=done.last.client_states, last=None)
+
+
+def _amend(history: History, record: RoundRecord, store: Store | None) -> None:
+    """Replace the last record."""
+    history[-1] = record
+    if store:
+        store.amend_history(record)
+
+
+def _best(run: Run, t: int, state: Any, record: RoundRecord, best: KeptRound | None) -> KeptRound | None:
+    """The best round so far by validation data, with copies of its states: a method may go on with the originals."""
+    if run.limits.patience is None or not record.validation or not run.limits.is_better(record.validation, best):
+        return best
+    value = record.validation[run.limits.monitor].mean
+    return KeptRound(t, copy.deepcopy(state), copy.deepcopy(run.engine.client_states()), value)
+
+
+def _end(
+    run: Run,
+    done: Checkpoint,
+    history: History,
+    evaluation: Evaluation | None,
+    stop: Event | None,
+    store: Store | None,
+    followers: Followers,
+) -> Result:
+    """End a run after all its rounds, or where it was stopped: the best round's models, if it kept them."""
+    server, best = run.server, done.best
+    if done.round >= server.rounds:
+        stop = None  # it did all there was to do
+    last = done.last or KeptRound(done.round, done.state, run.engine.client_states())
+    events = [] if stop is None else [stop]
+    restored = None
+    if best is not None and best.round < done.round:
+        why_not = _cannot_restore(run, best)
+        said = f"best by validation {run.limits.monitor} ({best.value:.4g})"
+        text = f"the models are those of round {best.round}, {said}" if why_not is None else why_not
+        events.append(Event(RESTORED, text, {"round": best.round}))
+        if why_not is None:
+            restored = best.round
+            run.engine.restore_client_states(best.client_states)
+            done, evaluation = replace(done, state=best.state), None
+    if history and (events or history[-1].restored is not None):
+        ended = [event for event in history[-1].events if event.kind not in (STOPPED, RESTORED)]
+        written = [EventRecord(event.kind, event.text, to_json(event.details)) for event in events]
+        record = replace(history[-1], events=[*ended, *written], restored=restored)
+        if record != history[-1]:
+            _amend(history, record, store)
+    finish = getattr(run.method, "finish", None)
+    if finish:
+        done, evaluation = replace(done, state=finish(done.state, server)), None
+    if store and (finish or restored is not None):
+        # The finished state is stored, but not its bytes: they are counted again if this is done again.
+        going_on = last if done.round < server.rounds or restored is not None else None
+        store.save_checkpoint(replace(done, client_states=run.engine.client_states(), last=going_on))
+    down, up = server.traffic.drain()
+    done = replace(done, bytes_down=done.bytes_down + down, bytes_up=done.bytes_up + up)
+    if evaluation is None or evaluation.participants_only:
+        evaluation = _evaluate(run, done.state, done.round)
+    result = _conclude(run, done, history, evaluation, store, stop)
+    try:
+        for event in events:
+            followers.event(done.round, event)
+        followers.end(result)
+    except CallbackError as problem:
+        problem.result = result
+        problem.args = (f"{problem}: the run is complete, its result is in the error's `result`",)
+        raise
     return result
+
+
+def _cannot_restore(run: Run, best: KeptRound) -> str | None:
+    """Why the models of the best round cannot be put back, or None."""
+    if run.method.assignment(best.state, run.server).private and not best.client_states:
+        return f"round {best.round} was best, but the clients keep layers of their own: the last models stay"
+    return None
+
+
+def _with_result(
+    problem: CallbackError,
+    run: Run,
+    done: Checkpoint,
+    history: History,
+    evaluation: Evaluation | None,
+    store: Store | None,
+) -> CallbackError:
+    """The error of a callback, with the result so far; the run's folder is left as it must be to resume."""
+    go_on = "its result so far is in the error's `result`"
+    if store:
+        store.save_checkpoint(replace(done, client_states=run.engine.client_states()))
+        go_on = f"correct it, then go on with coterie.resume({str(store.path)!r}); {go_on}"
+    if evaluation is None or evaluation.participants_only:
+        evaluation = _evaluate(run, done.state, done.round)
+    problem.result = _conclude(run, done, history, evaluation, None, None)
+    problem.args = (f"{problem} after round {done.round}: {go_on}",)
+    return problem
 
 
 def _with_cut(info: Info, server: Server) -> Info:
@@ -212,8 +311,9 @@ def _evaluate(run: Run, state: Any, t: int) -> Evaluation:
     assignment = run.method.assignment(state, run.server)
     metrics.check_partition(assignment.members, run.server.clients)
     scores = run.score(assignment, t)
+    validation = run.score(assignment, t, part="validation") if run.validate else []
     run.server.traffic.drain()
-    return Evaluation(assignment, scores)
+    return Evaluation(assignment, scores, validation=validation)
 
 
 def _evaluate_participants(run: Run, state: Any, t: int) -> Evaluation:
@@ -228,13 +328,13 @@ def _record(
     run: Run, t: int, info: Info, evaluation: Evaluation | None, known: Mapping[str, int | None], sent: Bytes
 ) -> RoundRecord:
     """The round's record; `known` is the cluster of every client as recorded so far."""
-    spread = metrics.spreads(evaluation.scores) if evaluation else {}
     return RoundRecord(
         round=t,
         clusters=_clusters(info, evaluation),
         bytes=sent,
         seconds=0.0,
-        metrics={name: Spread(**to_json(value)) for name, value in spread.items()},
+        metrics=_spreads(evaluation.scores if evaluation else []),
+        validation=_spreads(evaluation.validation if evaluation else []),
         participants_only=evaluation is not None and evaluation.participants_only,
         assignment=_changes(evaluation.assignment, known) if evaluation and not evaluation.participants_only else {},
         splits=[
@@ -244,6 +344,11 @@ def _record(
         events=[EventRecord(event.kind, event.text, to_json(event.details)) for event in info.events],
         faults=[FaultRecord(fault.client, fault.reason) for fault in run.engine.faults()],
     )
+
+
+def _spreads(scores: Sequence[ClientScore]) -> dict[str, Spread]:
+    """Every metric's spread, None for what JSON cannot hold."""
+    return {name: Spread(**to_json(spread)) for name, spread in metrics.spreads(scores).items()}
 
 
 def _clusters(info: Info, evaluation: Evaluation | None) -> list[ClusterRecord]:
@@ -274,26 +379,38 @@ def _changes(assignment: Assignment, known: Mapping[str, int | None]) -> dict[st
     return changed | {client: None for client, number in known.items() if number is not None and client not in now}
 
 
-def _conclude(run: Run, done: Checkpoint, history: History, evaluation: Evaluation, store: Store | None) -> Result:
+def _conclude(
+    run: Run,
+    done: Checkpoint,
+    history: History,
+    evaluation: Evaluation,
+    store: Store | None,
+    stop: Event | None,
+) -> Result:
     """The result of a run, also written to the store."""
     server, assignment, scores = run.server, evaluation.assignment, evaluation.scores
     clusters = [list(members) for members in assignment.members]
     groups = run.groups_now() if run.groups_now else run.groups
     private = _private_layers(assignment, run.engine)
-    rows = [_client(score, private) for score in scores]
+    held_out = {score.client: score for score in evaluation.validation}
+    rows = [_client(score, held_out.get(score.client), private) for score in scores]
+    kept_best = history and (history[-1].restored is not None or (done.best and done.best.round == done.round))
     summary = Summary(
         **run.labels,
-        rounds=server.rounds,
+        rounds=done.round,
         clients=len(server.clients),
         clusters=clusters,
         cluster_ids=assignment.cluster_ids,
-        metrics={name: Spread(**to_json(spread)) for name, spread in metrics.spreads(scores).items()},
+        metrics=_spreads(scores),
         ari=metrics.partition_score(clusters, server.clients, groups),
         bytes=Bytes(done.bytes_up, done.bytes_down),
         seconds=round(done.seconds, 3),
-        epsilon=None if server.user_privacy is None else round(server.user_privacy.epsilon(server.rounds), 6),
+        epsilon=None if server.user_privacy is None else round(server.user_privacy.epsilon(done.round), 6),
         delta=None if server.user_privacy is None else server.user_privacy.delta,
         warnings=warnings_of(history),
+        validation=_spreads(evaluation.validation),
+        stopped=None if stop is None else stop.text,
+        best_round=done.best.round if kept_best and done.best else None,
     )
     if run.personalise:
         summary, rows = _personalised(run, assignment, summary, rows)
@@ -345,11 +462,13 @@ def _private_layers(assignment: Assignment, engine: Engine) -> PrivateLayers:
     return PrivateLayers(names, vectors)
 
 
-def _client(score: ClientScore, private: PrivateLayers) -> ClientRecord:
+def _client(score: ClientScore, held_out: ClientScore | None, private: PrivateLayers) -> ClientRecord:
     model = model_file(score.model) if private.here else None
     own = score.client in private.vectors or not private.here
-    values = {name: None if value != value else value for name, value in score.metrics.items()}
-    return ClientRecord(score.client, score.cluster, model, score.samples, to_json(values), own)
+    validation = {} if held_out is None else to_json(dict(held_out.metrics))
+    return ClientRecord(
+        score.client, score.cluster, model, score.samples, to_json(dict(score.metrics)), own, validation=validation
+    )
 
 
 def _personalised(
@@ -360,7 +479,7 @@ def _personalised(
     The first cluster's model is judged on everybody's test data only where it is a whole model, without private layers.
     """
     server = run.server
-    training = server.schedule.at(server.rounds)
+    training = server.schedule.at(summary.rounds)
     scores = personalised(assignment, run.engine, training, server.seed, epochs=run.personalise)
     after = {score.client: score.accuracy[1] for score in scores}
     rows = [replace(row, personalised=to_json(after.get(row.client))) for row in rows]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from coterie.clustering import adjusted_rand_index
 from coterie.engines.base import Engine
 from coterie.methods import Assignment
+from coterie.metrics import ALWAYS
 from coterie.runs.records import Spread
 from coterie.tasks import Evaluate, Request
 
@@ -26,21 +27,28 @@ class ClientScore:
 
 
 def score_clients(
-    assignment: Assignment, engine: Engine, part: str = "test", among: Sequence[str] | None = None
+    assignment: Assignment,
+    engine: Engine,
+    part: str = "test",
+    among: Sequence[str] | None = None,
+    extra: tuple[str, ...] = (),
 ) -> list[ClientScore]:
-    """Loss and accuracy of every client (or those `among`) with its own model, in the order of the engine's clients."""
+    """Loss, accuracy and `extra` metrics of every client (or those `among`) with its own model.
+
+    In the order of the engine's clients.
+    """
     tasks: dict[int, Evaluate] = {}
     requests, served = [], {}
     for client in assignment.served(among):
         if client.model_id not in tasks:
-            tasks[client.model_id] = Evaluate(client.model[None], part, assignment.private)
+            tasks[client.model_id] = Evaluate(client.model[None], part, assignment.private, extra)
         requests.append(Request(client.client, tasks[client.model_id]))
         served[client.client] = client
     scores = {}
     for block in engine.run(requests):
         for reply in block.replies:
             own = served[reply.client]
-            metrics = {name: reply.values[name][0] for name in ("loss", "accuracy")}
+            metrics = {name: reply.values[name][0] for name in (*ALWAYS, *extra)}
             scores[reply.client] = ClientScore(reply.client, own.cluster, own.model_id, reply.samples, metrics)
     return [scores[client] for client in (engine.clients if among is None else among) if client in scores]
 
@@ -52,8 +60,8 @@ def spreads(scores: Sequence[ClientScore]) -> dict[str, Spread]:
 
 
 def partition_score(members: Sequence[Sequence[str]], ids: Sequence[str], groups: Sequence[int] | None) -> float | None:
-    """Adjusted Rand index of the clusters against the hidden groups, or None when these are unknown."""
-    if groups is None:
+    """Adjusted Rand index of the clusters against the hidden groups; None where these are unknown, or only one."""
+    if groups is None or len(set(groups)) < 2:
         return None
     cluster_of = {client: i for i, cluster in enumerate(members) for client in cluster}
     return float(adjusted_rand_index([cluster_of[client] for client in ids], list(groups)))

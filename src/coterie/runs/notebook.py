@@ -5,6 +5,8 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
+from coterie.metrics import ALWAYS
+from coterie.runs.progress import ending
 from coterie.runs.records import Summary, TreeNode, tree_of
 from coterie.runs.words import describe, member_lines
 
@@ -28,6 +30,7 @@ def _summary(summary: Summary) -> str:
         "worst 10 %": _number(accuracy.worst10, ".4f"),
         "variance": _number(accuracy.variance, ".5f"),
         "loss": _number(summary.loss.mean, ".4f"),
+        **{name: _number(spread.mean, ".4g") for name, spread in summary.metrics.items() if name not in ALWAYS},
         "clusters": str(len(summary.clusters)),
         "ARI": _number(summary.ari, ".3f"),
         "MB up": f"{sent.up / 1e6:.1f}",
@@ -37,7 +40,11 @@ def _summary(summary: Summary) -> str:
     }
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join(f"<td>{escape(value)}</td>" for value in columns.values())
-    return f"<table><thead><tr>{head}</tr></thead><tbody><tr>{body}</tr></tbody></table>"
+    notes = ending(summary.stopped, summary.best_round, summary.rounds)
+    if summary.ari is not None:
+        notes.append("ARI: adjusted Rand index of the clusters with the hidden groups")
+    below = f"<p><small>{escape('; '.join(notes))}</small></p>" if notes else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody><tr>{body}</tr></tbody></table>{below}"
 
 
 def _tree(tree: list[TreeNode], result: Result) -> str:
@@ -61,4 +68,4 @@ def _clusters(result: Result) -> str:
 
 
 def _number(value: float | None, form: str) -> str:
-    return "-" if value is None else format(value, form)
+    return "–" if value is None else format(value, form)

@@ -39,6 +39,8 @@ class Spread:
     """Mean of the lowest tenth."""
     best10: float | None = None
     """Mean of the highest tenth."""
+    clients: int | None = None
+    """How many clients have a value; None where nobody has one."""
 
     @classmethod
     def of(cls, values: Sequence[float | None]) -> Spread:
@@ -54,6 +56,7 @@ class Spread:
             float(known.var()) if math.isfinite(known[-1]) else math.inf,
             float(known[:tenth].mean()),
             float(known[-tenth:].mean()),
+            len(known),
         )
 
 
@@ -170,6 +173,10 @@ class RoundRecord(WithSpreads):
     faults: list[FaultRecord] = dataclasses.field(default_factory=list)
     participants_only: bool = False
     """Whether the metrics are over the round's participants alone; who is in which cluster is then not recorded."""
+    validation: dict[str, Spread] = dataclasses.field(default_factory=dict)
+    """As `metrics`, on validation data, where the run uses it."""
+    restored: int | None = None
+    """In the last record: the earlier round whose models and clusters the run ended with."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -186,6 +193,8 @@ class ClientRecord(WithMeans):
     """Whether its own layers, in `models/private.safetensors`, take the place of the file's."""
     personalised: float | None = None
     """Accuracy after its own fine-tuning, where that was asked for."""
+    validation: dict[str, float | None] = dataclasses.field(default_factory=dict)
+    """Its metrics on its own validation data, where the run uses it."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -204,7 +213,7 @@ class Summary(WithSpreads):
     """The ids of the clusters, in the same order."""
     metrics: dict[str, Spread]
     ari: float | None
-    """Adjusted Rand index of the clusters against the hidden groups; None where these are unknown."""
+    """Adjusted Rand index of the clusters against the hidden groups; None where these are unknown, or only one."""
     bytes: Bytes
     seconds: float
     initial: float | None = None
@@ -215,6 +224,12 @@ class Summary(WithSpreads):
     delta: float | None = None
     warnings: list[str] = dataclasses.field(default_factory=list)
     """What puts the result in doubt, such as a loss that exploded."""
+    validation: dict[str, Spread] = dataclasses.field(default_factory=dict)
+    """As `metrics`, on validation data, where the run uses it."""
+    stopped: str | None = None
+    """Why the run ended before its last round, in words; `rounds` is what it did."""
+    best_round: int | None = None
+    """The round whose models these are, where the run kept the best by validation data."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -268,10 +283,16 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
+def standing(rounds: Sequence[RoundRecord]) -> Sequence[RoundRecord]:
+    """The rounds that led to the models in the end: all, or those up to the one that was restored."""
+    restored = rounds[-1].restored if rounds else None
+    return rounds if restored is None else [record for record in rounds if record.round <= restored]
+
+
 def assignments(rounds: Sequence[RoundRecord]) -> dict[str, int]:
-    """The cluster of every client after the last of the rounds."""
+    """The cluster of every client after the last of the rounds, or after the one that was restored."""
     found: dict[str, int] = {}
-    for record in rounds:
+    for record in standing(rounds):
         for client, cluster in record.assignment.items():
             if cluster is None:
                 found.pop(client, None)
@@ -287,7 +308,7 @@ def tree_of(rounds: Sequence[RoundRecord]) -> list[TreeNode]:
     """
     nodes: dict[int, TreeNode] = {}
     members: dict[str, int] = {}
-    for record in rounds:
+    for record in standing(rounds):
         for split in record.splits:
             nodes.setdefault(split.cluster, TreeNode(split.cluster, None, [], 0))
             old = nodes[split.cluster]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from coterie.errors import ConfigError, did_you_mean
 from coterie.parameters import Layout, scatter
-from coterie.runs.records import ClientRecord, RoundRecord, Summary, assignments, to_json
+from coterie.runs.records import ClientRecord, RoundRecord, Spread, Summary, assignments, to_json
 
 if TYPE_CHECKING:
     import pandas
@@ -100,6 +100,16 @@ class Result:
             if row.client == client:
                 return row
         raise ConfigError(f"no client {client!r} in this run: {did_you_mean(client, [r.client for r in self.clients])}")
+
+    @property
+    def test(self) -> Mapping[str, Spread]:
+        """The metrics over all clients, each on its own test data."""
+        return self.summary.metrics
+
+    @property
+    def validation(self) -> Mapping[str, Spread]:
+        """The metrics over all clients, each on its own validation data; empty where the run did not use it."""
+        return self.summary.validation
 
     @cached_property
     def models(self) -> Sequence[Tensor]:

@@ -18,6 +18,16 @@ if TYPE_CHECKING:
 
 
 @saved
+class KeptRound:
+    """A method's and the clients' states after a round, and what they were worth on validation data."""
+
+    round: int
+    state: Any
+    client_states: dict[str, dict[str, Tensor]]
+    value: float | None = None
+
+
+@saved
 class Checkpoint:
     """All that is needed to resume after `round` as if nothing had happened."""
 
@@ -29,6 +39,10 @@ class Checkpoint:
     seconds: float
     server_moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     """The server optimiser's moments by cluster."""
+    best: KeptRound | None = None
+    """The best round so far, where the run keeps it."""
+    last: KeptRound | None = None
+    """The last round, where the states above are the best one's: what a run that is taken up again starts from."""
 
 
 class Store(Protocol):
@@ -52,8 +66,16 @@ class Store(Protocol):
         """Add a round."""
         ...
 
+    def amend_history(self, record: RoundRecord) -> None:
+        """Replace the last round."""
+        ...
+
     def write_matrix(self, matrix: Matrix, t: int) -> None:
         """Keep a matrix of round `t`."""
+        ...
+
+    def reopen(self) -> None:
+        """A run that had ended is taken up again: it is not a finished one any more."""
         ...
 
     def write_model_shape(self, shape: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from coterie.errors import ConfigError
 from coterie.methods import Event
+from coterie.runs.callbacks import Callback
 from coterie.runs.records import RoundRecord, to_json
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ MOST_CLUSTERS = 64
 
 def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
     """The numbers of a round's record under the names that trackers show, such as `accuracy/mean`."""
-    groups = {**record.metrics, "bytes": record.bytes}
+    validation = {f"validation {name}": spread for name, spread in record.validation.items()}
+    groups = {**record.metrics, **validation, "bytes": record.bytes}
     for group, numbers in groups.items():
         for name, value in to_json(numbers).items():
             if value is not None:
@@ -36,7 +38,7 @@ def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
                     yield f"cluster-{cluster.id}/{name}", float(numbers[name])
 
 
-class TensorBoardCallback:
+class TensorBoardCallback(Callback):
     """Writes a run's curves and events for TensorBoard; a resumed run goes on in the same folder."""
 
     def __init__(self, log_dir: str | Path) -> None:
@@ -77,7 +79,7 @@ class TensorBoardCallback:
             self.writer.add_text(tag, text, step)
 
 
-class MLflowCallback:
+class MLflowCallback(Callback):
     """Writes a run to MLflow. `run_id` resumes with a run there, for a run of ours that is resumed."""
 
     def __init__(

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -17,8 +18,11 @@ from torch import Tensor
 
 from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import Split
+from coterie.metrics import MetricFunction
 from coterie.parameters import Layout
 
+OutputSink = Callable[[int, int, Tensor], None]
+"""Takes the positions of a client and of a model, and the model's outputs for the client's next samples."""
 ROWS_AT_ONCE = 8
 """Updates that are formed before they are added up."""
 
@@ -141,6 +145,8 @@ class Trainer(ABC):
     """Whether vectors come and go transformed, because the server must not read them."""
     key: bytes | None = None
     """What the clients share and the server does not know, where they have such a secret."""
+    metrics: Mapping[str, MetricFunction] = MappingProxyType({})
+    """The user's own metrics by name, which a task can ask for."""
 
     def train(self, jobs: Sequence[TrainingJob], training: Training, reduce: Reduction | None = None) -> Trained:
         """Train every job and return the updates or, with `reduce`, their weighted sums by group."""
@@ -158,8 +164,13 @@ class Trainer(ABC):
         return Trained(None, sums, norms, losses, groups)
 
     @abstractmethod
-    def evaluate(self, data: Sequence[Split], models: Tensor) -> tuple[Tensor, Tensor]:
-        """Mean losses and accuracies `(clients, k)` of the models `(k, d)` on every client's data."""
+    def evaluate(
+        self, data: Sequence[Split], models: Tensor, outputs_to: OutputSink | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Mean losses and accuracies `(clients, k)` of the models `(k, d)` on every client's data.
+
+        `outputs_to` is given the outputs that these are computed from, a client's samples in order.
+        """
 
     @abstractmethod
     def gradient(self, data: Sequence[Split], model: Tensor) -> tuple[Tensor, Tensor]:

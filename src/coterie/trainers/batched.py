@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from coterie.federation import Split
 from coterie.parameters import Layout
-from coterie.trainers.base import Trainer, Training, TrainingJob, add_rows
+from coterie.trainers.base import OutputSink, Trainer, Training, TrainingJob, add_rows
 from coterie.trainers.batching import AugmentedFeed, BatchFeed, BatchOrder, FullFeed, Samples, padded, row_weights
 from coterie.trainers.blocked_steps import (
     FirstWeights,
@@ -332,7 +332,9 @@ class BatchedTrainer(Trainer):
         return Optimizer(training, moving, memories or None)
 
     @torch.no_grad()
-    def evaluate(self, data: Sequence[Split], models: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(
+        self, data: Sequence[Split], models: Tensor, outputs_to: OutputSink | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Mean losses and accuracies `(clients, k)` of each model on each client's data; NaN where it has none."""
         models = models.to(self.device, self.dtype)
         k, stages = len(models), self.plan.stages
@@ -346,6 +348,8 @@ class BatchedTrainer(Trainer):
             x, y = xs.to(self.device, non_blocking=True), ys.to(self.device, non_blocking=True)
             z = nn.functional.linear(x, stacked, bias).view(len(x), k, stages[0].outputs).transpose(0, 1)
             outputs = forward(stages[1:], layers[1:], activate(stages[0].activation, z))[-1]
+            if outputs_to is not None:
+                _hand_out(outputs.cpu(), owners, outputs_to)
             loss, right = self._scores(outputs, y, labelled)
             # Added up by the processor, because a graphics card would add in any order.
             sums[0].index_add_(0, owners, loss.t().cpu())
@@ -425,6 +429,14 @@ class BatchedTrainer(Trainer):
                 backward(plan.stages, layers, values, grad, into, everything, alpha=1, beta=1)
             gradients[members] = block
         return gradients.cpu(), losses.cpu()
+
+
+def _hand_out(outputs: Tensor, owners: Tensor, sink: OutputSink) -> None:
+    """Give the outputs `(k, rows, ...)` of rows that belong to `owners: (rows,)`, those of one owner in a row."""
+    clients, counts = torch.unique_consecutive(owners, return_counts=True)
+    for client, rows in zip(clients.tolist(), outputs.split(counts.tolist(), 1), strict=True):
+        for j, own in enumerate(rows):
+            sink(client, j, own)
 
 
 def _joined(pieces: Sequence[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:

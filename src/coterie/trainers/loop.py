@@ -6,8 +6,9 @@ It is also the reference: every faster trainer is tested against it in float64.
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -17,7 +18,7 @@ from coterie.errors import users_code
 from coterie.federation import Split
 from coterie.parameters import Layout
 from coterie.trainers.augment import augmentation
-from coterie.trainers.base import Trainer, Training, TrainingJob
+from coterie.trainers.base import OutputSink, Trainer, Training, TrainingJob
 from coterie.trainers.batching import batches
 from coterie.trainers.devices import CPU
 from coterie.trainers.losses import Loss, class_weights_of, correct, sample_losses, weighted_loss
@@ -193,7 +194,9 @@ class LoopTrainer(Trainer):
         places = [slice(s.start, min(s.stop, end)) for s in self.layout.complement(left_out) if s.start < end]
         return places, layers
 
-    def evaluate(self, data: Sequence[Split], models: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(
+        self, data: Sequence[Split], models: Tensor, outputs_to: OutputSink | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Mean losses and accuracies `(clients, k)` of each model on each client's data; NaN where it has none."""
         losses = torch.full((len(data), len(models)), float("nan"), dtype=self.dtype)
         accuracies = losses.clone()
@@ -203,13 +206,16 @@ class LoopTrainer(Trainer):
                 self._load(model)
                 for i, split in enumerate(data):
                     if len(split):
-                        losses[i, j], accuracies[i, j] = self._evaluate_one(split)
+                        sink = None if outputs_to is None else partial(outputs_to, i, j)
+                        losses[i, j], accuracies[i, j] = self._evaluate_one(split, sink)
         return losses, accuracies
 
-    def _evaluate_one(self, split: Split) -> tuple[float, float]:
+    def _evaluate_one(self, split: Split, outputs_to: Callable[[Tensor], None] | None) -> tuple[float, float]:
         loss = accuracy = 0.0
         for x, y in zip(split.x.split(EVALUATION_ROWS), split.y.split(EVALUATION_ROWS), strict=True):
             outputs, targets = self._outputs(self._placed(x)), self._placed(y)
+            if outputs_to is not None:
+                outputs_to(outputs.cpu())
             share = len(y) / len(split)
             loss += share * float(self._loss_of(outputs, targets))
             accuracy += share * float(correct(outputs, targets, self.loss))

@@ -70,7 +70,16 @@ def judge(study: Study, cases: tuple[tuple[str, str, int | None, bool], ...]) ->
 def decide(method: str, scenario: str, rounds: int | None, seed: int, data_dir: str | None) -> dict[str, Any]:
     """The outcome of one run."""
     options: dict[str, Any] = {} if rounds is None else {"rounds": rounds}
-    result = run(method, scenario=scenario, seed=seed, data_dir=data_dir, workers=1, evaluate_every=1000, **options)
+    result = run(
+        method,
+        scenario=scenario,
+        seed=seed,
+        data_dir=data_dir,
+        workers=1,
+        evaluate_every=1000,
+        progress=False,
+        **options,
+    )
     summary = result.summary
     return {
         "ari": summary.ari,

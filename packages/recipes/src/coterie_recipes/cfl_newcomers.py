@@ -46,7 +46,7 @@ def place(study: Study, samples: int, seed: int, method: str, participation: flo
     rounds = round(70 / participation**0.5)
     result = run(
         method, founders, model="mlp", rounds=rounds, seed=seed, epochs=3, batch_size=32, lr=0.1, out=out,
-        participation=participation,
+        participation=participation, progress=False,
     )  # fmt: skip
     clusters = dict(zip(result.summary.cluster_ids, result.summary.clusters, strict=True))
     group_of = {c: everybody[c].group for c in everybody.ids}

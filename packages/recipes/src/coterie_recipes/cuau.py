@@ -8,9 +8,9 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from coterie import Federation, Method, Result
-from coterie.methods import Assignment, Event
-from coterie.runs import RoundRecord, Run, RunConfig, global_accuracy, personalised, personalised_accuracy
+from coterie import Callback, Federation, Method, Result
+from coterie.methods import Assignment
+from coterie.runs import Run, RunConfig, global_accuracy, personalised, personalised_accuracy
 from coterie_recipes.base import Study
 from coterie_recipes.runs import kept_run, new_run, study_config
 
@@ -78,7 +78,7 @@ class FinishedRun:
         return [float("nan") if value is None else 100 * value for value in values]
 
 
-class _AtTheEnd(Generic[T]):
+class _AtTheEnd(Callback, Generic[T]):
     """A callback that measures a finished run while its engine is open."""
 
     def __init__(self, measure: Callable[[FinishedRun], T]) -> None:
@@ -86,12 +86,6 @@ class _AtTheEnd(Generic[T]):
 
     def on_start(self, run: Run, done: int) -> None:
         self.run = run
-
-    def on_event(self, t: int, event: Event) -> None:
-        """Not needed."""
-
-    def on_round(self, record: RoundRecord) -> None:
-        """Not needed."""
 
     def on_end(self, result: Result) -> None:
         self.measured = self.measure(FinishedRun(self.run, result.state))

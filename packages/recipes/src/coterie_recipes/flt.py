@@ -47,7 +47,7 @@ def measured(study: Study, name: str, method: str, seed: int, **options: Any) ->
 
     def compute() -> dict[str, Any]:
         settings = {"participation": RHO, "data_dir": study.data_dir, "workers": study.workers, "seed": seed} | options
-        result = run(method, **settings)
+        result = run(method, progress=False, **settings)
         accuracy = result.summary.accuracy
         return {
             "accuracy": scaled(accuracy.mean, 100),

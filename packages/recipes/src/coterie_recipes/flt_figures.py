@@ -38,6 +38,7 @@ def table6(study: Study) -> Findings:
         def compute(method: str = method) -> dict[str, Any]:
             result = run(
                 method,
+                progress=False,
                 scenario=scenario,
                 clients=clients,
                 rounds=rounds,
@@ -68,7 +69,7 @@ def _relatedness(study: Study, name: str, method: str, **options: Any) -> dict[s
 
     def compute() -> dict[str, Any]:
         settings = {"rounds": 1, "participation": RHO, "data_dir": study.data_dir, "workers": study.workers}
-        result = run(method, **(settings | options))
+        result = run(method, progress=False, **(settings | options))
         found = result.state.relatives
         near = related(min_pair_distances(found.positions), found.gamma)
         cluster_of = {client: i for i, members in enumerate(result.clusters) for client in members}

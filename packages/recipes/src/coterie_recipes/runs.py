@@ -47,6 +47,7 @@ def kept_run(
             callbacks=callbacks,
             data_dir=study.data_dir,
             workers=study.workers,
+            progress=False,
         )
     return new_run(config, *callbacks, method=method, federation=federation, out=folder)
 
@@ -64,10 +65,10 @@ def new_run(
         values = {key: value for key, value in values.items() if key not in SCENARIO_KEYS}
     if method is not None:
         values["method"] = method
-    return run(federation=federation, callbacks=callbacks, **values)
+    return run(federation=federation, callbacks=callbacks, progress=False, **values)
 
 
-class ProgressLogger:
+class ProgressLogger(Callback):
     """Logs a run's events, and in every tenth round its metrics."""
 
     def __init__(self, study: Study) -> None:

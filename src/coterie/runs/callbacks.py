@@ -1,0 +1,88 @@
+"""Those who follow a run. They can end it; what goes wrong in one of them costs neither the run nor its result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from coterie.errors import CallbackError, StopRun
+from coterie.methods import Event
+from coterie.runs.records import RoundRecord
+from coterie.runs.stopping import STOPPED
+
+if TYPE_CHECKING:
+    from coterie.runs.loop import Run
+    from coterie.runs.result import Result
+
+
+class Callback:
+    """Someone who follows a run: a progress bar, a tracker. Subclasses override what they want to hear of.
+
+    `on_event` and `on_round` may raise `coterie.StopRun("why")`: the run then ends after this round, with a result.
+
+    Example:
+        >>> import coterie
+        >>> class GoodEnough(coterie.Callback):
+        ...     def on_round(self, record: coterie.RoundRecord) -> None:
+        ...         if (record.accuracy.mean or 0) > 0.5:
+        ...             raise coterie.StopRun("accuracy above a half")
+        >>> result = coterie.run("fedavg", scenario="digits-iid", clients=4, rounds=50, callbacks=[GoodEnough()])
+        >>> result.summary.stopped
+        'GoodEnough: accuracy above a half'
+    """
+
+    def on_start(self, run: Run, done: int) -> None:
+        """The run begins, or resumes after `done` rounds."""
+
+    def on_event(self, t: int, event: Event) -> None:
+        """Something happened in round `t`."""
+
+    def on_round(self, record: RoundRecord) -> None:
+        """A round is done; `record` is its line of the history."""
+
+    def on_end(self, result: Result) -> None:
+        """The run is complete."""
+
+
+class Followers:
+    """All callbacks of a run. Each hears of everything, also where another one failed."""
+
+    def __init__(self, callbacks: Sequence[Callback]) -> None:
+        self.callbacks = list(callbacks)
+
+    def start(self, run: Run, done: int) -> None:
+        """The run begins."""
+        self._call("on_start", lambda callback: callback.on_start(run, done))
+
+    def round(self, record: RoundRecord, events: Sequence[Event]) -> Event | None:
+        """A round is done: its events, then its record. The event that ends the run, if a callback wants it to end."""
+        stops = [self.event(record.round, event) for event in events]
+        stops.append(self._call("on_round", lambda callback: callback.on_round(record)))
+        return next((stop for stop in stops if stop is not None), None)
+
+    def event(self, t: int, event: Event) -> Event | None:
+        """Something happened."""
+        return self._call("on_event", lambda callback: callback.on_event(t, event))
+
+    def end(self, result: Result) -> None:
+        """The run is complete."""
+        self._call("on_end", lambda callback: callback.on_end(result))
+
+    def _call(self, hook: str, call: Callable[[Callback], None]) -> Event | None:
+        """Call every callback; CallbackError names the first that failed, after all were called."""
+        stop: Event | None = None
+        failed: CallbackError | None = None
+        for callback in self.callbacks:
+            name = type(callback).__name__
+            try:
+                call(callback)
+            except StopRun as reason:
+                stop = stop or Event(STOPPED, f"{name}: {str(reason) or 'no reason given'}", {"callback": name})
+            except (Exception, SystemExit) as problem:
+                if failed is None:
+                    said = f"{type(problem).__name__}: {problem}" if str(problem) else type(problem).__name__
+                    failed = CallbackError(f"callback {name}.{hook} raised {said}")
+                    failed.__cause__ = problem
+        if failed is not None:
+            raise failed
+        return stop

@@ -1,0 +1,99 @@
+"""What `coterie.run` prints in a script on a terminal and in a notebook: one line, rewritten after every round."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, TextIO
+
+from coterie.runs.callbacks import Callback
+from coterie.runs.records import RoundRecord, Spread
+
+if TYPE_CHECKING:
+    from coterie.runs.loop import Run
+    from coterie.runs.result import Result
+
+REWRITE_SECONDS = 0.1
+"""The least time between two versions of the line."""
+PLAIN_LINES = 10
+"""About how many lines are printed where they cannot be rewritten."""
+
+
+def followed(callbacks: Sequence[Callback], progress: bool | None) -> list[Callback]:
+    """The callbacks, with one that prints a line where that is wanted; None: on a terminal and in a notebook."""
+    stream = sys.stdout if in_notebook() else sys.stderr
+    rewritten = in_notebook() or stream.isatty()
+    wanted = rewritten if progress is None else progress
+    return [ProgressLine(stream, rewritten), *callbacks] if wanted else list(callbacks)
+
+
+def in_notebook() -> bool:
+    """Whether this is the kernel of a notebook."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return type(shell).__name__ == "ZMQInteractiveShell"
+
+
+class ProgressLine(Callback):
+    """One line that follows a run, rewritten where the stream can do that; at the end it says what was reached."""
+
+    def __init__(self, stream: TextIO, rewritten: bool) -> None:
+        self.stream, self.rewritten = stream, rewritten
+        self.title, self.rounds, self.metrics = "", 0, tuple[str, ...]()
+        self.known: dict[str, Spread] = {}
+        self.width, self.shown, self.last = 0, 0.0, ""
+
+    def on_start(self, run: Run, done: int) -> None:
+        """Keep what the line begins with."""
+        self.title = f"{run.labels['method']} on {run.labels['scenario']}"
+        self.rounds, self.metrics = run.server.rounds, run.metrics
+
+    def on_round(self, record: RoundRecord) -> None:
+        """Rewrite the line, or print one now and then."""
+        self.known = record.metrics or self.known
+        self.last = f"{self.title}: round {record.round}/{self.rounds}  {describe(record, self.known, self.metrics)}"
+        if not self.rewritten:
+            if record.round % max(1, self.rounds // PLAIN_LINES) == 0:
+                print(self.last, file=self.stream, flush=True)
+        elif time.monotonic() - self.shown >= REWRITE_SECONDS:
+            self._show(self.last)
+
+    def on_end(self, result: Result) -> None:
+        """Say what was reached, and why the run ended if it ended early."""
+        summary = result.summary
+        words = [in_words(summary.metrics, self.metrics), count(len(summary.clusters), "cluster")]
+        self._show(f"{self.title}: {count(summary.rounds, 'round')}  {'  '.join(words)}  {summary.seconds:.1f} s")
+        for text in ending(summary.stopped, summary.best_round, summary.rounds):
+            print(f"\n{text}", end="", file=self.stream)
+        print(file=self.stream, flush=True)
+
+    def _show(self, text: str) -> None:
+        start, self.shown = ("\r" if self.rewritten else ""), time.monotonic()
+        print(f"{start}{text:<{self.width}}", end="", file=self.stream, flush=True)
+        self.width = len(text)
+
+
+def describe(record: RoundRecord, known: dict[str, Spread], metrics: Sequence[str] = ()) -> str:
+    """A round in a few words: what is `known` of the metrics, and the clusters."""
+    return f"{in_words(known, metrics)}  {count(len(record.clusters), 'cluster')}".strip()
+
+
+def in_words(known: dict[str, Spread], metrics: Sequence[str]) -> str:
+    """Mean accuracy (of regressions the loss) and the other metrics that were asked for."""
+    first = "accuracy" if known.get("accuracy", Spread()).mean is not None else "loss"
+    form = {"accuracy": ".3f"}
+    means = [(name, known[name].mean) for name in (first, *metrics) if name in known]
+    return "  ".join(f"{name} {value:{form.get(name, '.4g')}}" for name, value in means if value is not None)
+
+
+def ending(stopped: str | None, best_round: int | None, rounds: int) -> list[str]:
+    """How a run ended that did not simply do all its rounds."""
+    found = [] if stopped is None else [f"stopped after round {rounds}: {stopped}"]
+    if best_round is not None and best_round < rounds:
+        found.append(f"the models are those of round {best_round}, the best on validation data")
+    return found
+
+
+def count(number: int, what: str) -> str:
+    """ "1 cluster" or "4 clusters"."""
+    return f"{number} {what if number == 1 else what + 's'}"

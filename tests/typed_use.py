@@ -1,0 +1,28 @@
+"""What users write, as mypy --strict sees it: `make lint` checks this file, where a needless ignore is an error."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+import coterie
+
+
+class Watch(coterie.Callback):
+    """Overrides one hook of four."""
+
+    def on_round(self, record: coterie.RoundRecord) -> None:
+        if record.accuracy.mean == 1.0:
+            raise coterie.StopRun("perfect")
+
+
+def margin(outputs: Tensor, labels: Tensor) -> float:
+    return float(outputs.max())
+
+
+def use(federation: coterie.Federation) -> coterie.Result:
+    coterie.run("fedavg", federation, ruonds=5)  # type: ignore[call-arg]
+    coterie.run("fedavg", federation, rounds="five")  # type: ignore[arg-type]
+    coterie.resume("runs/own", ruonds=5)  # type: ignore[call-arg]
+    coterie.run("fedavg", federation, metrics=["auc", margin], callbacks=[Watch()])
+    coterie.run("fedavg", federation, metrics="auc,f1", patience=3, max_bytes="5MB")
+    return coterie.run("fedavg", federation, metrics={"margin": margin}, progress=False)
