@@ -10,6 +10,7 @@ import pytest
 
 from coterie.cli import main
 from coterie.cli.main import app
+from coterie.cli.options import FLAGS
 from coterie.runs.config import RunConfig, option_default, option_type
 
 Called = Callable[..., str]
@@ -78,11 +79,13 @@ def check_options(words: list[str]) -> None:
 def test_every_option_of_a_run_shows_its_type_and_its_default(coterie: Called) -> None:
     text = " ".join(coterie("run", "--help").split())
     flags = {name for name, field in RunConfig.model_fields.items() if field.annotation is bool}
-    for name in set(RunConfig.model_fields) - flags - {"method"}:
+    for name in set(RunConfig.model_fields) - flags - set(FLAGS) - {"method"}:
         flag = "--" + name.replace("_", "-")
         (shown,) = re.findall(rf" {flag} .+?\](?= -)", text)
         assert shown.endswith(f"default: {option_default(name)}]"), shown
         assert re.match(rf" {flag} (\[\S+\|\S+\]|[A-Z]+) ", shown), shown
+    for value in [value for values in FLAGS.values() for value in values]:
+        assert f" --{value} " in text
     assert re.search(r"--method METHOD .*default: fedavg, and then cfl\]", text)
     for expected in (
         "--workers [INTEGER|auto]", "--precision [float32|float64|bf16]", "--participation NUMBER",

@@ -160,7 +160,7 @@ class Odd(Dataset):
         [(torch.zeros(2), 0), (torch.zeros(3), 0)],
         [(torch.zeros(2), 0, 1)],
         [{"x": torch.zeros(2), "y": 0}],
-        [(torch.zeros(2), "cat")],
+        [(torch.zeros(2), "cat"), (torch.zeros(2), 1)],
     ],
 )
 def test_bad_torch_data_sets(items):

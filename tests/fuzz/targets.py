@@ -9,5 +9,6 @@ from .harness import Target
 from .messages import Messages
 from .options import Options
 from .requests import Requests
+from .tables import Tables
 
-TARGETS: tuple[Target, ...] = (Configs(), Options(), Files(), Folders(), Messages(), Requests())
+TARGETS: tuple[Target, ...] = (Configs(), Options(), Files(), Folders(), Tables(), Messages(), Requests())

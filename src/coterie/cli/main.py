@@ -17,7 +17,7 @@ import click
 from coterie import __version__
 from coterie.cli.extra_commands import CommandGroup
 from coterie.cli.lazy_command import LazyCommand
-from coterie.errors import CoterieError
+from coterie.errors import ConfigError, CoterieError
 
 COMMANDS = (
     (
@@ -112,6 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
     words = [word for word in words if word != "--debug"]
     try:
         with one_line_warnings():
+            check_quoted(words)
             app.main(words, prog_name="coterie", standalone_mode=False)
     except CoterieError as problem:
         _fail(str(problem), EXIT_BAD_INPUT, debug)
@@ -133,6 +134,14 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(f"out of memory ({problem}): use a smaller model, fewer workers or --memory", EXIT_BAD_INPUT, debug)
     except Exception as problem:
         _fail_as_bug(problem, debug)
+
+
+def check_quoted(words: list[str]) -> None:
+    """Refuse `--data sites/*.csv` without quotes: the shell has put the files' names there, and only one is read."""
+    at = words.index("--data") if "--data" in words else len(words)
+    files = [word for word in words[at + 1 : at + 3] if word.lower().endswith((".csv", ".tsv", ".parquet", ".pq"))]
+    if len(files) == 2:
+        raise ConfigError(f"--data {files[0]} {files[1]} …: put the pattern into quotes, as in --data 'sites/*.csv'")
 
 
 def _fail_as_bug(problem: Exception, debug: bool) -> NoReturn:

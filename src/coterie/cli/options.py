@@ -12,6 +12,13 @@ from coterie.methods.option_types import choices, limits_in_words, placeholder, 
 from coterie.runs.config import RunConfig, option_annotation, option_default
 
 F = Callable[..., Any]
+FLAGS = {
+    "task": {
+        "regression": "the labels are quantities, where the data does not show it",
+        "classification": "the labels are classes, where the data does not show it",
+    }
+}
+"""Options of few values, each of which is a flag of its own."""
 DATA_DIR = f"{RunConfig.model_fields['data_dir'].description}  [default: {option_default('data_dir')}]"
 """The help of --data-dir, for commands that have no other option of a run."""
 
@@ -31,6 +38,10 @@ def config_options(
             if name in leave_out:
                 continue
             flag = "--" + name.replace("_", "-")
+            if name in FLAGS:
+                for value in FLAGS[name]:
+                    function = click.option(f"--{value}", name, flag_value=value, help=FLAGS[name][value])(function)
+                continue
             if field.annotation is bool:
                 option = click.option(flag, name, is_flag=True, default=None, help=field.description)
             else:
@@ -77,7 +88,7 @@ def _completion(name: str) -> Completion:
     """What a shell offers after an option: the values that its type lists, known names, or folders."""
 
     def complete(context: click.Context, parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-        if placeholder(option_annotation(name)) == "FOLDER":
+        if placeholder(option_annotation(name)) in ("FOLDER", "DATA"):
             return complete_folder(context, parameter, begun)
         known = NAMES[name]() if name in NAMES else choices(option_annotation(name))
         return [CompletionItem(value) for value in known if value.startswith(begun)]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,10 +16,14 @@ from coterie.errors import DataError
 
 if TYPE_CHECKING:
     from coterie.federation.datasets import Datasets, Values
+    from coterie.federation.labels import Task
+    from coterie.federation.table_sites import Tables
+    from coterie.federation.tables import Table
 
 PARTS = ("train", "validation", "test")
 Splits = tuple[float, float, float]
 """Fractions of a client's samples for train, validation and test."""
+L = TypeVar("L")
 ONE_TYPE = "give all inputs in one type"
 STANDARD: Splits = (0.8, 0.1, 0.1)
 
@@ -56,33 +60,48 @@ class Client:
 class Federation:
     """An immutable, checked collection of clients.
 
-    Made from data that you have by `from_tensors`, `from_arrays`, `from_folder`, `from_datasets` or `from_hub`.
-    `classes` is the number of labels, or 0 when the targets are real numbers (regression).
+    Made from data that you have by `from_tables`, `from_images`, `from_tensors`, `from_arrays`, `from_folder`,
+    `from_datasets` or `from_hub`. `classes` is the number of labels, or 0 when the targets are real numbers
+    (regression). `label_names` are the labels as they were given, where they were not numbers from 0; `table` is the
+    preprocessing of a federation that was made from tables.
 
     Raises:
         DataError: there are no clients, two share an id, one has no training samples, their samples differ in shape or
             type, a label is out of range, or a number is not finite.
     """
 
-    def __init__(self, clients: Sequence[Client], classes: int | None = None, name: str = "federation") -> None:
+    def __init__(
+        self,
+        clients: Sequence[Client],
+        classes: int | None = None,
+        name: str = "federation",
+        *,
+        label_names: Sequence[str] | None = None,
+        table: Table | None = None,
+        task: Task | None = None,
+    ) -> None:
         if not clients:
             raise DataError("the federation has no clients: give at least one")
         self.name = name
         self.clients = tuple(clients)
         self.ids = tuple(client.id for client in self.clients)
+        self.label_names = tuple(label_names) if label_names else None
+        self.table = table
         self._by_id = {client.id: client for client in self.clients}
         _check_ids(self.ids)
         _check_alike(self.clients)
         self.regression = self.clients[0].train.y.is_floating_point()
+        if self.label_names and not self.regression:
+            classes = len(self.label_names)
         highest = 0
         for some in _several(self.clients):
             _check_finite(some)
             if not self.regression:
                 highest = max(highest, _check_labels(some, classes))
-        if self.regression and all(_whole(client.train.y) for client in self.clients):
+        if self.regression and task is None and all(_whole(client.train.y) for client in self.clients):
             warnings.warn(
                 f"the targets of {name!r} are whole numbers stored as floats, so this is a regression: store class "
-                "labels as integers",
+                "labels as integers, or say which it is with task='classification' or task='regression'",
                 stacklevel=2,
             )
         self.classes = 0 if self.regression else (classes if classes is not None else highest + 1)
@@ -116,7 +135,14 @@ class Federation:
 
     def subset(self, ids: Sequence[str]) -> Federation:
         """The federation of the named clients only."""
-        return Federation([self[client_id] for client_id in ids], self.classes or None, self.name)
+        return Federation(
+            [self[client_id] for client_id in ids],
+            self.classes or None,
+            self.name,
+            label_names=self.label_names,
+            table=self.table,
+            task="regression" if self.regression else None,
+        )
 
     @classmethod
     def from_tensors(
@@ -126,6 +152,8 @@ class Federation:
         splits: Splits = STANDARD,
         groups: Mapping[str, int] | Sequence[int] | None = None,
         classes: int | None = None,
+        task: Task | None = None,
+        label_names: Sequence[str] | None = None,
         seed: int = 0,
         name: str = "tensors",
     ) -> Federation:
@@ -134,10 +162,15 @@ class Federation:
         Args:
             data: per client a pair `(x, y)`, or a dict of pairs for `train`, `validation`, `test`. A mapping gives the
                 ids, a sequence numbers them. Tensors, arrays and lists of numbers will do; uint8 is scaled to [0, 1].
+                Labels may also be texts, booleans, or numbers that do not begin at 0: they are counted from 0, and
+                `label_names` keeps what they were.
             splits: fractions for train, validation and test. A bare pair, or a dict of `train` alone, is divided by
                 them at random; (1, 0, 0) leaves it as it is.
             groups: the hidden group of each client, for metrics only.
             classes: the number of labels; by default one more than the highest.
+            task: "classification" or "regression", where the targets do not show it: floats are quantities, unless
+                they are 0 and 1 only.
+            label_names: the labels of classes 0, 1, … where they are known, such as those of another federation.
             seed: the seed of the random division.
             name: what the federation is called in records.
 
@@ -155,7 +188,10 @@ class Federation:
             >>> federation.ids, len(federation["ward-a"].train)
             (('ward-a', 'ward-b'), 16)
         """
-        items = data.items() if isinstance(data, Mapping) else ((str(i), item) for i, item in enumerate(data))
+        items = list(data.items()) if isinstance(data, Mapping) else [(str(i), item) for i, item in enumerate(data)]
+        from coterie.federation.labels import encode_texts
+
+        items, names = encode_texts(items, label_names)
         clients = []
         for position, (client_id, item) in enumerate(items):
             key: Any = client_id if isinstance(groups, Mapping) else position
@@ -164,11 +200,35 @@ class Federation:
             except (KeyError, IndexError):
                 raise DataError(f"client {client_id!r} has no entry in groups: give every client one") from None
             clients.append(make_client(str(client_id), item, splits, seed, group))
-        return cls(clients, classes, name)
+        return cls._named(clients, classes, name, task, names)
+
+    @classmethod
+    def _named(
+        cls,
+        clients: Sequence[Client],
+        classes: int | None,
+        name: str,
+        task: Task | None,
+        label_names: Sequence[str] | None = None,
+    ) -> Federation:
+        """The federation of clients whose labels are numbers, counted from 0 if they are not yet."""
+        from coterie.federation.labels import name_numbers
+
+        if label_names is None and clients:
+            clients, label_names = name_numbers(clients, task, classes)
+        return cls(clients, classes, name, label_names=label_names, task=task)
 
     @classmethod
     def from_arrays(
-        cls, x: Values, y: Values, client: Values, *, splits: Splits = STANDARD, seed: int = 0
+        cls,
+        x: Values,
+        y: Values,
+        client: Values,
+        *,
+        splits: Splits = STANDARD,
+        task: Task | None = None,
+        label_names: Sequence[str] | None = None,
+        seed: int = 0,
     ) -> Federation:
         """A federation from one table: samples, targets, and a column that names the client of each row.
 
@@ -178,6 +238,8 @@ class Federation:
             client: the name of the client of each row `(n,)`, likewise.
             splits: fractions for train, validation and test, drawn at random. With (1, 0, 0), float32 rows of a file
                 that lie together per client stay on disk until they are used.
+            task: "classification" or "regression", as in `from_tensors`.
+            label_names: the labels of classes 0, 1, …, as in `from_tensors`.
             seed: the seed of the random division.
 
         Returns:
@@ -195,11 +257,19 @@ class Federation:
         """
         from coterie.federation.datasets import clients_from_arrays
 
-        return cls(clients_from_arrays(x, y, client, splits, seed), name="arrays")
+        clients, names = clients_from_arrays(x, y, client, splits, seed, label_names)
+        return cls._named(clients, None, "arrays", task, names)
 
     @classmethod
     def from_folder(
-        cls, folder: str | Path, *, splits: Splits = STANDARD, seed: int = 0, memory_bytes: int | None = None
+        cls,
+        folder: str | Path,
+        *,
+        splits: Splits = STANDARD,
+        task: Task | None = None,
+        label_names: Sequence[str] | None = None,
+        seed: int = 0,
+        memory_bytes: int | None = None,
     ) -> Federation:
         """A federation from a folder with one file per client, or one per array.
 
@@ -209,6 +279,8 @@ class Federation:
                 stay on disk and are read as they are used.
             splits: fractions for train, validation and test where a client's data comes undivided. Archives are divided
                 at random; `.npy` files as they lie, the first rows to train, because a random choice would copy them.
+            task: "classification" or "regression", as in `from_tensors`.
+            label_names: the labels of classes 0, 1, …, as in `from_tensors`.
             seed: the seed of the random division.
             memory_bytes: archives beyond a quarter of it are kept in a file without a name (in TMPDIR, else /var/tmp).
 
@@ -231,16 +303,153 @@ class Federation:
         """
         from coterie.federation.folders import clients_from_folder
 
-        return cls(clients_from_folder(Path(folder), splits, seed, memory_bytes), name=Path(folder).name)
+        clients, names = clients_from_folder(Path(folder), splits, seed, memory_bytes, label_names)
+        return cls._named(clients, None, Path(folder).name, task, names)
 
     @classmethod
-    def from_datasets(cls, datasets: Datasets, *, splits: Splits = STANDARD, seed: int = 0) -> Federation:
+    def from_tables(
+        cls,
+        tables: Tables,
+        label: str,
+        *,
+        client_column: str | None = None,
+        drop: Iterable[str] = (),
+        categorical: Iterable[str] = (),
+        task: Task | None = None,
+        scale: bool = True,
+        max_categories: int = 64,
+        decimal: str = ".",
+        splits: Splits = STANDARD,
+        groups: Mapping[str, int] | None = None,
+        seed: int = 0,
+    ) -> Federation:
+        """A federation from tables: CSV or Parquet files, or data frames.
+
+        Numbers are scaled to mean 0 and deviation 1 over the training rows of all clients, each category is an input of
+        its own, and an input says where a value is missing. For that a client gives counts, means and sums of squared
+        deviations of its columns, and how often each category occurs; no row is pooled. `federation.table` is the
+        fitted preprocessing.
+
+        Args:
+            tables: a pattern such as "sites/*.csv", a folder, a list of files, a mapping of files or data frames by
+                client, or with `client_column` one file or data frame.
+            label: the column to predict. Texts, booleans and few whole numbers are classes, `label_names` their names;
+                other numbers are quantities.
+            client_column: the column that names the client of each row; without it every file is a client.
+            drop: columns to leave out.
+            categorical: columns of numbers that are categories.
+            task: "classification" or "regression", where the label does not show it.
+            scale: whether numbers are scaled; missing ones are filled with the mean in any case.
+            max_categories: categories of a column that get an input of their own; the rarest of more share one.
+            decimal: "," for files with decimal commas.
+            splits: fractions for train, validation and test, drawn at random.
+            groups: the hidden group of each client, for metrics only.
+            seed: the seed of the random division.
+
+        Returns:
+            The federation, its clients in the order of the files' names, or of their first rows.
+
+        Raises:
+            DataError: a file cannot be read, tables differ in their columns, or it cannot be told what a column means.
+
+        Example:
+            >>> import tempfile
+            >>> from pathlib import Path
+            >>> from coterie import Federation
+            >>> folder = tempfile.TemporaryDirectory()
+            >>> for site in ("north", "south"):
+            ...     rows = "".join(f"{age},{'yes' if age > 40 else 'no'}\\n" for age in range(20, 70, 2))
+            ...     _ = Path(folder.name, f"{site}.csv").write_text(f"age,ill\\n{rows}")
+            >>> federation = Federation.from_tables(f"{folder.name}/*.csv", label="ill")
+            >>> federation.ids, federation.label_names, federation.table.features
+            (('north', 'south'), ('no', 'yes'), ['age'])
+            >>> folder.cleanup()
+        """
+        from coterie.federation.table_files import tables_name
+        from coterie.federation.tables import clients_from_tables
+
+        clients, table = clients_from_tables(
+            tables,
+            label,
+            client_column=client_column,
+            drop=drop,
+            categorical=categorical,
+            task=task,
+            scale=scale,
+            max_categories=max_categories,
+            decimal=decimal,
+            splits=splits,
+            groups=groups,
+            seed=seed,
+        )
+        names = table.label_names
+        done: Task = "classification" if names else "regression"
+        return cls(clients, name=tables_name(tables), label_names=names, table=table, task=done)
+
+    @classmethod
+    def from_images(
+        cls,
+        folder: str | Path,
+        *,
+        size: int | tuple[int, int] | None = None,
+        colour: bool | None = None,
+        splits: Splits = STANDARD,
+        seed: int = 0,
+    ) -> Federation:
+        """A federation from images in folders, `<folder>/<client>/<class>/*.png` (needs `coterie[images]`).
+
+        Args:
+            folder: a folder for each client, in it one for each class; or `train`, `validation` and `test`, each with
+                folders of classes. Files that Pillow knows by their ending are read.
+            size: side in pixels, or (height, width), to which every image is resized; needed if they differ.
+            colour: three channels (True) or one (False); by default three if any image has colour.
+            splits: fractions for train, validation and test, drawn at random where a client's images come undivided.
+            seed: the seed of the random division.
+
+        Returns:
+            The federation, its inputs `(channels, height, width)` between 0 and 1, `label_names` its classes.
+
+        Raises:
+            DataError: there are no images, one cannot be read, or they differ in size.
+
+        Example:
+            >>> import tempfile
+            >>> from pathlib import Path
+            >>> from PIL import Image
+            >>> from coterie import Federation
+            >>> folder = tempfile.TemporaryDirectory()
+            >>> for client, kind, i in [(c, k, i) for c in "ab" for k in ("cat", "dog") for i in range(5)]:
+            ...     place = Path(folder.name, client, kind)
+            ...     place.mkdir(parents=True, exist_ok=True)
+            ...     Image.new("L", (8, 8), 10 * i).save(place / f"{i}.png")
+            >>> federation = Federation.from_images(folder.name)
+            >>> federation.ids, federation.input_shape, federation.label_names
+            (('a', 'b'), (1, 8, 8), ('cat', 'dog'))
+            >>> folder.cleanup()
+        """
+        from coterie.federation.images import clients_from_images
+
+        clients, names = clients_from_images(Path(folder), size, colour, splits, seed)
+        return cls(clients, name=Path(folder).name, label_names=names)
+
+    @classmethod
+    def from_datasets(
+        cls,
+        datasets: Datasets,
+        *,
+        splits: Splits = STANDARD,
+        task: Task | None = None,
+        label_names: Sequence[str] | None = None,
+        seed: int = 0,
+    ) -> Federation:
         """A federation from one torch `Dataset` per client.
 
         Args:
             datasets: map-style data sets of `(x, y)` items, read once into tensors. A mapping gives the ids, a sequence
-                numbers them.
+                numbers them. Items may be tensors, arrays, numbers or images of Pillow; labels also texts.
             splits: fractions for train, validation and test, drawn at random.
+            task: "classification" or "regression", as in `from_tensors`.
+            label_names: the labels of classes 0, 1, …, as in `from_tensors`.
             seed: the seed of the random division.
 
         Returns:
@@ -259,7 +468,8 @@ class Federation:
         """
         from coterie.federation.datasets import clients_from_datasets
 
-        return cls(clients_from_datasets(datasets, splits, seed), name="datasets")
+        clients, names = clients_from_datasets(datasets, splits, seed, label_names)
+        return cls._named(clients, None, "datasets", task, names)
 
     @classmethod
     def from_hub(
@@ -271,6 +481,8 @@ class Federation:
         client: str | None = None,
         transform: Callable[[np.ndarray], np.ndarray] | None = None,
         splits: Splits = STANDARD,
+        task: Task | None = None,
+        label_names: Sequence[str] | None = None,
         seed: int = 0,
     ) -> Federation:
         """A federation from a Hugging Face data set or a `flwr_datasets` partitioner.
@@ -282,6 +494,8 @@ class Federation:
             client: the column that names the client of each row; a partitioner needs none.
             transform: applied to the inputs `(n, …)` of each client, for example to put channels first.
             splits: fractions for train, validation and test, drawn at random.
+            task: "classification" or "regression", as in `from_tensors`.
+            label_names: the labels of classes 0, 1, …, as in `from_tensors`.
             seed: the seed of the random division.
 
         Returns:
@@ -299,7 +513,8 @@ class Federation:
         """
         from coterie.federation.datasets import clients_from_hub
 
-        return cls(clients_from_hub(data, x, y, client, transform, splits, seed), name="hub")
+        clients, names = clients_from_hub(data, x, y, client, transform, splits, seed, label_names)
+        return cls._named(clients, None, "hub", task, names)
 
 
 def make_client(
@@ -393,14 +608,23 @@ def part_bounds(n: int, splits: Splits) -> dict[str, tuple[int, int]]:
 
 
 def _divide(client_id: str, data: Split, splits: Splits, seed: int) -> dict[str, Split]:
-    from coterie.randomness import torch_generator
-
-    bounds = part_bounds(len(data), splits)
-    if splits[0] == 1:
+    if splits[0] == 1 and part_bounds(len(data), splits):
         # Nothing is drawn, so nothing is copied: a memory-mapped array stays on disk.
         return {"train": data}
-    order = torch.randperm(len(data), generator=torch_generator(seed, "split", client_id))
-    return {part: Split(data.x[order[a:b]], data.y[order[a:b]]) for part, (a, b) in bounds.items()}
+    rows = split_rows(client_id, len(data), splits, seed)
+    return {part: Split(data.x[own], data.y[own]) for part, own in rows.items()}
+
+
+def split_rows(client_id: str, n: int, splits: Splits, seed: int) -> dict[str, Tensor]:
+    """Which of a client's n samples are for train, validation and test: drawn at random, or all for train in order."""
+    from coterie.randomness import torch_generator
+
+    bounds = part_bounds(n, splits)
+    if splits[0] == 1:
+        order = torch.arange(n)
+    else:
+        order = torch.randperm(n, generator=torch_generator(seed, "split", client_id))
+    return {part: order[a:b] for part, (a, b) in bounds.items()}
 
 
 def _check_ids(ids: Sequence[str]) -> None:
@@ -476,6 +700,14 @@ def _several(clients: Sequence[Client]) -> Iterator[list[Client]]:
 def _values(clients: Sequence[Client], what: str) -> Tensor:
     """The inputs or targets of all parts of all the clients."""
     return joined([getattr(split, what) for c in clients for split in (c.train, c.validation, c.test)])
+
+
+def label_values(clients: Sequence[Client], summarise: Callable[[Tensor], L]) -> Iterator[L]:
+    """What a function says of the clients' labels, of many clients at a time."""
+    for some in _several(clients):
+        labels = _values(some, "y")
+        if len(labels):
+            yield summarise(labels)
 
 
 def _whole(targets: Tensor) -> bool:

@@ -9,10 +9,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, TensorDataset
 
 from coterie.errors import DataError
 from coterie.federation.base import STANDARD, Client, Splits, make_client
+from coterie.federation.labels import Items, encode_texts
 from coterie.federation.mapped import mapped_array
 
 Values = np.ndarray | str | Path
@@ -20,7 +21,18 @@ Values = np.ndarray | str | Path
 Datasets = Mapping[str, Dataset[Any]] | Sequence[Dataset[Any]]
 
 
-def clients_from_arrays(x: Values, y: Values, client: Values, splits: Splits = STANDARD, seed: int = 0) -> list[Client]:
+Named = tuple[list[Client], tuple[str, ...] | None]
+"""Clients, and the names of their classes if those were not numbers."""
+
+
+def clients_from_arrays(
+    x: Values,
+    y: Values,
+    client: Values,
+    splits: Splits = STANDARD,
+    seed: int = 0,
+    label_names: Sequence[str] | None = None,
+) -> Named:
     """One client per name in the array `client`, with the rows that carry it; see `Federation.from_arrays`."""
     x, y, client = (
         values if isinstance(values, np.ndarray) else mapped_array(Path(values)) for values in (x, y, client)
@@ -28,31 +40,53 @@ def clients_from_arrays(x: Values, y: Values, client: Values, splits: Splits = S
     if not len(x) == len(y) == len(client):
         raise DataError(f"x has {len(x)} rows, y {len(y)}, client {len(client)}: expected the same number")
     names, first, owner = np.unique(client, return_index=True, return_inverse=True)
-    clients = []
+    items: list[tuple[str, Any]] = []
     for number in np.argsort(first):
         rows = np.flatnonzero(owner == number)
         together = len(rows) > 0 and rows[-1] - rows[0] + 1 == len(rows)
         index: Any = slice(rows[0], rows[-1] + 1) if together else rows
-        clients.append(make_client(str(names[number]), (x[index], y[index]), splits, seed))
-    return clients
+        items.append((str(names[number]), (x[index], y[index])))
+    return _clients(items, splits, seed, label_names)
 
 
-def clients_from_datasets(datasets: Datasets, splits: Splits = STANDARD, seed: int = 0) -> list[Client]:
+def _clients(items: Items, splits: Splits, seed: int, label_names: Sequence[str] | None) -> Named:
+    """The clients of items, whose labels may be texts."""
+    numbered, names = encode_texts(items, label_names)
+    return [make_client(client_id, item, splits, seed) for client_id, item in numbered], names
+
+
+def clients_from_datasets(
+    datasets: Datasets, splits: Splits = STANDARD, seed: int = 0, label_names: Sequence[str] | None = None
+) -> Named:
     """One client per torch `Dataset`, read once into tensors; see `Federation.from_datasets`."""
     named = datasets if isinstance(datasets, Mapping) else {str(i): d for i, d in enumerate(datasets)}
-    return [make_client(str(name), _stack(name, dataset), splits, seed) for name, dataset in named.items()]
+    return _clients([(str(name), _stack(name, data)) for name, data in named.items()], splits, seed, label_names)
 
 
-def _stack(name: str, dataset: Dataset[Any]) -> tuple[Tensor, Tensor]:
+def _stack(name: str, dataset: Dataset[Any]) -> tuple[Tensor, Any]:
+    if isinstance(dataset, TensorDataset) and len(dataset.tensors) == 2 and len(dataset):
+        x, y = dataset.tensors
+        return x, y
     try:
         pairs = [dataset[i] for i in range(len(dataset))]  # type: ignore[arg-type]
         if not pairs:
             raise DataError(f"client {name!r}: the data set is empty: give it data or leave it out")
-        columns = zip(*pairs, strict=True)
-        x, y = (torch.stack([torch.as_tensor(value) for value in column]) for column in columns)
+        inputs, targets = zip(*pairs, strict=True)
+        x = torch.stack([_as_tensor(value) for value in inputs])
+        if all(isinstance(target, str) for target in targets):
+            return x, list(targets)
+        y = torch.stack([torch.as_tensor(value) for value in targets])
     except (TypeError, ValueError, RuntimeError) as problem:
         raise DataError(f"client {name!r}: expected a data set of (x, y) items of one shape ({problem})") from problem
     return x, y
+
+
+def _as_tensor(value: Any) -> Tensor:
+    """A sample as a tensor; an image of Pillow `(channels, height, width)`."""
+    if not hasattr(value, "getbands"):
+        return torch.as_tensor(value)
+    pixels = np.array(value)
+    return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy())
 
 
 def clients_from_hub(
@@ -63,7 +97,8 @@ def clients_from_hub(
     transform: Callable[[np.ndarray], np.ndarray] | None = None,
     splits: Splits = STANDARD,
     seed: int = 0,
-) -> list[Client]:
+    label_names: Sequence[str] | None = None,
+) -> Named:
     """Clients of a Hugging Face data set or a `flwr_datasets` partitioner; see `Federation.from_hub`."""
     if hasattr(data, "num_partitions") and hasattr(data, "load_partition"):
         parts = {str(i): data.load_partition(i) for i in range(data.num_partitions)}
@@ -73,7 +108,7 @@ def clients_from_hub(
         _column(data, client)
         owners = np.asarray(data[client])
         parts = {str(owner): data.select(np.flatnonzero(owners == owner)) for owner in dict.fromkeys(owners.tolist())}
-    clients = []
+    items: list[tuple[str, Any]] = []
     for name, part in parts.items():
         for column in (x, y):
             _column(part, column)
@@ -87,8 +122,8 @@ def clients_from_hub(
         if _stored_type(part, x) == "uint8":
             inputs = inputs.astype(np.uint8)  # the NumPy format widens integers; bytes are to be scaled like images
         pair = (transform(inputs) if transform else inputs, np.asarray(rows[y][:]))
-        clients.append(make_client(name, pair, splits, seed))
-    return clients
+        items.append((name, pair))
+    return _clients(items, splits, seed, label_names)
 
 
 def _stored_type(data: Any, name: str) -> str | None:

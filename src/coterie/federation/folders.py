@@ -2,57 +2,102 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
 from coterie.errors import DataError
 from coterie.federation.base import PARTS, STANDARD, Client, Splits, make_client
+from coterie.federation.labels import encode_texts, label_order
 from coterie.federation.mapped import UNREADABLE, divided_as_it_lies, mapped_arrays, npy_files, within_memory
+
+Parts = dict[str, tuple[np.ndarray, np.ndarray]]
 
 
 def clients_from_folder(
-    folder: Path, splits: Splits = STANDARD, seed: int = 0, memory_bytes: int | None = None
-) -> list[Client]:
+    folder: Path,
+    splits: Splits = STANDARD,
+    seed: int = 0,
+    memory_bytes: int | None = None,
+    label_names: Sequence[str] | None = None,
+) -> tuple[list[Client], tuple[str, ...] | None]:
     """One client per `<id>.npz`, or per set of files `<id>.x.npy`, `<id>.y.npy`; see `Federation.from_folder`."""
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder: give a folder with one .npz file per client")
     files, arrays = sorted(folder.glob("*.npz")), npy_files(folder)
     if not files and not arrays:
         raise DataError(f"{folder}: holds no .npz file: write one per client, with arrays x and y")
-    loaded = (client_from_npz(file, splits, seed) for file in files)
+    names = tuple(label_names) if label_names else _text_labels(files)
+    loaded = (client_from_npz(file, splits, seed, names) for file in files)
     clients = list(loaded) if memory_bytes is None else within_memory(loaded, memory_bytes // 4)
-    return clients + [client_from_npy(folder, client_id, theirs, splits) for client_id, theirs in arrays.items()]
+    clients += [client_from_npy(folder, client_id, theirs, splits, names) for client_id, theirs in arrays.items()]
+    return clients, names
 
 
-def client_from_npz(file: Path, splits: Splits = STANDARD, seed: int = 0) -> Client:
-    """One client from its file; the file's name is its id."""
+def _text_labels(files: Sequence[Path]) -> tuple[str, ...] | None:
+    """The names of the classes in archives whose labels are texts; None where the first archive's are not."""
+    found: set[str] = set()
+    for file in files:
+        labels = list(_archive(file, "y").values())
+        if not any(values.dtype.kind == "U" for values in labels):
+            break
+        found.update(str(value) for values in labels for value in values.flat)
+    return tuple(sorted(found, key=label_order)) if found else None
+
+
+def client_from_npz(
+    file: Path, splits: Splits = STANDARD, seed: int = 0, label_names: Sequence[str] | None = None
+) -> Client:
+    """One client from its file; the file's name is its id. With `label_names` its labels are looked up there."""
+    arrays = _archive(file)
+    try:
+        group = _group(arrays.pop("group", None))
+    except ValueError as problem:
+        raise DataError(f"{file}: not a readable .npz file of plain arrays ({problem})") from problem
+    return make_client(file.stem, _labelled(file.stem, _parts(file, arrays), label_names), splits, seed, group)
+
+
+def _archive(file: Path, begin: str = "") -> dict[str, np.ndarray]:
+    """The arrays of a .npz file by name, of those whose names begin so."""
     try:
         archive = np.load(file, allow_pickle=False)
         if not isinstance(archive, np.lib.npyio.NpzFile):
             raise ValueError("it holds one bare array")
         with archive:
-            arrays = {name: archive[name] for name in archive.files}
-        group = _group(arrays.pop("group", None))
+            return {name: archive[name] for name in archive.files if name.startswith(begin)}
     except UNREADABLE as problem:
         raise DataError(f"{file}: not a readable .npz file of plain arrays ({problem})") from problem
-    return make_client(file.stem, _parts(file, arrays), splits, seed, group)
 
 
-def client_from_npy(folder: Path, client_id: str, files: Mapping[str, Path], splits: Splits = STANDARD) -> Client:
+def _labelled(client_id: str, parts: Parts, label_names: Sequence[str] | None) -> Parts:
+    """The parts with class numbers in place of the labels."""
+    if not label_names:
+        return parts
+    items, _ = encode_texts([(client_id, parts)], label_names)
+    changed: Parts = items[0][1]
+    return changed
+
+
+def client_from_npy(
+    folder: Path,
+    client_id: str,
+    files: Mapping[str, Path],
+    splits: Splits = STANDARD,
+    label_names: Sequence[str] | None = None,
+) -> Client:
     """One client from the files of its arrays, by the arrays' names; what is large stays on disk."""
     arrays = mapped_arrays(files)
     try:
         group = _group(arrays.pop("group", None))
     except ValueError as problem:
         raise DataError(f"{files['group']}: {problem}") from problem
-    parts = _parts(folder / f"{client_id}.*.npy", arrays)
+    parts = _labelled(client_id, _parts(folder / f"{client_id}.*.npy", arrays), label_names)
     client = make_client(client_id, parts, (1, 0, 0), group=group)
     return divided_as_it_lies(client, splits) if set(parts) == {"train"} else client
 
 
-def _parts(origin: Path, arrays: Mapping[str, np.ndarray]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+def _parts(origin: Path, arrays: Mapping[str, np.ndarray]) -> Parts:
     """The pairs (x, y) among a client's arrays by part; a bare pair is all for training."""
     if set(arrays) == {"x", "y"}:
         return {"train": (arrays["x"], arrays["y"])}

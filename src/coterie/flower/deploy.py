@@ -21,11 +21,11 @@ from coterie.flower.local import CONNECTION, SWITCHES, node_config
 from coterie.flower.server import read_options
 from coterie.methods import make_method
 from coterie.runs.assemble import loss_of, make_architecture, make_federation
-from coterie.runs.config import RunConfig
+from coterie.runs.config import DATA_KEYS, RunConfig
 from coterie.snapshot import write_atomically
 from coterie.trainers.schedules import make_schedule
 
-AT_THE_NODES = frozenset({"data", "clients", "samples", "groups"})
+AT_THE_NODES = frozenset({"data", "clients", "samples", "groups", *DATA_KEYS})
 """Keys that say which data there is: on a network the nodes have it, the server need not know."""
 NETWORK_DEFAULTS = {"min-replies": 0.5, "timeout": 600.0, "wait": 600.0, "poll": 1.0}
 """What the server does when nodes fail (`flower.server.NetworkConfig`), written out so that a run can change it."""
@@ -157,9 +157,12 @@ def write_deployment(
     deployment = Deployment(root, planned, settings)
     guide = instructions(deployment, address, secure)
     _claim(root, project_file(settings, extras(config.method)))
-    if federation is not None and not config.data:
+    if federation is not None and not _as_it_lies(config, federation):
         for node, client in zip(planned, federation, strict=True):
             write_client(client, node.data)
+        if federation.table is not None:
+            table = json.dumps(federation.table.to_json(), indent=2, ensure_ascii=False) + "\n"
+            write_atomically(root / "table.json", table.encode())
     if config.privacy != "none":
         write_secret(root / "keys" / "secret")
     for name, text in {"server_app.py": SERVER_APP, "client_app.py": CLIENT_APP}.items():
@@ -170,11 +173,20 @@ def write_deployment(
 
 
 def _planned(root: Path, config: RunConfig, federation: Federation) -> Iterator[NodePlan]:
-    folder = Path(config.data).absolute() if config.data else root / "clients"
+    own = _as_it_lies(config, federation)
+    folder = Path(config.data).absolute() if config.data and own else root / "clients"
     secret = root / "keys" / "secret" if config.privacy != "none" else None
     for i, client in enumerate(federation):
-        file = client.id if config.data else quote(client.id, safe=" ")
+        file = client.id if own else quote(client.id, safe=" ")
         yield NodePlan(client.id, folder / f"{file}.npz", root / "kept" / f"node-{i}", secret)
+
+
+def _as_it_lies(config: RunConfig, federation: Federation) -> bool:
+    """Whether the nodes can use the files that were given: archives of arrays with labels that count from 0."""
+    if config.data is None or config.task is not None or federation.label_names is not None:
+        return False
+    folder = Path(config.data)
+    return all((folder / f"{client.id}.npz").exists() for client in federation)
 
 
 def _claim(root: Path, project: str) -> None:

@@ -77,5 +77,8 @@ class StrategyStore:
     def write_model_shape(self, shape: Mapping[str, Any]) -> None:
         """The network is the app's own."""
 
+    def write_table(self, table: Mapping[str, Any]) -> None:
+        """The data is the nodes' own."""
+
     def save_result(self, result: Result, models: Mapping[str, Tensor], private: Mapping[str, Tensor]) -> None:
         """The app takes the models from the strategy."""

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from coterie.errors import ConfigError, RunError
 from coterie.federation import Federation
+from coterie.federation.table_files import tables_name
 from coterie.methods import Method
 from coterie.methods.aggregation import CLIP, WEIGHT_CAP
 from coterie.methods.base import find_method
@@ -18,7 +19,7 @@ from coterie.metrics import MetricFunction, Metrics, listed, split_own
 from coterie.models import list_models
 from coterie.runs.assemble import Model, assemble, check_same_run, stored_values
 from coterie.runs.callbacks import Callback
-from coterie.runs.config import DEFAULT_SCENARIO, LIMIT_KEYS, RunConfig, make_config
+from coterie.runs.config import DATA_KEYS, DEFAULT_SCENARIO, LIMIT_KEYS, RunConfig, make_config
 from coterie.runs.folder import RunFolder
 from coterie.runs.loop import execute
 from coterie.runs.progress import followed
@@ -36,6 +37,14 @@ def run(
     loss: str | Loss | None = None,
     scenario: str | None = None,
     data: str | Path | None = None,
+    label: str | None = None,
+    client_column: str | None = None,
+    drop: str | Sequence[str] | None = None,
+    categorical: str | Sequence[str] | None = None,
+    decimal: Literal[".", ","] | None = None,
+    task: Literal["classification", "regression"] | None = None,
+    image_size: int | None = None,
+    image_colour: Literal["grey", "colour"] | None = None,
     clients: int | None = None,
     samples: int | None = None,
     groups: int | None = None,
@@ -94,7 +103,17 @@ def run(
         loss: "cross-entropy", "bce", "mse", "mae", "huber", "module:function", or a function of outputs and targets; by
             default cross-entropy, or the squared error for regression. With "bce" a model has one output.
         scenario: the name of a federation, as `coterie scenarios` lists them; by default "digits-permuted".
-        data: a folder with one file per client, instead of a scenario (see `Federation.from_folder`).
+        data: your own data instead of a scenario: a folder with one file per client (see `Federation.from_folder`),
+            tables such as "sites/*.csv" (see `Federation.from_tables`), or a folder of images (see
+            `Federation.from_images`).
+        label: the column of the tables that is to be predicted.
+        client_column: the column of one table that names the client of each row.
+        drop: columns of the tables to leave out.
+        categorical: columns of numbers that are categories.
+        decimal: the decimal mark of the tables' numbers, "." by default.
+        task: "classification" or "regression", where the data does not show whether labels are classes or quantities.
+        image_size: side in pixels that images are resized to.
+        image_colour: channels of images: "grey" (one) or "colour" (three).
         clients: number of clients of the scenario.
         samples: training samples per client of the scenario.
         groups: number of hidden groups of the scenario.
@@ -168,7 +187,21 @@ def run(
         [4, 4]
         >>> model = result.model_of("client-3")  # a torch module, ready to evaluate
     """
-    named = {"scenario": scenario, "data": data, "clients": clients, "samples": samples, "groups": groups}
+    named = {
+        "scenario": scenario,
+        "data": data,
+        "label": label,
+        "client_column": client_column,
+        "drop": _as_names(drop),
+        "categorical": _as_names(categorical),
+        "decimal": decimal,
+        "task": task,
+        "image_size": image_size,
+        "image_colour": image_colour,
+        "clients": clients,
+        "samples": samples,
+        "groups": groups,
+    }
     if federation is not None and (clash := sorted(key for key, value in named.items() if value is not None)):
         raise ConfigError(f"{clash[0]} does not go with a federation: give one of the two")
     names, own_metrics = split_own(metrics)
@@ -322,7 +355,7 @@ def resume(
         if loss is not None:
             values["loss"] = None
         if federation is not None:
-            values["scenario"] = values["data"] = None
+            values.update(dict.fromkeys(("scenario", "data", *DATA_KEYS)))
         if model is not None:
             values["model"] = None
         if method is not None:
@@ -346,6 +379,10 @@ def resume(
             return execute(prepared, folder, followed(callbacks, progress))
         finally:
             prepared.engine.close()
+
+
+def _as_names(columns: str | Sequence[str] | None) -> str | None:
+    return columns if columns is None or isinstance(columns, str) else ",".join(columns) or None
 
 
 def _weights_text(weights: str | Sequence[float] | None) -> str | None:
@@ -409,7 +446,7 @@ def new_folder(config: RunConfig, title: str | None = None, root: Path = Path("r
     """A folder under `root` that does not exist yet, named by time, method (or `title`) and scenario."""
     stamp = datetime.now().strftime("%Y%m%d-%H%M%S")
     method = title or config.method.partition(":")[0]
-    where = config.scenario or (Path(config.data).name if config.data else DEFAULT_SCENARIO)
+    where = config.scenario or (tables_name(config.data) if config.data else DEFAULT_SCENARIO)
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", f"{stamp}-{method}-{where}")
     candidates = (root / (name if i == 1 else f"{name}-{i}") for i in itertools.count(1))
     return next(candidate for candidate in candidates if not candidate.exists())

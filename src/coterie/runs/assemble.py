@@ -21,6 +21,8 @@ from coterie.engines.secure import SecureEngine
 from coterie.errors import ConfigError, RunError
 from coterie.federation import PARTS, Federation
 from coterie.federation.base import JOINED, joined
+from coterie.federation.images import holds_images
+from coterie.federation.table_files import find_tables, is_table_path, read_table
 from coterie.federation.validation import hold_out
 from coterie.methods import IFCA, FedAvg, Method, Server, make_method
 from coterie.methods.options import literal
@@ -50,8 +52,7 @@ def make_federation(config: RunConfig) -> tuple[Federation, Defaults]:
         for key in ("clients", "samples", "groups"):
             if getattr(config, key) is not None:
                 raise ConfigError(f"{key}={getattr(config, key)} goes with a scenario, not with data={config.data!r}")
-        bound = memory_bytes(config.memory) if config.memory else None
-        return Federation.from_folder(config.data, seed=config.seed, memory_bytes=bound), Defaults()
+        return _own_data(config, config.data), Defaults()
     scenario = find_scenario(config.scenario or DEFAULT_SCENARIO)
     federation = scenario.build(
         clients=config.clients,
@@ -61,6 +62,32 @@ def make_federation(config: RunConfig) -> tuple[Federation, Defaults]:
         data_dir=Path(config.data_dir) if config.data_dir else None,
     )
     return federation, scenario.defaults
+
+
+def _own_data(config: RunConfig, data: str) -> Federation:
+    """The federation in the user's own files: tables, images or arrays."""
+    if config.label is not None or is_table_path(data):
+        if config.label is None:
+            first = read_table(find_tables(data)[0])
+            raise ConfigError(
+                f"data={data!r} are tables: give --label, the column to predict (label=… in Python), of "
+                + ", ".join(first.columns)
+            )
+        return Federation.from_tables(
+            data,
+            config.label,
+            client_column=config.client_column,
+            drop=config.drop or (),
+            categorical=config.categorical or (),
+            task=config.task,
+            decimal=config.decimal or ".",
+            seed=config.seed,
+        )
+    if holds_images(Path(data)):
+        colour = None if config.image_colour is None else config.image_colour == "colour"
+        return Federation.from_images(data, size=config.image_size, colour=colour, seed=config.seed)
+    bound = memory_bytes(config.memory) if config.memory else None
+    return Federation.from_folder(data, task=config.task, seed=config.seed, memory_bytes=bound)
 
 
 def make_architecture(model: Model, federation: Federation, loss: Loss | None = None) -> Callable[[int], nn.Module]:
@@ -204,6 +231,8 @@ def _assembled(
     }
     if one_logit(loss, federation.classes):
         shape["outputs"] = 1
+    if federation.label_names:
+        shape["label_names"] = list(federation.label_names)
     run = Run(
         method,
         server,
@@ -216,6 +245,7 @@ def _assembled(
         metrics=tuple(asked),
         validate=config.validation is not None or config.patience is not None,
         limits=config.limits(),
+        table=federation.table.to_json() if federation.table else None,
     )
     return run, used
 

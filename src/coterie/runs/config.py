@@ -29,6 +29,14 @@ DEFAULT_SCENARIO = "digits-permuted"
 UNSET = {
     "scenario": DEFAULT_SCENARIO,
     "data": "none",
+    "label": "none",
+    "client_column": "none: every file is a client",
+    "drop": "none",
+    "categorical": "those that hold texts",
+    "decimal": ".",
+    "task": "as the labels show",
+    "image_size": "as they are",
+    "image_colour": "colour if any image has it",
     "ray_address": "RAY_ADDRESS, else one started here",
     "memory": "no limit",
     "data_dir": "COTERIE_DATA, else ~/.cache/coterie",
@@ -54,12 +62,15 @@ LIMIT_KEYS = frozenset({"max_seconds", "max_bytes"})
 """Keys that are kept with a run, and may be given anew when it is resumed."""
 
 
-MOST_CLIENTS, MOST_SAMPLES, MOST_WORKERS = 10**7, 10**9, 1024
+MOST_CLIENTS, MOST_SAMPLES, MOST_WORKERS, MOST_PIXELS = 10**7, 10**9, 1024, 10**4
 """More than these is a slip of the finger, which would be busy for hours before it failed."""
 
 Address = Annotated[str, Placeholder("ADDRESS")]
 AggregateText = Annotated[str, Placeholder("RULE")]
 ClipText = Annotated[str, Placeholder("LENGTH")]
+ColumnName = Annotated[str, Placeholder("COLUMN")]
+ColumnNames = Annotated[str, Placeholder("COLUMNS")]
+Data = Annotated[str, Placeholder("DATA")]
 Device = Annotated[str, Placeholder("DEVICE")]
 Folder = Annotated[str, Placeholder("FOLDER")]
 MethodText = Annotated[str, Placeholder("METHOD")]
@@ -81,9 +92,21 @@ class RunConfig(BaseModel):
 
     method: MethodText = Field("fedavg", description="method, with options as name:key=value,key=value")
     scenario: Name | None = Field(None, description="named federation (see 'coterie scenarios')")
-    data: Folder | None = Field(
-        None, description="folder with one .npz file (or .x.npy and .y.npy) per client, instead of a scenario"
+    data: Data | None = Field(
+        None,
+        description="your own data instead of a scenario: folder with one .npz file (or .x.npy and .y.npy) per client, "
+        "tables such as 'sites/*.csv', or a folder of images, CLIENT/CLASS/*.png",
     )
+    label: ColumnName | None = Field(None, description="column of the tables that is to be predicted")
+    client_column: ColumnName | None = Field(None, description="column of one table that names the client of each row")
+    drop: ColumnNames | None = Field(None, description="columns of the tables to leave out, as NAME,NAME")
+    categorical: ColumnNames | None = Field(None, description="columns of numbers that are categories, as NAME,NAME")
+    decimal: Literal[".", ","] | None = Field(None, description="decimal mark of the tables' numbers")
+    task: Literal["classification", "regression"] | None = Field(
+        None, description="whether labels are classes or quantities, where the data does not show it"
+    )
+    image_size: int | None = Field(None, ge=1, le=MOST_PIXELS, description="side in pixels that images are resized to")
+    image_colour: Literal["grey", "colour"] | None = Field(None, description="channels of images, one or three")
     clients: int | None = Field(None, ge=1, le=MOST_CLIENTS, description="number of clients")
     samples: int | None = Field(None, ge=1, le=MOST_SAMPLES, description="training samples per client")
     groups: int | None = Field(None, ge=1, le=MOST_CLIENTS, description="number of hidden groups")
@@ -253,6 +276,10 @@ def parse_class_weights(text: str) -> tuple[float, ...] | str:
     return weights
 
 
+TABLE_KEYS = ("label", "client_column", "drop", "categorical", "decimal")
+IMAGE_KEYS = ("image_size", "image_colour")
+DATA_KEYS = (*TABLE_KEYS, *IMAGE_KEYS, "task")
+"""Keys that say how `data` is read."""
 EITHER_OR = ({"scenario", "data"}, {"steps", "epochs"})
 """Keys of which one takes the place of the other."""
 
@@ -260,6 +287,8 @@ EITHER_OR = ({"scenario", "data"}, {"steps", "epochs"})
 def overlay(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The table with what was given on top: a given key also removes the one whose place it takes."""
     replaced = {key for pair in EITHER_OR if pair & set(given) for key in pair}
+    if "scenario" in given:
+        replaced.update(DATA_KEYS)
     return {key: value for key, value in table.items() if key not in replaced} | dict(given)
 
 
@@ -298,6 +327,7 @@ def make_config(values: Mapping[str, Any], origin: str = "") -> RunConfig:
         raise ConfigError(f"{where}{key}={values[key]!r}: expected {option_type(key)}") from problem
     if config.scenario and config.data:
         raise ConfigError(f"{where}scenario={config.scenario!r} and data={config.data!r}: give one of the two")
+    _check_data_options(config, where)
     if config.ray_address is not None and config.engine != "ray":
         raise ConfigError(f"{where}ray_address={config.ray_address!r} goes with engine='ray', not {config.engine!r}")
     choose_device(config.device)
@@ -341,6 +371,19 @@ def _check_training(config: RunConfig, where: str) -> None:
         raise ConfigError(f"{where}momentum={config.momentum} goes with optimizer='momentum': Adam has its own, beta1")
     if config.keep_optimizer and not training.moments:
         raise ConfigError(f"{where}keep_optimizer: plain SGD has no state to keep, choose another optimizer")
+
+
+def _check_data_options(config: RunConfig, where: str) -> None:
+    """Options of tables go with tables, those of images with images."""
+    given = [key for key in DATA_KEYS if getattr(config, key) is not None]
+    if given and config.data is None:
+        raise ConfigError(f"{where}{given[0]}={getattr(config, given[0])!r} goes with data: name your data too")
+    of_table = [key for key in given if key in TABLE_KEYS]
+    of_images = [key for key in given if key in IMAGE_KEYS]
+    if of_table and of_images:
+        raise ConfigError(f"{where}{of_table[0]} is for tables and {of_images[0]} for images: give one of the two")
+    if config.label is None and of_table:
+        raise ConfigError(f"{where}{of_table[0]} goes with tables, which need label: give the column to predict")
 
 
 def read_config_file(path: Path) -> dict[str, Any]:

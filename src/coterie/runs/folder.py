@@ -203,6 +203,10 @@ class RunFolder:
         """Keep what is needed to make the model again without the data."""
         self.write_json("model.json", shape)
 
+    def write_table(self, table: Mapping[str, Any]) -> None:
+        """Keep how the tables that the run learnt from become inputs."""
+        self.write_json("table.json", table)
+
     def append_history(self, record: RoundRecord) -> None:
         """Add one round's line to the history; a file that was removed meanwhile is rewritten."""
         self._check, line = _line(self._check or self.identity(), record)

@@ -77,6 +77,8 @@ class Run:
     """Whether all clients are also evaluated on their validation data whenever they are on their test data."""
     limits: Limits = NO_LIMITS
     """What ends the run before its last round."""
+    table: dict[str, Any] | None = None
+    """The preprocessing of a federation that was made from tables, as plain values."""
 
     @property
     def engine(self) -> Engine:
@@ -123,6 +125,8 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
     history = History(store.rewind_history(checkpoint.round) if store else [])
     if store:
         store.write_model_shape(run.model_shape)
+        if run.table is not None:
+            store.write_table(run.table)
     stop = run.limits.reached(history, checkpoint) if history else None
     done = checkpoint
     if stop is None and done.round < server.rounds:

@@ -82,6 +82,10 @@ class Store(Protocol):
         """Keep what is needed to make the model again without the data."""
         ...
 
+    def write_table(self, table: Mapping[str, Any]) -> None:
+        """Keep how the tables that the run learnt from become inputs."""
+        ...
+
     def save_result(self, result: Result, models: Mapping[str, Tensor], private: Mapping[str, Tensor]) -> None:
         """Keep the summary, the clients' records, and the models by file name."""
         ...

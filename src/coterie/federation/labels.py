@@ -1,0 +1,216 @@
+"""Labels as they are given: texts, booleans, numbers from 1, floats that are 0 or 1. Their names are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.errors import ConfigError, DataError
+from coterie.federation.base import PARTS, Client, Split, label_values
+from coterie.federation.table_files import RawColumn, number_name
+
+Task = Literal["classification", "regression"]
+SURELY_CLASSES = 20
+"""Whole numbers of more values than this may be classes or quantities."""
+ROWS_PER_CLASS = 5
+"""Fewer rows for each value than this, and whole numbers may be quantities."""
+MOST_CLASSES = 10_000
+TRUTHS = {"False", "True"}
+"""Both are classes, whether both occur or not."""
+Items = Sequence[tuple[str, Any]]
+
+
+def check_task(task: Task | None) -> None:
+    """Refuse a task that is none."""
+    if task is not None and task not in get_args(Task):
+        raise ConfigError(f"task={task!r}: expected classification or regression")
+
+
+def classes_of_columns(columns: Mapping[str, RawColumn], label: str, task: Task | None) -> tuple[str, ...]:
+    """The names of the classes in the label columns of all tables, by where they come from; none for regression.
+
+    Raises:
+        DataError: it cannot be told whether the labels are classes or quantities, or they are of one class only.
+    """
+    check_task(task)
+    for origin, column in columns.items():
+        _check_complete(column, label, origin)
+    text = next(((origin, c) for origin, c in columns.items() if c.numbers is None), None)
+    if text is not None:
+        if task == "regression":
+            odd = next(value for value in text[1].texts if not _is_number(value))
+            raise DataError(f"{text[0]}: label {label!r} holds {odd!r}, which is no number: regression needs numbers")
+        names = sorted({str(value) for column in columns.values() for value in column.texts}, key=label_order)
+    else:
+        names = _number_classes(columns, label, task)
+        if not names:
+            return ()
+    if len(names) == 1:
+        raise DataError(f"label {label!r} is {names[0]!r} in every row: there is nothing to learn from it")
+    if len(names) > MOST_CLASSES:
+        raise DataError(f"label {label!r} has {len(names):,} values, expected {MOST_CLASSES:,} classes at most")
+    return tuple(names)
+
+
+def _check_complete(column: RawColumn, label: str, origin: str) -> None:
+    missing = np.isnan(column.numbers) if column.numbers is not None else column.texts == np.array(None)
+    if missing.any():
+        row = int(np.argmax(missing)) + 1
+        raise DataError(f"{origin}: row {row} has no label {label!r}: fill it in or remove the row")
+
+
+def _number_classes(columns: Mapping[str, RawColumn], label: str, task: Task | None) -> list[str]:
+    values: set[float] = set()
+    for origin, column in columns.items():
+        numbers = column.numbers if column.numbers is not None else np.empty(0)
+        if not np.isfinite(numbers).all():
+            raise DataError(f"{origin}: label {label!r} holds an infinite number: correct it")
+        values.update(np.unique(numbers).tolist())
+    rows = sum(len(column) for column in columns.values())
+    whole = all(value.is_integer() for value in values)
+    many = len(values) > SURELY_CLASSES or rows < ROWS_PER_CLASS * len(values)
+    if task is None and whole and many and len(values) > 2:
+        raise DataError(
+            f"label {label!r} holds {len(values)} whole numbers from {min(values):g} to {max(values):g}: classes or "
+            "quantities? give --classification or --regression (Python: task='…')"
+        )
+    if task == "regression" or (task is None and not whole):
+        return []
+    return [number_name(value) for value in sorted(values)]
+
+
+def encode_column(column: RawColumn, names: Sequence[str], label: str, origin: str) -> np.ndarray:
+    """The labels of a table: class numbers `(n,) int64` by the names, or float32 quantities if there are no names."""
+    _check_complete(column, label, origin)
+    if not names:
+        if column.numbers is None:
+            raise DataError(f"{origin}: label {label!r} holds texts: regression needs numbers")
+        return column.numbers.astype(np.float32)
+    number = {name: i for i, name in enumerate(names)}
+    values = column.texts if column.numbers is None else RawColumn(None, column.numbers).texts
+    unknown = next((str(value) for value in values if value not in number), None)
+    if unknown is not None:
+        raise DataError(f"{origin}: label {label!r} is {unknown!r}, which is none of {_listed(names)}: correct it")
+    return np.array([number[value] for value in values], dtype=np.int64)
+
+
+def _listed(names: Sequence[str], most: int = 8) -> str:
+    return ", ".join(map(repr, names[:most])) + (f" and {len(names) - most} others" if len(names) > most else "")
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def label_order(name: str) -> tuple[bool, float, str]:
+    """Numbers in their order, then texts in theirs."""
+    number = float(name) if _is_number(name) and name.lower() not in ("nan", "-nan") else None
+    return (number is None, number or 0.0, name)
+
+
+def encode_texts(
+    items: Items, names: Sequence[str] | None = None
+) -> tuple[list[tuple[str, Any]], tuple[str, ...] | None]:
+    """The clients' items with class numbers in place of labels that are texts or booleans, and the classes' names.
+
+    With `names` given, labels of every kind are looked up there. Items without such labels are left as they are.
+    """
+    columns = [(client_id, part, y) for client_id, item in items for part, (_, y) in _pairs(item).items()]
+    texts = {(client_id, part): found for client_id, part, y in columns if (found := _texts(y, names)) is not None}
+    if not texts:
+        return list(items), None
+    seen = set().union(*texts.values())
+    given = names if names is not None else sorted(seen | (TRUTHS if seen <= TRUTHS else set()), key=label_order)
+    number = {name: i for i, name in enumerate(given)}
+
+    def encoded(client_id: str, part: str, x: Any, y: Any) -> tuple[Any, Any]:
+        values = texts.get((client_id, part))
+        if values is None:
+            raise DataError(f"client {client_id!r}, {part}: its labels are numbers, other clients' are texts")
+        unknown = next((value for value in values if value not in number), None)
+        if unknown is not None:
+            raise DataError(f"client {client_id!r}, {part}: label {unknown!r} is none of {_listed(given)}")
+        return x, np.array([number[value] for value in values], dtype=np.int64)
+
+    changed: list[tuple[str, Any]] = []
+    for client_id, item in items:
+        parts = {part: encoded(client_id, part, x, y) for part, (x, y) in _pairs(item).items()}
+        changed.append((client_id, parts if isinstance(item, Mapping) else parts.get("train", item)))
+    return changed, tuple(given)
+
+
+def _pairs(item: Any) -> dict[str, tuple[Any, Any]]:
+    """The pairs (x, y) of an item by part, as far as it has the right form: others are refused later, with a reason."""
+    given = item if isinstance(item, Mapping) else {"train": item}
+    pairs = {part: [pair.x, pair.y] if isinstance(pair, Split) else pair for part, pair in given.items()}
+    return {part: (p[0], p[1]) for part, p in pairs.items() if isinstance(p, tuple | list) and len(p) == 2}
+
+
+def _texts(y: Any, names: Sequence[str] | None) -> list[str] | None:
+    """Labels that are texts or booleans as texts; None for numbers, unless there are names to look them up in."""
+    try:
+        values = y.numpy() if isinstance(y, Tensor) else np.asanyarray(y)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    if values.ndim != 1 or not values.size:
+        return None
+    kind = values.dtype.kind
+    if kind == "O" and all(isinstance(value, str) for value in values):
+        kind = "U"
+    if kind == "U":
+        return [str(value) for value in values]
+    if kind == "b":
+        return [str(bool(value)) for value in values]
+    if names is not None and kind in "iuf":
+        return [number_name(value) for value in values.tolist()]
+    return None
+
+
+def name_numbers(
+    clients: Sequence[Client], task: Task | None, classes: int | None
+) -> tuple[Sequence[Client], tuple[str, ...] | None]:
+    """The clients with labels counted from 0, and the labels' names if they were not; see `Federation.from_tensors`.
+
+    Whole numbers with a 0 among them are left as they are, whether all occur or not. Others (1 and 2, -1 and 1) are
+    counted anew in their order. Floats are quantities, unless they are 0 and 1 only or `task` says otherwise.
+    """
+    check_task(task)
+    first = clients[0].train.y if clients else torch.empty(0)
+    if first.ndim != 1 or len({client.train.y.dtype for client in clients}) > 1:
+        return clients, None
+    floating = first.is_floating_point()
+    if task == "regression":
+        return clients if floating else [_changed(client, lambda y: y.to(torch.float32)) for client in clients], None
+    if not floating and (classes is not None or min(low for low, _ in label_values(clients, _bounds)) == 0):
+        return clients, None
+    if floating and task is None and not all(label_values(clients, _zero_or_one)):
+        return clients, None
+    values = torch.cat(list(label_values(clients, torch.unique))).unique()
+    if len(values) < 2 or (not floating and bool((values == 0).any())):  # beside 0, a -1 may stand for "unknown"
+        return clients, None
+    if floating and not bool(torch.isfinite(values).all() and (values == values.round()).all()):
+        raise DataError("task='classification', but the labels are not whole numbers: give classes as whole numbers")
+    named = [_changed(client, lambda y: torch.searchsorted(values, y)) for client in clients]
+    return named, tuple(number_name(value) for value in values.tolist())
+
+
+def _changed(client: Client, change: Any) -> Client:
+    train, validation, test = (Split(split.x, change(split.y)) for split in map(client.part, PARTS))
+    return replace(client, train=train, validation=validation, test=test)
+
+
+def _bounds(y: Tensor) -> tuple[int, int]:
+    return int(y.min()), int(y.max())
+
+
+def _zero_or_one(y: Tensor) -> bool:
+    return bool(((y == 0) | (y == 1)).all())
