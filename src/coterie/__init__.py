@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from coterie.errors import CallbackError, CoterieError, StopRun
     from coterie.federation import Client, Federation, Split
     from coterie.methods import CFL, FLT, IFCA, FedAvg, FedCUAU, Local, Method
-    from coterie.runs import Callback, Result, RoundRecord, resume, run
+    from coterie.runs import Callback, Result, RoundRecord, load, resume, run
     from coterie.trainers.base import Training
 
 __version__ = "0.1.0"
@@ -31,6 +31,7 @@ __all__ = [
     "Split",
     "StopRun",
     "Training",
+    "load",
     "resume",
     "run",
 ]
@@ -53,6 +54,7 @@ _MODULES = {
     "Split": "coterie.federation",
     "StopRun": "coterie.errors",
     "Training": "coterie.trainers.base",
+    "load": "coterie.runs",
     "resume": "coterie.runs",
     "run": "coterie.runs",
 }

@@ -189,6 +189,9 @@ def test_newcomers_join_their_group_and_move_nobody(digits: Federation) -> None:
     assert np.array_equal(after.relatives.related, after.relatives.related.T)
     # Fifteen clients are a small map: one of the five newcomers may land wrong (0.86), not two (0.75 or less).
     assert adjusted_rand_index(after.row, digits.groups) > 0.8
+    alone = relabelled(digits.subset(digits.ids[15:]))  # after a run: by inputs alone, whatever the labels
+    assert tuple(method.place(before, alone.ids, desk(alone)).values()) == after.row[15:]
+    assert method.places_unlabelled
     first = replace(method, case=1)
     graph = first.admit(first.start(early), server)
     assert graph.relatives.related[15:].any(axis=1).all()

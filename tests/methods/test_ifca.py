@@ -351,6 +351,9 @@ def test_auto_ends_with_the_number_of_groups() -> None:
     assert events[-1].details["clusters"] == 4
     assert {"merged"} <= {event.kind for event in events}
     assert len(result.state.runs[0].models) == 4
+    gone = {event.details["gone"] for event in events if event.kind == "merged"}
+    gone |= {number for event in events if event.kind == "dropped" for number in event.details["dropped"]}
+    assert set(result.summary.cluster_ids) == set(range(8)) - gone  # those that stay keep their ids
 
 
 def test_auto_drops_what_nobody_chooses() -> None:
@@ -364,7 +367,12 @@ def test_auto_drops_what_nobody_chooses() -> None:
     state, info = method.round(state, 2, server)
     assert "dropped" in {event.kind for event in info.events}
     assert not (state.runs[0].models == bad).all(dim=1).any()
-    method.round(state, 3, server)
+    assert state.runs[0].ids == [0, 2]
+    state, info = method.round(state, 3, server)
+    shown = {cluster.id for cluster in info.clusters}
+    assert shown == set(method.assignment(state, server).cluster_ids)
+    assert shown <= {0, 2}
+    assert set(method.place(state, server.clients, server).values()) <= {0, 2}
 
 
 def test_cheapest_merge_by_hand() -> None:

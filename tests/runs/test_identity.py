@@ -24,8 +24,10 @@ from coterie.errors import ConfigError
 from coterie.federation import Federation
 from coterie.methods import CFL, Assignment, FedAvg, Info, Local, Server, method_classes
 from coterie.randomness import derive
+from coterie.report import write_report
 from coterie.runs import Result
 from coterie.runs.records import ClientRecord, assignments, tree_of
+from coterie.runs.words import served_elsewhere
 from coterie.snapshot import saved
 
 SMALL: dict[str, Any] = {"scenario": "digits-permuted", "clients": 8, "groups": 2, "workers": 1}
@@ -162,9 +164,40 @@ def test_a_client_served_by_an_ancestor_names_its_file_and_scores_with_it(
     check_scores(result, federation())
     assert [node.id for node in tree_of(result.history)] == [0, 1, 2]
     assert assignments(result.history) == {row.client: row.cluster for row in result.clients}
+    check_fallback_is_told(tmp_path / "run", result)
+    assert coterie.resume(tmp_path / "run", workers=1).history == result.history  # and not told twice
     assert len(result.models) == 2  # one per cluster, whoever is served by it
     with torch.no_grad():
         assert torch.equal(result.models[0], result.state.tree.nodes[1].model)
+
+
+def check_fallback_is_told(folder: Path, result: Result) -> None:
+    """History, tables, tree, notebook and report say who is served by cluster 0, and the same numbers."""
+    served = [row.client for row in result.clients if row.cluster == 1]
+    last = result.history[-1]
+    assert last.metrics == result.summary.metrics
+    for cluster in last.clusters:
+        own = [row.accuracy for row in result.clients if row.cluster == cluster.id]
+        assert cluster.accuracy == pytest.approx(np.mean(own))
+    [event] = [event for event in last.events if event.kind == "fallback"]
+    assert event.details == {"served": dict.fromkeys(served, 0)}
+    assert f"{served[0]} by model 0" in event.text
+    assert event.text.endswith("(fallback=false gives every client its cluster's model)")
+    assert f"{served[0]} (cluster 1) by cluster-0" in result._repr_html_()
+    page = write_report(folder).read_text()
+    assert "<th>model</th>" in re.sub(r"<th[^>]*>", "<th>", page)
+    assert f"{len(served)} clients are served by a model further up" in page
+    assert event.text.replace("'", "&#x27;").replace("&#x27;", "&#39;") in page.replace("&#x27;", "&#39;")
+
+
+def test_the_command_tells_of_the_fallback(folder_of: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = Result.load(folder_of("cfl")).clients
+    assert served_elsewhere(rows) == ""
+    moved = [replace(row, model="cluster-0") for row in rows]
+    assert served_elsewhere(moved).startswith("served by another model than their cluster's: client-0 (cluster ")
+    assert served_elsewhere(moved).endswith(", 3 more")
+    main(["tree", str(folder_of("cfl"))])
+    assert "another model" not in capsys.readouterr().out
 
 
 @saved

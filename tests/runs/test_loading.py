@@ -180,10 +180,9 @@ def test_a_run_of_a_method_of_ones_own_is_loaded_too(tmp_path: Path) -> None:
     check_same(fresh, Result.load(tmp_path / "run"), data, tmp_path / "run")
 
 
-def test_a_stored_run_without_a_path_or_places_says_so(tmp_path: Path) -> None:
+def test_a_stored_run_without_a_path_says_so(tmp_path: Path) -> None:
     coterie.run("fedavg", rounds=1, out=tmp_path / "run", **SMALL)
     run = open_run(tmp_path / "run")
     with pytest.raises(ConfigError, match="'fedavg' has one model per cluster and no path of them"):
         run.path_of("client-0")
-    with pytest.raises(ConfigError, match="'fedavg' cannot place newcomers"):
-        run.place(federation())
+    assert run.place(federation()) == dict.fromkeys(federation().ids, 0)

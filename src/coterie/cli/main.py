@@ -54,6 +54,9 @@ COMMANDS = (
         "tree_commands",
         "Place newcomers in the clusters of a run by its own method, without moving anybody else.",
     ),
+    ("predict", "model_commands", "Predict with a client's model, or a cluster's: one line of CSV per sample."),
+    ("evaluate", "model_commands", "Measure a client's model, or a cluster's, on new labelled data."),
+    ("export", "model_commands", "Write a client's model, or a cluster's, as a file that needs no Coterie."),
     (
         "diagnose",
         "tree_commands",

@@ -12,15 +12,13 @@ from rich.table import Table
 from coterie.cli.options import complete_folder, config_options, examples
 from coterie.cli.progress import Progress
 from coterie.cli.terminal import make_console
-from coterie.errors import RunError
-from coterie.federation import Federation
-from coterie.federation.folders import client_from_npz
+from coterie.errors import ConfigError, RunError
 from coterie.runs.config import make_config
 from coterie.runs.diagnosis import diagnose as examine
 from coterie.runs.folder import RunFolder
-from coterie.runs.loading import open_run
-from coterie.runs.records import TreeNode, assignments, tree_of
-from coterie.runs.words import ancestors, describe, path_to
+from coterie.runs.loading import load
+from coterie.runs.records import TreeNode, tree_of
+from coterie.runs.words import ancestors, describe, path_to, served_elsewhere
 
 
 @click.command(epilog=examples("coterie tree runs/cfl", "coterie tree runs/cfl --client client-03"))
@@ -40,7 +38,8 @@ def tree(folder: str, client: str | None) -> None:
         for depth, node in enumerate(path_to(nodes, client)):
             console.print("  " * depth + describe(node), markup=False, soft_wrap=True)
         return
-    accuracy = {row.client: row.accuracy for row in run.clients()}
+    clients = run.clients()
+    accuracy = {row.client: row.accuracy for row in clients}
 
     def show(node: TreeNode, depth: int) -> None:
         known = [value for member in node.members if (value := accuracy.get(member)) is not None]
@@ -52,27 +51,44 @@ def tree(folder: str, client: str | None) -> None:
     for node in nodes.values():
         if node.parent is None:
             show(node, 0)
+    if elsewhere := served_elsewhere(clients):
+        console.print(elsewhere, markup=False, soft_wrap=True)
 
 
-@click.command(epilog=examples("coterie assign runs/cfl --data new.npz", "coterie assign runs/cfl --data FOLDER"))
-@click.argument("folder", shell_complete=complete_folder)
-@click.option("--data", required=True, help="a newcomer's .npz file, or a folder of them", metavar="PATH")
-def assign(folder: str, data: str) -> None:
-    """Place newcomers in the clusters of a run by its own method, without moving anybody else."""
-    run, path = open_run(folder), Path(data)
-    everything = (1.0, 0.0, 0.0)
-    newcomers = (
-        Federation.from_folder(path, splits=everything)
-        if path.is_dir()
-        else Federation([client_from_npz(path, everything)], name=path.name)
+@click.command(
+    epilog=examples(
+        "coterie assign runs/cfl new.npz",
+        "coterie assign runs/cfl --data FOLDER",
+        "coterie assign runs/cfl march.csv --client hospital-3",
     )
-    rounds = run.folder.history()
-    members, nodes = Counter(assignments(rounds).values()), {node.id: node for node in tree_of(rounds)}
+)
+@click.argument("folder", shell_complete=complete_folder)
+@click.argument("given", required=False, metavar="[DATA]")
+@click.option("--data", default=None, help="the data, as [DATA]  [default: none]", metavar="PATH")
+@click.option(
+    "--client", default=None, help="ask of this client of the run whether it still fits  [default: none]", metavar="ID"
+)
+def assign(folder: str, given: str | None, data: str | None, client: str | None) -> None:
+    """Place newcomers in the clusters of a run by its own method, without moving anybody else.
+
+    DATA is a newcomer's file (.npz, or a table for a run on tables) or a folder of such files. With --client it is new
+    data of a client that the run knows, and the answer is whether the client still fits its cluster.
+    """
+    source = given or data
+    if source is None or (given and data):
+        raise ConfigError(
+            "assign takes one DATA, a newcomer's file or a folder of files: give it after the run's folder"
+        )
+    result, console = load(folder), make_console()
+    if client is not None:
+        console.print(str(result.drift(client, source)), markup=False, soft_wrap=True, highlight=False)
+        return
+    members, nodes = Counter(row.cluster for row in result.clients), {node.id: node for node in tree_of(result.history)}
     table = Table("client", "cluster", "path", "with", box=None, pad_edge=False)
-    for client, cluster in run.place(newcomers).items():
+    for newcomer, cluster in result.assign(source).items():
         steps = " → ".join(str(node.id) for node in ancestors(nodes, cluster)) or str(cluster)
-        table.add_row(client, str(cluster), steps, f"{members[cluster]} clients")
-    make_console().print(table)
+        table.add_row(newcomer, str(cluster), steps, f"{members[cluster]} clients")
+    console.print(table)
 
 
 @click.command(

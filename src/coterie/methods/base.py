@@ -97,6 +97,8 @@ class Assignment:
     """Clients that are given another model than their cluster's, and its id."""
     other_models: Mapping[int, Tensor] = field(default_factory=dict)
     """The models of `served_by` that are no cluster's, by id."""
+    served_because: str = ""
+    """Why clients are in `served_by`, for the record."""
 
     @property
     def cluster_ids(self) -> list[int]:
@@ -123,7 +125,9 @@ class Method(Protocol):
     A method that moves its models by `server.step`, so that a server optimiser counts, says `server_steps = True`.
     A method may also have
     * `finish(state, server) -> state`, called once after the last round;
-    * `place(state, clients, server) -> dict[str, int]`, the cluster of newcomers, who train but change nothing;
+    * `place(state, clients, server) -> dict[str, int]`, the clusters' ids of newcomers, who train but change nothing;
+      without it they go where a cluster's model has the lowest loss on their data;
+    * `places_unlabelled = True`, if `place` looks at no labels;
     * `path(state, client) -> dict[int, Tensor]`, the models on the way to a client's cluster by id, the first first.
     """
 

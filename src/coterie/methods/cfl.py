@@ -143,7 +143,8 @@ class CFL:
         leaves = [leaf for leaf, own in members.items() if own]
         models = [tree.nodes[i].model for i in leaves]
         others = {node: tree.nodes[node].model for node in served_by.values()}
-        return Assignment(models, [members[i] for i in leaves], (), leaves, served_by, others)
+        why = "their validation loss is lower there (fallback=false gives every client its cluster's model)"
+        return Assignment(models, [members[i] for i in leaves], (), leaves, served_by, others, why)
 
     def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
         """The leaf of each newcomer, by Algorithm 4; it trains on its own data from the nodes on its way."""

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -163,6 +164,12 @@ class FedCUAU:
         last = self.clusters - 1
         members = [[c for c in server.clients if state.cluster.get(c, last) == i] for i in range(self.clusters)]
         return Assignment(models, members, self.base_method().rule().private_layers(layout))
+
+    places_unlabelled: ClassVar[bool] = True
+
+    def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
+        """The last cluster, as in the rounds: a newcomer has no CUAU, since the fresh model was updated before it."""
+        return dict.fromkeys(clients, self.clusters - 1)
 
 
 def divergences(

@@ -134,8 +134,18 @@ class FedSEM:
     def assignment(self, state: State, server: Server) -> Assignment:
         members = members_of(state, server)
         models = [*state.centres, mean_of(state.centres)]
-        pairs = [(model, clients) for model, clients in zip(models, members, strict=True) if clients]
-        return Assignment([model for model, _ in pairs], [clients for _, clients in pairs])
+        taken = [j for j, clients in enumerate(members) if clients]
+        return Assignment([models[j] for j in taken], [members[j] for j in taken], ids=taken)
+
+    def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
+        """E-step: the centre nearest to the model that a newcomer makes of the mean of the centres in a round."""
+        taken = sorted(set(state.cluster_of.values()))
+        start = mean_of(state.centres)
+        found = {}
+        for reply in server.train(clients, start, server.rounds):
+            assert reply.vector is not None
+            found[reply.client] = taken[nearest(start + reply.vector, state.centres[taken])]
+        return found
 
     def _infos(self, after: State, before: Tensor, replies: Iterable[Reply], server: Server) -> list[ClusterInfo]:
         sums = [WeightedSum(0) for _ in after.centres]
@@ -144,10 +154,10 @@ class FedSEM:
         steps = torch.linalg.vector_norm((after.centres - before)[:, : server.layout.trainable], dim=1).tolist()
         members = members_of(after, server)
         infos = [
-            ClusterInfo(len(own), total.mean_loss(), step if total.count else None, total.max_norm or None)
-            for own, total, step in zip(members[:-1], sums, steps, strict=True)
+            ClusterInfo(len(own), total.mean_loss(), step if total.count else None, total.max_norm or None, j)
+            for j, (own, total, step) in enumerate(zip(members[:-1], sums, steps, strict=True))
         ]
-        infos.append(ClusterInfo(len(members[-1])))
+        infos.append(ClusterInfo(len(members[-1]), id=len(sums)))
         return [info for info in infos if info.members]
 
 

@@ -10,6 +10,7 @@ weights are n_j over the relatives that took part, so that they sum to one.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -94,9 +95,20 @@ class FLT:
         if not late:
             return state
         try:
-            ids, centroids = embed(server, late, load_encoder(self.encoder), self.k, self.finetune, self.least)
+            return self._with(state, late, server)
         except NoCentroids:
             return state  # the next round asks again
+
+    places_unlabelled: ClassVar[bool] = True
+
+    def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
+        """The model of each newcomer by its centroids: that of the nearest cluster, or of the nearest client."""
+        check_enough(clients, self.least, server)
+        return rows_of(self._with(state, clients, server), clients)
+
+    def _with(self, state: State, clients: Sequence[str], server: Server) -> State:
+        """The state with more clients, as far as they answer."""
+        ids, centroids = embed(server, clients, load_encoder(self.encoder), self.k, self.finetune, self.least)
         known = state.relatives
         positions = place(centroids, known.centroids, known.positions, self.umap_seed)
         return grown(state, ids, centroids, positions, self)
@@ -150,8 +162,24 @@ def grown(
     return State(relatives, state.models, state.row + tuple(state.row[i] for i in nearest))
 
 
+def rows_of(state: State, clients: Sequence[str]) -> dict[str, int]:
+    """The model of each of the clients that have a place; a name that came twice counts as the later one."""
+    rows = dict(zip(state.relatives.ids, state.row, strict=True))
+    return {client: rows[client] for client in clients if client in rows}
+
+
+def check_enough(clients: Sequence[str], least: int, server: Server) -> None:
+    """Refuse newcomers that are too small to send a centroid."""
+    for client in clients:
+        if server.samples[client] < least:
+            raise ConfigError(
+                f"client {client!r} has {server.samples[client]} samples, a centroid is the mean of at least {least}: "
+                "give more data"
+            )
+
+
 def embed(
-    server: Server, clients: tuple[str, ...] | list[str], encoder: Encoder, k: int, epochs: int, least: int
+    server: Server, clients: Sequence[str], encoder: Encoder, k: int, epochs: int, least: int
 ) -> tuple[tuple[str, ...], npt.NDArray[np.float32]]:
     """Ask clients for their centroids: the ids of those that answered, and a table `(M, k, e)` (Algorithm 2).
 

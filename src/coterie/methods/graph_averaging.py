@@ -178,12 +178,12 @@ def _in_order_of_clients(state: State) -> State:
 def _cluster_infos(state: State, reported: dict[str, tuple[float, float]], server: Server) -> list[ClusterInfo]:
     """For each model, its clients' number and what those that took part told of their training."""
     infos = []
-    for members in members_by_model(state, server):
+    for number, members in enumerate(members_by_model(state, server)):
         heard = [(client, *reported[client]) for client in members if client in reported]
         weights = [server.weight(client, "samples") for client, _, _ in heard]
         losses = [value for _, value, _ in heard]
         loss = sum(w * value for w, value in zip(weights, losses, strict=True)) / sum(weights) if heard else None
-        infos.append(ClusterInfo(len(members), loss, None, max((norm for _, _, norm in heard), default=None)))
+        infos.append(ClusterInfo(len(members), loss, None, max((norm for _, _, norm in heard), default=None), number))
     return infos
 
 
@@ -199,10 +199,12 @@ def members_by_model(state: State, server: Server) -> list[list[str]]:
 
 def graph_assignment(state: State, server: Server) -> Assignment:
     """Every client's model; clients that were not placed yet get the mean of all the models."""
-    pairs = [(m, c) for m, c in zip(state.models, members_by_model(state, server), strict=True) if c]
-    models, members = [model for model, _ in pairs], [clients for _, clients in pairs]
+    everywhere = members_by_model(state, server)
+    ids = [row for row, clients in enumerate(everywhere) if clients]
+    models, members = [state.models[row] for row in ids], [everywhere[row] for row in ids]
     placed = set(state.relatives.ids)
     if strangers := [client for client in server.clients if client not in placed]:
         models.append(state.models.double().mean(0).to(state.models.dtype))
         members.append(strangers)
-    return Assignment(models, members)
+        ids.append(len(state.models))
+    return Assignment(models, members, ids=ids)

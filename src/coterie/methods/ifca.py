@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -17,6 +17,7 @@ from coterie.methods.averaging import cluster_info
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
 from coterie.methods.ifca_init import perturbed_models, random_models, share, worst_fitted_models
 from coterie.methods.ifca_pruning import Merge, cheapest_merge
+from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server
 from coterie.parameters import gather, scatter
 from coterie.snapshot import saved
@@ -49,11 +50,13 @@ class Restart:
     """Rounds since all the models were last sent to everybody."""
     idle: list[int]
     """For each cluster, rounds in a row in which nobody chose it."""
+    ids: list[int]
+    """The clusters' ids: their numbers at the start, which stay when others are dropped or merged."""
 
     @classmethod
     def fresh(cls, models: Tensor) -> Restart:
         """A restart that has not begun."""
-        return cls(models, {}, [], float("inf"), float("inf"), 0, 0, 0, [0] * len(models))
+        return cls(models, {}, [], float("inf"), float("inf"), 0, 0, 0, [0] * len(models), list(range(len(models))))
 
 
 @saved
@@ -178,6 +181,7 @@ class IFCA:
             settled=restart.settled + 1 if unsure <= SETTLED * len(now) else 0,
             unchecked=restart.unchecked + 1 if steady else 0,
             idle=[0 if total.count else n + 1 for n, total in zip(restart.idle, stats.sums, strict=True)],
+            ids=restart.ids,
         )
         events = []
         if moves:
@@ -295,15 +299,18 @@ class IFCA:
             models=restart.models[kept],
             choices={client: place[j] for client, j in choices.items()},
             idle=[restart.idle[j] for j in kept],
+            ids=[restart.ids[j] for j in kept],
         )
         events = []
         if merge is not None:
+            merge = merge._replace(gone=restart.ids[merge.gone], into=restart.ids[merge.into])
             share_lost = f"its clients lose {100 * merge.lost:.1f} % of what training gained"
             text = f"cluster {merge.gone} merged into {merge.into}: {share_lost}; {len(kept)} clusters remain"
             events.append(Event("merged", text, merge._asdict() | {"remain": len(kept)}))
         if unwanted:
             text = f"nobody chose {len(unwanted)} clusters for {self.patience} rounds: dropped; {len(kept)} remain"
-            events.append(Event("dropped", text, {"dropped": unwanted, "remain": len(kept)}))
+            dropped = [restart.ids[j] for j in unwanted]
+            events.append(Event("dropped", text, {"dropped": dropped, "remain": len(kept)}))
         return after, events, kept
 
     def _redundant(self, restart: Restart, stats: RoundStats) -> Merge | None:
@@ -329,7 +336,14 @@ class IFCA:
             choices.setdefault(client, restart.choices.get(client, 0))
         members = [[c for c in server.clients if choices[c] == j] for j in range(len(restart.models))]
         taken = [j for j, clients in enumerate(members) if clients]
-        return Assignment([restart.models[j] for j in taken], [members[j] for j in taken], ids=taken)
+        ids = [restart.ids[j] for j in taken]
+        return Assignment([restart.models[j] for j in taken], [members[j] for j in taken], ids=ids)
+
+    def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
+        """The model with the lowest loss on each newcomer's data, among those that somebody chose."""
+        restart = state.runs[state.best]
+        chosen = sorted(set(restart.choices.values()))
+        return lowest_loss({restart.ids[j]: restart.models[j] for j in chosen}, clients, server)
 
 
 def _mean_lowest(losses: dict[str, list[float]]) -> float:
@@ -340,4 +354,6 @@ def _mean_lowest(losses: dict[str, list[float]]) -> float:
 def _cluster_infos(restart: Restart, sums: list[WeightedSum], server: Server) -> list[ClusterInfo]:
     """What was seen of each cluster that has clients."""
     members = list(restart.choices.values())
-    return [cluster_info(members.count(j), total, server, j) for j, total in enumerate(sums) if j in members]
+    return [
+        cluster_info(members.count(j), total, server, restart.ids[j]) for j, total in enumerate(sums) if j in members
+    ]

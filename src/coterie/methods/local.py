@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 from torch import Tensor
 
+from coterie.errors import ConfigError
 from coterie.methods.base import Assignment, ClusterInfo, Info, method
 from coterie.methods.server import Server
 from coterie.snapshot import saved
@@ -32,3 +36,12 @@ class Local:
     def assignment(self, state: State, server: Server) -> Assignment:
         models = [state.model] * len(server.clients)
         return Assignment(models, [(client,) for client in server.clients], private=server.layout.names)
+
+    places_unlabelled: ClassVar[bool] = True
+
+    def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
+        """Nowhere: no client's model is for another."""
+        raise ConfigError(
+            "method 'local' has no model for newcomers, every client has its own: train one on the newcomer's data, or "
+            "run a method with clusters"
+        )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -13,11 +14,12 @@ from torch import Tensor
 from coterie.errors import ConfigError
 from coterie.methods.averaging import average_clusters, members_of
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
+from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server
 from coterie.parameters import scatter
 from coterie.randomness import derive
 from coterie.snapshot import saved
-from coterie.tasks import Collect, Evaluate
+from coterie.tasks import Collect
 
 
 @saved
@@ -113,12 +115,14 @@ class OneShot:
         known = set(state.clients)
         new = [client for client in server.clients if client not in known]
         events = []
-        for reply in server.ask_all(new, Evaluate(state.models, "train")):
-            j = int(np.argmin(np.nan_to_num(reply.values["loss"], nan=np.inf)))
-            state = State(state.models, [*state.labels, j], (*state.clients, reply.client))
-            text = f"{reply.client} joined cluster {j}"
-            events.append(Event("joined", text, {"client": reply.client, "cluster": j}))
+        for client, j in (self.place(state, new, server) if new else {}).items():
+            state = State(state.models, [*state.labels, j], (*state.clients, client))
+            events.append(Event("joined", f"{client} joined cluster {j}", {"client": client, "cluster": j}))
         return state, events
+
+    def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
+        """The cluster whose model has the lowest loss on each newcomer's data."""
+        return lowest_loss(dict(enumerate(state.models)), clients, server)
 
     def assignment(self, state: State, server: Server) -> Assignment:
         if not state.labels:

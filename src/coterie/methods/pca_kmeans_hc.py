@@ -8,6 +8,7 @@ it. With `basis="public"`, or a file, all clients use the same axes, fitted to d
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import torch
@@ -20,10 +21,12 @@ from coterie.methods.flt import (
     FLT,
     NoCentroids,
     check_clusters,
+    check_enough,
     embed,
     form_relatives,
     grown,
     latecomers,
+    rows_of,
     with_distances,
 )
 from coterie.methods.graph_averaging import State, averaging_round, graph_assignment
@@ -67,10 +70,21 @@ class PcaKMeansHC:
         """The state with clients that came later, each in the cluster whose members are nearest on average."""
         late = latecomers(state, server)
         try:
-            ids, centroids = embed(server, late, self._encoder(), self.k, 0, self.least) if late else ((), None)
+            return self._with(state, late, server) if late else state
         except NoCentroids:
             return state  # the next round asks again
-        return state if centroids is None else grown(state, ids, centroids, centroids, FLT(case=2))
+
+    places_unlabelled: ClassVar[bool] = True
+
+    def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
+        """The cluster whose members' centroids are nearest to each newcomer's on average."""
+        check_enough(clients, self.least, server)
+        return rows_of(self._with(state, clients, server), clients)
+
+    def _with(self, state: State, clients: Sequence[str], server: Server) -> State:
+        """The state with more clients, as far as they answer."""
+        ids, centroids = embed(server, clients, self._encoder(), self.k, 0, self.least)
+        return grown(state, ids, centroids, centroids, FLT(case=2))
 
     def _encoder(self) -> Encoder:
         if self.basis == "own":

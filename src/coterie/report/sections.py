@@ -98,12 +98,15 @@ def clients(run: RunView, gains: Sequence[Gains]) -> Markup:
     rows = sorted(run.clients, key=lambda row: (known.get(row.client, float("inf")), row.client))
     shown = rows if len(rows) <= WORST + BEST else rows[:WORST] + rows[-BEST:]
     others = [name for name in rows[0].metrics if name not in ("accuracy", "loss")]
-    titles = ["client", "cluster", "test samples", "accuracy", "loss", *others]
+    elsewhere = bool(run.served_elsewhere)
+    model = ["model"] if elsewhere else []
+    titles = ["client", "cluster", *model, "test samples", "accuracy", "loss", *others]
     titles += [f"over {one.baseline}" for one in gains]
     lines = [
         (
             row.client,
             row.cluster,
+            *((row.model or "its own",) if elsewhere else ()),
             row.test_samples,
             percent(row.accuracy),
             "-" if row.loss is None else f"{row.loss:.4g}",

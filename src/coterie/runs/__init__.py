@@ -4,7 +4,7 @@ from coterie.runs.api import resume, run
 from coterie.runs.assemble import assemble, make_federation
 from coterie.runs.callbacks import Callback
 from coterie.runs.config import RunConfig, make_config
-from coterie.runs.loading import open_run
+from coterie.runs.loading import load, open_run
 from coterie.runs.loop import Run
 from coterie.runs.metrics import score_clients
 from coterie.runs.personalised import global_accuracy, personalised, personalised_accuracy
@@ -21,6 +21,7 @@ __all__ = [
     "RunConfig",
     "assemble",
     "global_accuracy",
+    "load",
     "make_config",
     "make_federation",
     "open_run",

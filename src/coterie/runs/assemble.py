@@ -33,6 +33,7 @@ from coterie.privacy.user_level import UserPrivacy
 from coterie.randomness import derive
 from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, memory_bytes
 from coterie.runs.loop import Run
+from coterie.runs.newcomers import Placing
 from coterie.trainers.augment import own_function
 from coterie.trainers.base import Training
 from coterie.trainers.devices import CPU
@@ -228,6 +229,7 @@ def _assembled(
         "input_shape": list(federation.input_shape),
         "classes": federation.classes,
         "dtype": str(federation.clients[0].train.x.dtype).removeprefix("torch."),
+        "scaled": federation.clients[0].scaled,
     }
     if one_logit(loss, federation.classes):
         shape["outputs"] = 1
@@ -246,8 +248,34 @@ def _assembled(
         validate=config.validation is not None or config.patience is not None,
         limits=config.limits(),
         table=federation.table.to_json() if federation.table else None,
+        placing=make_placing(method, config, architecture, training, rounds, loss),
     )
     return run, used
+
+
+def make_placing(
+    method: Method,
+    config: RunConfig,
+    architecture: Callable[[int], nn.Module],
+    training: Training,
+    rounds: int,
+    loss: Loss | None = None,
+) -> Placing:
+    """What newcomers are placed by after the run: the method, and a server whose clients are they, on this machine."""
+    schedule = make_schedule(config.lr_schedule, training, rounds)
+
+    def server_for(newcomers: Federation) -> Server:
+        engine = LocalEngine(
+            newcomers,
+            architecture,
+            loss=loss,
+            precision=config.precision,
+            privacy=config.privacy,
+            secret=clients_secret(config.seed),
+        )
+        return Server(engine, schedule, config.seed, rounds)
+
+    return Placing(method, server_for, loss)
 
 
 def run_metrics(

@@ -12,29 +12,61 @@ import torch
 from torch import Tensor, nn
 
 from coterie import models
-from coterie.engines import LocalEngine
 from coterie.errors import ConfigError, RunError
 from coterie.federation import Federation
-from coterie.methods import Method, Server, make_method
+from coterie.methods import Method, make_method
 from coterie.models.ensemble import Ensemble
 from coterie.parameters import Layout
 from coterie.privacy import Mask
-from coterie.runs.assemble import Model, clients_secret, stored_values
+from coterie.runs.assemble import Model, clients_secret, loss_of, make_placing, stored_values
 from coterie.runs.config import RunConfig, make_config
 from coterie.runs.folder import RunFolder
+from coterie.runs.newcomers import Placing
 from coterie.runs.result import History, Result, model_file
+from coterie.runs.samples import Table, make_table
 from coterie.snapshot import load_tensors
 from coterie.trainers.base import Training
-from coterie.trainers.schedules import make_schedule
+from coterie.trainers.losses import Loss
 
 
-def load_result(path: Path, model: Model | None = None) -> Result:
+def load(path: str | Path, *, model: Model | None = None, loss: Loss | None = None) -> Result:
+    """Load a finished run from its folder, to predict, evaluate, export and place newcomers with it.
+
+    Args:
+        path: the run's folder.
+        model: the module or the callable that the run was given in Python; not needed for a model known by name.
+        loss: the loss that the run was given in Python, if one was.
+
+    Returns:
+        The result as `coterie.run` returned it.
+
+    Raises:
+        ConfigError: the model cannot be made here: give it again.
+        RunError: the folder holds no finished run, or a file of it is damaged.
+
+    Example:
+        >>> import tempfile
+        >>> import coterie
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> run = coterie.run("fedavg", scenario="digits-iid", clients=4, rounds=2, out=f"{folder.name}/run")
+        >>> coterie.load(f"{folder.name}/run").summary == run.summary
+        True
+        >>> folder.cleanup()
+    """
+    return load_result(Path(path), model, loss)
+
+
+def load_result(path: Path, model: Model | None = None, loss: Loss | None = None) -> Result:
     """The result of a finished run; see `Result.load`."""
     folder = opened(path)
     summary = folder.summary()
     if summary is None:
         raise RunError(f"{path}: the run is not finished: resume it with 'coterie resume {path}'")
     run, clients = open_run(path, model), folder.clients()
+    try:
+        placing = run.placing(loss)
+    except ConfigError:  # a method of one's own, whose class is not known here
+        placing = None
     names = dict.fromkeys([*map(model_file, summary.cluster_ids), *(r.model for r in clients if r.model)])
     kept = (path / "models").is_dir()  # a run may be asked to keep no models
     files = {name: run.layout_vector(name) for name in names} if kept else {}
@@ -51,6 +83,9 @@ def load_result(path: Path, model: Model | None = None) -> Result:
         files=files,
         private=private,
         private_layers=layers,
+        shape=folder.read_json("model.json"),
+        table=stored_table(folder),
+        placing=placing,
     )
 
 
@@ -98,23 +133,19 @@ class StoredRun:
         """One module that averages the predictions of all models on a client's path."""
         return Ensemble(list(self.path_of(client).values()), regression=self.regression)
 
+    def placing(self, loss: Loss | None = None) -> Placing:
+        """What newcomers are placed by, with the run's own loss, if it had one."""
+        training = self.config.training(Training())  # a stored config names every number
+        own = loss_of(self.config, loss)
+        return make_placing(self.method(), self.config, self.architecture, training, self.config.rounds or 1, own)
+
     def place(self, newcomers: Federation) -> dict[str, int]:
         """The cluster of each newcomer by the run's own method; nobody else is moved or trained."""
-        method = self.method()
-        place = getattr(method, "place", None)
+        placing = self.placing()
+        place = getattr(placing.method, "place", None)
         if place is None:
-            raise ConfigError(f"method {self.config.method!r} cannot place newcomers after a run")
-        training = self.config.training(Training())  # a stored config names every number
-        rounds = self.config.rounds or 1
-        engine = LocalEngine(
-            newcomers,
-            self.architecture,
-            precision=self.config.precision,
-            privacy=self.config.privacy,
-            secret=self._secret,
-        )
-        schedule = make_schedule(self.config.lr_schedule, training, rounds)
-        found: dict[str, int] = place(self.state, newcomers.ids, Server(engine, schedule, self.config.seed, rounds))
+            raise ConfigError(f"method {self.config.method!r} cannot place newcomers before the run is finished")
+        found: dict[str, int] = place(self.state, newcomers.ids, placing.server_for(newcomers))
         return found
 
     def layout_vector(self, name: str) -> Tensor:
@@ -146,6 +177,11 @@ def open_run(path: str | Path, model: Model | None = None) -> StoredRun:
     config = make_config(stored_values(folder.config()), str(folder.path / "config.json"))
     shape = folder.read_json("model.json")
     return StoredRun(folder, config, stored_architecture(shape, model), not shape["classes"], checkpoint.state)
+
+
+def stored_table(folder: RunFolder) -> Table | None:
+    """The preprocessing of a run on tables, or None."""
+    return make_table(folder.read_json("table.json") if folder.has("table.json") else None)
 
 
 def opened(path: str | Path) -> RunFolder:

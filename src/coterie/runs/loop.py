@@ -21,6 +21,7 @@ from coterie.runs import metrics
 from coterie.runs.callbacks import Callback, Followers
 from coterie.runs.diverging import exploding, warnings_of
 from coterie.runs.metrics import ClientScore
+from coterie.runs.newcomers import Placing
 from coterie.runs.personalised import global_accuracy, personalised
 from coterie.runs.records import (
     Bytes,
@@ -35,10 +36,13 @@ from coterie.runs.records import (
     to_json,
 )
 from coterie.runs.result import History, Result, model_file
+from coterie.runs.samples import make_table
 from coterie.runs.stopping import NO_LIMITS, RESTORED, STOPPED, Limits
 from coterie.runs.store import Checkpoint, KeptRound, Store
 from coterie.tasks import with_private
 
+FALLBACK = "fallback"
+"""The kind of the event that tells of clients with another model than their cluster's."""
 MOST_CLUSTERS_SCORED = 64
 """Rounds with more clusters than this record metrics over all clients only."""
 
@@ -77,6 +81,8 @@ class Run:
     """Whether all clients are also evaluated on their validation data whenever they are on their test data."""
     limits: Limits = NO_LIMITS
     """What ends the run before its last round."""
+    placing: Placing | None = None
+    """What newcomers are placed by after the run."""
     table: dict[str, Any] | None = None
     """The preprocessing of a federation that was made from tables, as plain values."""
 
@@ -252,6 +258,9 @@ def _end(
     done = replace(done, bytes_down=done.bytes_down + down, bytes_up=done.bytes_up + up)
     if evaluation is None or evaluation.participants_only:
         evaluation = _evaluate(run, done.state, done.round)
+    if history and (event := served_elsewhere(evaluation.assignment)):
+        _amend(history, _as_served(history[-1], evaluation, event), store)
+        events.append(event)
     result = _conclude(run, done, history, evaluation, store, stop)
     try:
         for event in events:
@@ -289,6 +298,34 @@ def _with_result(
     problem.result = _conclude(run, done, history, evaluation, None, None)
     problem.args = (f"{problem} after round {done.round}: {go_on}",)
     return problem
+
+
+def served_elsewhere(assignment: Assignment) -> Event | None:
+    """What to tell of clients that are given another model than their cluster's in the end; None without any."""
+    served = {client.client: client.model_id for client in assignment.served() if client.model_id != client.cluster}
+    if not served:
+        return None
+    named = [f"{client} by model {number}" for client, number in list(served.items())[:5]]
+    more = [f"{len(served) - 5} more"] if len(served) > 5 else []
+    text = f"served by another model than their cluster's: {', '.join(named + more)}"
+    text += f": {assignment.served_because}" if assignment.served_because else ""
+    return Event(FALLBACK, text, {"served": served})
+
+
+def _as_served(record: RoundRecord, evaluation: Evaluation, event: Event) -> RoundRecord:
+    """The last round's record with the clients' models as they are given in the end: the same numbers as in tables."""
+    clusters = []
+    for cluster in record.clusters:
+        own = metrics.spreads([score for score in evaluation.scores if score.cluster == cluster.id])
+        means = {name: spread.mean for name, spread in own.items()} if cluster.metrics else {}
+        clusters.append(replace(cluster, metrics=to_json(means)))
+    told = [known for known in record.events if known.kind != FALLBACK]  # a resumed run has told of it before
+    return replace(
+        record,
+        clusters=clusters,
+        metrics={name: Spread(**to_json(spread)) for name, spread in metrics.spreads(evaluation.scores).items()},
+        events=[*told, EventRecord(event.kind, event.text, to_json(event.details))],
+    )
 
 
 def _with_cut(info: Info, server: Server) -> Info:
@@ -432,6 +469,9 @@ def _conclude(
         files=files,
         private=private.vectors,
         private_layers=private.names,
+        shape=run.model_shape,
+        table=make_table(run.table),
+        placing=run.placing,
     )
     if store:
         store.save_result(result, files if run.save_models else {}, result.private if run.save_models else {})

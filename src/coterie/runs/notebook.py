@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from coterie.metrics import ALWAYS
 from coterie.runs.progress import ending
 from coterie.runs.records import Summary, TreeNode, tree_of
-from coterie.runs.words import describe, member_lines
+from coterie.runs.words import describe, member_lines, served_elsewhere
 
 if TYPE_CHECKING:
     from coterie.runs.result import Result
@@ -20,7 +20,9 @@ def result_html(result: Result) -> str:
     about = f"{summary.method} · {summary.scenario} · {summary.model}"
     tree = tree_of(result.history)
     inner = _tree(tree, result) if tree else _clusters(result)
-    return f"<div><p><b>{escape(about)}</b></p>{_summary(summary)}{inner}</div>"
+    elsewhere = served_elsewhere(result.clients)
+    told = f"<p>{escape(elsewhere)}</p>" if elsewhere else ""
+    return f"<div><p><b>{escape(about)}</b></p>{_summary(summary)}{inner}{told}</div>"
 
 
 def _summary(summary: Summary) -> str:

@@ -15,7 +15,11 @@ from coterie.parameters import Layout, scatter
 from coterie.runs.records import ClientRecord, RoundRecord, Spread, Summary, assignments, to_json
 
 if TYPE_CHECKING:
+    import numpy as np
     import pandas
+
+    from coterie.runs.newcomers import Drift, Placing
+    from coterie.runs.samples import Table
 
 
 def model_file(number: int) -> str:
@@ -69,6 +73,12 @@ class Result:
     """The private layers of clients that have some, as far as they are known here."""
     private_layers: tuple[str, ...] = ()
     """The names of the private layers."""
+    shape: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    """What the model takes and answers, as in `model.json`."""
+    table: Table | None = field(default=None, repr=False)
+    """How rows of a table become inputs, where the run was trained on tables."""
+    placing: Placing | None = field(default=None, repr=False)
+    """What newcomers are placed by."""
 
     @classmethod
     def load(cls, path: str | Path, *, model: Any = None) -> Result:
@@ -151,8 +161,133 @@ class Result:
         Raises:
             ConfigError: there is no such client, or its model is not known here.
         """
+        return self.module_with(self.vector_of(client))
+
+    def module_with(self, vector: Tensor) -> nn.Module:
+        """A new module with the parameters `(d,)`, in evaluation mode."""
         if self.architecture is None:
             raise ConfigError("the network is not known here: only its arrays are")
         module = self.architecture(0)
-        self.layout.write(self.vector_of(client), module)
+        self.layout.write(vector, module)
         return module.eval()
+
+    def predict(
+        self, inputs: Any, *, client: str | None = None, cluster: int | None = None, probabilities: bool = False
+    ) -> np.ndarray:
+        """What a client's model, or a cluster's, says of new samples.
+
+        Args:
+            inputs: an array or tensor `(n, …)`, or the path of a `.npz` or `.npy` file; for a run on tables a data
+                frame or a table file with the run's columns, as they are before any preprocessing. Labels are not used.
+            client: the client whose model is used, its private layers included.
+            cluster: the cluster whose model is used. Where the run has one model, neither is needed.
+            probabilities: whether to return a probability of every class.
+
+        Returns:
+            A class per sample `(n,)`, by name where the run knows names, or probabilities `(n, classes)`. For a
+            regression numbers `(n,)`, or `(n, targets)` where there are several.
+
+        Raises:
+            ConfigError: there is no such client or cluster, or none is named and there are several models.
+            DataError: the inputs are not of the shape or type that the model takes.
+
+        Example:
+            >>> import coterie
+            >>> from coterie.data.scenarios import find_scenario
+            >>> data = find_scenario("digits-rotated").build(clients=4, groups=2, seed=0)
+            >>> result = coterie.run("ifca:k=2", data, model="mlp", rounds=3)
+            >>> result.predict(data["client-0"].test.x[:5], client="client-0").shape
+            (5,)
+        """
+        from coterie.runs import using
+
+        return using.predict(self, inputs, client, cluster, probabilities=probabilities)
+
+    def evaluate(
+        self, data: Any, *, client: str | None = None, cluster: int | None = None, metrics: Any = None
+    ) -> dict[str, float]:
+        """Measure a client's model, or a cluster's, on new labelled data.
+
+        Args:
+            data: a pair `(inputs, labels)`, a `Split` such as `federation["a"].test`, or a `.npz` file with arrays x
+                and y; for a run on tables a data frame or a table file with the label's column.
+            client: the client whose model is used.
+            cluster: the cluster whose model is used. Where the run has one model, neither is needed.
+            metrics: further metrics by name, or functions by name (see `coterie.metrics`); by default those of the run.
+
+        Returns:
+            Loss, accuracy (of classes), and the further metrics by name.
+
+        Raises:
+            ConfigError: there is no such client, cluster or metric.
+            DataError: the data has no labels, or does not fit the model.
+        """
+        from coterie.runs import using
+
+        return using.evaluate(self, data, client, cluster, metrics=metrics)
+
+    def export(
+        self, path: str | Path, *, client: str | None = None, cluster: int | None = None, format: str | None = None
+    ) -> Path:
+        """Write a client's model, or a cluster's, as a file that needs no Coterie.
+
+        Beside it, in `<path>.json`, stands what the model takes and answers: shape and type of the inputs, the classes'
+        names, and for a run on tables the preprocessing of the columns.
+
+        Args:
+            path: the file to write.
+            client: the client whose model is written, its private layers included.
+            cluster: the cluster whose model is written. Where the run has one model, neither is needed.
+            format: "state_dict" (read by `torch.load`, or safetensors where the path ends so), "torchscript" or
+                "onnx"; by default what the path's ending says, .onnx or .ts, else a state dict.
+
+        Returns:
+            The path.
+
+        Raises:
+            ConfigError: the format is unknown, its packages are missing, or torch cannot write this model so.
+        """
+        from coterie.runs.exporting import export
+
+        return export(self, path, client, cluster, format=format)
+
+    def assign(self, data: Any) -> dict[str, int]:
+        """Place newcomers in the run's clusters by its own method; nobody else is moved, and no model changes.
+
+        CFL lets a newcomer train from the models on its way down the tree; IFCA and one-shot take the model with the
+        lowest loss, FedSEM the nearest one, FLT and its PCA baseline the nearest inputs (no labels needed), FedCUAU the
+        last cluster. With one model for all there is one place.
+
+        Args:
+            data: one newcomer as a pair `(inputs, labels)`, or inputs alone where the method needs no labels, or a
+                file; several as a mapping by id, a `Federation`, or a folder with a file for each.
+
+        Returns:
+            The cluster's id by newcomer; one without a name is called "newcomer".
+
+        Raises:
+            ConfigError: the method has no place for newcomers, or needs labels.
+            DataError: the data does not fit the run's model.
+        """
+        from coterie.runs.newcomers import assign
+
+        return assign(self, data)
+
+    def drift(self, client: str, data: Any) -> Drift:
+        """Ask whether a client of the run still fits its cluster.
+
+        Args:
+            client: the client's id.
+            data: new labelled samples of the client, as for `evaluate`.
+
+        Returns:
+            Losses now, at training time and under other clusters' models, and p-values; `str` of it is a sentence,
+            `.drifted` the answer.
+
+        Raises:
+            ConfigError: there is no such client.
+            DataError: the data has no labels, too few samples, or does not fit the model.
+        """
+        from coterie.runs.newcomers import drift
+
+        return drift(self, client, data)

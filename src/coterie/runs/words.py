@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from coterie.errors import ConfigError, did_you_mean
-from coterie.runs.records import TreeNode
+from coterie.runs.records import ClientRecord, TreeNode
 
 MOST_CLUSTERS = 12
 """Clusters are listed one by one up to this number."""
@@ -40,6 +40,16 @@ def path_to(nodes: Mapping[int, TreeNode], client: str) -> list[TreeNode]:
             return ancestors(nodes, leaf.id)
     known = [member for leaf in leaves for member in leaf.members]
     raise ConfigError(f"no client {client!r} in the tree: {did_you_mean(client, known)}")
+
+
+def served_elsewhere(clients: Sequence[ClientRecord], most: int = 5) -> str:
+    """Which clients were measured with another model than their cluster's, in a sentence; empty where none was."""
+    served = [row for row in clients if row.model not in (None, f"cluster-{row.cluster}")]
+    if not served:
+        return ""
+    named = [f"{row.client} (cluster {row.cluster}) by {row.model}" for row in served[:most]]
+    more = [f"{len(served) - most} more"] if len(served) > most else []
+    return f"served by another model than their cluster's: {', '.join(named + more)}"
 
 
 def member_lines(ids: Sequence[int], clusters: Sequence[Sequence[str]]) -> list[str]:

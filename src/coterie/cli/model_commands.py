@@ -1,0 +1,104 @@
+"""Commands that use a finished run's models: predict, evaluate, export."""
+
+from __future__ import annotations
+
+import csv
+import io
+from pathlib import Path
+
+import click
+from rich.table import Table
+
+from coterie.cli.options import complete_folder, examples
+from coterie.cli.terminal import make_console
+from coterie.runs.loading import load
+from coterie.runs.using import shape_of
+from coterie.snapshot import write_atomically
+
+CLIENT = "the client whose model is used"
+CLUSTER = "the cluster whose model is used"
+
+
+@click.command(
+    epilog=examples(
+        "coterie predict runs/cfl new.csv --client hospital-3 --out predictions.csv",
+        "coterie predict runs/cfl new.npz --cluster 1 --probabilities",
+    )
+)
+@click.argument("folder", shell_complete=complete_folder)
+@click.argument("data")
+@click.option("--client", default=None, help=f"{CLIENT}  [default: none]", metavar="ID")
+@click.option("--cluster", default=None, type=int, help=f"{CLUSTER}  [default: the only one]", metavar="N")
+@click.option("--probabilities", is_flag=True, help="write a probability of every class too")
+@click.option("--out", default=None, help="the CSV file to write  [default: print it]", metavar="FILE")
+def predict(
+    folder: str, data: str, client: str | None, cluster: int | None, probabilities: bool, out: str | None
+) -> None:
+    """Predict with a client's model, or a cluster's: one line of CSV per sample."""
+    result = load(folder)
+    found = result.predict(data, client=client, cluster=cluster)
+    columns = {"prediction": found}
+    if found.ndim > 1:  # several targets per sample, or a sequence of them
+        columns = {f"prediction-{j}": column for j, column in enumerate(found.reshape(len(found), -1).T)}
+    if probabilities:
+        chances = result.predict(data, client=client, cluster=cluster, probabilities=True)
+        names = shape_of(result).label_names or range(chances.shape[-1])
+        columns |= {f"p({name})": chances[..., j] for j, name in enumerate(names)}
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(zip(*(column.tolist() for column in columns.values()), strict=True))
+    if out is None:
+        click.echo(text.getvalue(), nl=False)
+        return
+    Path(out).parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(Path(out), text.getvalue().encode())
+    click.echo(f"{len(found)} predictions: {out}")
+
+
+@click.command(
+    epilog=examples(
+        "coterie evaluate runs/cfl new.csv --client hospital-3",
+        "coterie evaluate runs/cfl new.npz --cluster 1 --metrics auc,f1",
+    )
+)
+@click.argument("folder", shell_complete=complete_folder)
+@click.argument("data")
+@click.option("--client", default=None, help=f"{CLIENT}  [default: none]", metavar="ID")
+@click.option("--cluster", default=None, type=int, help=f"{CLUSTER}  [default: the only one]", metavar="N")
+@click.option(
+    "--metrics", default=None, help="further metrics, as NAME,NAME  [default: those of the run]", metavar="LIST"
+)
+def evaluate(folder: str, data: str, client: str | None, cluster: int | None, metrics: str | None) -> None:
+    """Measure a client's model, or a cluster's, on new labelled data."""
+    found = load(folder).evaluate(
+        data, client=client, cluster=cluster, metrics=None if metrics is None else metrics.split(",")
+    )
+    table = Table("metric", "value", box=None, pad_edge=False)
+    for name, value in found.items():
+        table.add_row(name, f"{value:.6g}")
+    make_console().print(table)
+
+
+@click.command(
+    epilog=examples(
+        "coterie export runs/cfl model.pt --client hospital-3",
+        "coterie export runs/cfl model.onnx --cluster 1",
+    )
+)
+@click.argument("folder", shell_complete=complete_folder)
+@click.argument("path")
+@click.option("--client", default=None, help=f"{CLIENT}  [default: none]", metavar="ID")
+@click.option("--cluster", default=None, type=int, help=f"{CLUSTER}  [default: the only one]", metavar="N")
+@click.option(
+    "--format",
+    default=None,
+    type=click.Choice(["state_dict", "torchscript", "onnx"]),
+    help="how the model is written  [default: as the path ends: .onnx, .ts, else state_dict]",
+)
+def export(folder: str, path: str, client: str | None, cluster: int | None, format: str | None) -> None:
+    """Write a client's model, or a cluster's, as a file that needs no Coterie.
+
+    What the model takes and answers is written beside it, to PATH.json.
+    """
+    click.echo(load(folder).export(path, client=client, cluster=cluster, format=format))

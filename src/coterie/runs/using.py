@@ -1,0 +1,144 @@
+"""A finished run's models at work: choose one, predict, and measure it on new data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from coterie.errors import ConfigError, users_code
+from coterie.runs.samples import ModelShape, read_samples
+from coterie.trainers.losses import Loss, correct, default_loss
+
+if TYPE_CHECKING:
+    from coterie.runs.result import Result
+
+AT_ONCE = 1024
+"""Samples that go through a model together; it bounds memory."""
+
+
+def shape_of(result: Result) -> ModelShape:
+    """What the run's model takes and answers."""
+    if not result.shape:
+        raise ConfigError("what the model takes is not known here: load the run from its folder, coterie.load(folder)")
+    return ModelShape.of(result.shape, result.table)
+
+
+def vector_for(result: Result, client: str | None, cluster: int | None) -> Tensor:
+    """The parameters `(d,)` of a client's model or of a cluster's; without either, of the only model there is."""
+    from coterie.runs.result import model_file
+
+    if client is not None and cluster is not None:
+        raise ConfigError(f"client={client!r} and cluster={cluster!r}: give one of the two")
+    if client is not None:
+        return result.vector_of(client)
+    ids = result.summary.cluster_ids
+    if cluster is None:
+        if len(ids) > 1 or len(result.files) > 1:
+            raise ConfigError(f"the run has models for clusters {_listed(ids)}: say which by client=… or cluster=…")
+        cluster = ids[0]
+    members = dict(zip(ids, result.clusters, strict=True)).get(cluster, [])
+    if len(members) == 1:
+        return result.vector_of(members[0])
+    if any(row.private for row in result.clients):
+        raise ConfigError(
+            f"the clients of cluster {cluster} keep layers of their own, so it has no whole model: give client=…"
+        )
+    if model_file(cluster) not in result.files:
+        known = f"there is one of {_listed(ids)}" if result.files else "it kept no models"
+        raise ConfigError(f"the run has no model of cluster {cluster}: {known}")
+    return result.files[model_file(cluster)]
+
+
+def _listed(ids: Sequence[int], most: int = 12) -> str:
+    return ", ".join(map(str, ids[:most])) + (", …" if len(ids) > most else "")
+
+
+def module_for(result: Result, client: str | None = None, cluster: int | None = None) -> nn.Module:
+    """The module of `vector_for`, in evaluation mode."""
+    return result.module_with(vector_for(result, client, cluster))
+
+
+def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
+    """What a module says of samples `(n, …)`: `(n, …, outputs)`."""
+    with torch.no_grad(), users_code("the model"):
+        return torch.cat([module(part) for part in x.split(AT_ONCE)])
+
+
+def one_logit(outputs: Tensor, shape: ModelShape, x: Tensor) -> bool:
+    """Whether a model of two classes gives one logit per sample, for the second class."""
+    return shape.classes == 2 and outputs.numel() == len(x)
+
+
+def predict(
+    result: Result, inputs: Any, client: str | None = None, cluster: int | None = None, *, probabilities: bool = False
+) -> np.ndarray:
+    """Class labels `(n,)`, probabilities `(n, classes)`, or numbers; see `Result.predict`."""
+    shape = shape_of(result)
+    x = read_samples(inputs, shape).x
+    outputs = outputs_of(module_for(result, client, cluster), x)
+    if not shape.classes:
+        if probabilities:
+            raise ConfigError("probabilities=True goes with classes, and this run is a regression: leave it out")
+        return np.asarray((outputs[:, 0] if outputs.ndim == 2 and outputs.shape[1] == 1 else outputs).numpy())
+    if one_logit(outputs, shape, x):
+        outputs = outputs.reshape(-1, 1)
+        outputs = torch.cat([torch.zeros_like(outputs), outputs], 1)
+    if probabilities:
+        return np.asarray(torch.softmax(outputs, -1).numpy())
+    return shape.named(outputs.argmax(-1))
+
+
+def evaluate(
+    result: Result,
+    data: Any,
+    client: str | None = None,
+    cluster: int | None = None,
+    *,
+    metrics: Any = None,
+) -> dict[str, float]:
+    """Loss, accuracy and further metrics of a model on labelled data; see `Result.evaluate`."""
+    shape = shape_of(result)
+    x, y = read_samples(data, shape, labelled=True)
+    assert y is not None
+    outputs = outputs_of(module_for(result, client, cluster), x)
+    if one_logit(outputs, shape, x):
+        found = {"loss": float(losses_of(result, outputs, y, shape).mean())}
+        found["accuracy"] = float(((outputs.reshape(-1) > 0) == y.reshape(-1).bool()).double().mean())
+    else:
+        own = result.placing.loss if result.placing else None
+        found = {"loss": float((own or default_loss(not shape.classes))(outputs, y))}
+        if shape.classes:
+            found["accuracy"] = float(correct(outputs, y))
+    of_the_run = [name for name in result.summary.metrics if name not in ("loss", "accuracy")]
+    wanted = of_the_run if metrics is None else metrics
+    if not wanted:
+        return found
+    compute = import_module("coterie.metrics")
+    if metrics is None:
+        wanted = [name for name in wanted if name in compute.METRICS]  # one's own functions are given again
+    further: dict[str, float] = compute.compute(wanted, outputs, y)
+    return found | further
+
+
+def losses_of(result: Result, outputs: Tensor, y: Tensor, shape: ModelShape) -> Tensor:
+    """The loss of every sample `(n,)`."""
+    own: Loss | None = result.placing.loss if result.placing else None
+    n = len(y)
+    if own is not None:
+        with users_code("the loss"):
+            return torch.stack([torch.as_tensor(own(outputs[i : i + 1], y[i : i + 1])) for i in range(n)])
+    if not shape.classes:
+        return F.mse_loss(outputs.reshape(y.shape), y, reduction="none").reshape(n, -1).mean(1)
+    if outputs.numel() == y.numel():
+        flat = F.binary_cross_entropy_with_logits(
+            outputs.reshape(-1), y.reshape(-1).to(outputs.dtype), reduction="none"
+        )
+    else:
+        flat = F.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), y.reshape(-1), reduction="none")
+    return flat.reshape(n, -1).mean(1)
