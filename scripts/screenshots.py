@@ -16,13 +16,23 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from playwright.sync_api import Browser, Page, sync_playwright
 
 IMAGES = Path(__file__).resolve().parent.parent / "docs" / "images"
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"]
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-background-networking",
+    "--disable-sync",
+    "--no-first-run",
+]
 COTERIE = [sys.executable, "-c", "from coterie.cli import main; main()"]
-SCENARIO = ["--scenario", "digits-permuted", "--rounds", "80", "--quiet"]
+SCENARIO = ["--scenario", "digits-permuted", "--rounds", "40", "--quiet"]
+BASELINE = Path("compared", "fedavg", "seed-0")
+"""A run on the clients of the run that is shown."""
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
 
 
@@ -53,7 +63,7 @@ def page(browser: Browser, address: str, width: int, height: int, scheme: Any) -
 
 
 def live_pictures(browser: Browser, runs: Path) -> None:
-    """The live page: a run at its second split, two runs side by side, and a telephone at night."""
+    """The live page: a run after its splits, two runs side by side, many in one picture, and a telephone at night."""
     with background("serve", str(runs), "--port", "0", stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         found = re.search(r"http://\S+/", server.stdout.readline())
@@ -69,23 +79,33 @@ def live_pictures(browser: Browser, runs: Path) -> None:
             shown.screenshot(path=IMAGES / "live.png")
             if run.wait():
                 raise SystemExit("the run failed")
-        with page(browser, f"{address}#run=cfl&run=fedavg", 1280, 1100, "dark") as shown:
-            shown.locator(".pane[data-run=fedavg] tbody tr").first.wait_for()
+        beside = quote(str(BASELINE), safe="")
+        with page(browser, f"{address}#run=cfl&run={beside}", 1280, 1100, "dark") as shown:
+            shown.locator(f".pane[data-run='{BASELINE}'] tbody tr").first.wait_for()
             shown.locator(".pane[data-run=cfl] tbody tr").first.wait_for()
+            shown.locator("#overlay path.curve").nth(1).wait_for()
             shown.screenshot(path=IMAGES / "live-side-by-side.png")
+        with page(browser, f"{address}#run=cfl", 1280, 700, "light") as shown:
+            shown.locator("#all").click()
+            shown.locator("#overlay path.curve").nth(2).wait_for()
+            shown.screenshot(path=IMAGES / "live-many.png")
         with page(browser, f"{address}#run=cfl", 390, 844, "dark") as shown:
             shown.locator("tbody tr").first.wait_for()
             shown.screenshot(path=IMAGES / "live-narrow.png", full_page=True)
 
 
 def report_pictures(browser: Browser, runs: Path) -> None:
-    """The report of the same run, read from disk."""
+    """The reports of the same run and of the comparison, read from disk."""
     report = runs / "report.html"
-    coterie("report", str(runs / "cfl"), "--out", str(report), "--baseline", str(runs / "fedavg"))
+    coterie("report", str(runs / "cfl"), "--out", str(report), "--baseline", str(runs / BASELINE))
     with page(browser, report.as_uri(), 1280, 1400, "light") as shown:
         shown.screenshot(path=IMAGES / "report.png")
     with page(browser, report.as_uri(), 390, 1600, "dark") as shown:
+        shown.locator("h2", has_text="Clients, worst first").scroll_into_view_if_needed()
         shown.screenshot(path=IMAGES / "report-narrow.png")
+    coterie("report", str(runs / "compared"), "--out", str(report))
+    with page(browser, report.as_uri(), 1280, 1250, "light") as shown:
+        shown.screenshot(path=IMAGES / "report-comparison.png")
 
 
 def main() -> None:
@@ -98,7 +118,8 @@ def main() -> None:
     IMAGES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as place, sync_playwright() as playwright:
         runs = Path(place)
-        coterie("run", "--method", "fedavg", "--out", str(runs / "fedavg"), *SCENARIO)
+        methods = ["--methods", "fedavg,ifca:k=4,local", "--seeds", "3", "--baseline", "fedavg"]
+        coterie("compare", *methods, "--out", str(runs / "compared"), *SCENARIO)
         browser = playwright.chromium.launch(executable_path=arguments.chromium, args=FLAGS)
         live_pictures(browser, runs)
         report_pictures(browser, runs)

@@ -9,7 +9,10 @@ if TYPE_CHECKING:
     from coterie.errors import CallbackError, CoterieError, StopRun
     from coterie.federation import Client, Federation, Split
     from coterie.methods import CFL, FLT, IFCA, FedAvg, FedCUAU, Local, Method
+    from coterie.report import Comparison, compare
     from coterie.runs import Callback, Result, RoundRecord, load, resume, run
+    from coterie.runs.sweep import sweep
+    from coterie.runs.trials import Sweep
     from coterie.trainers.base import Training
 
 __version__ = "0.1.0"
@@ -20,6 +23,7 @@ __all__ = [
     "Callback",
     "CallbackError",
     "Client",
+    "Comparison",
     "CoterieError",
     "FedAvg",
     "FedCUAU",
@@ -30,10 +34,13 @@ __all__ = [
     "RoundRecord",
     "Split",
     "StopRun",
+    "Sweep",
     "Training",
+    "compare",
     "load",
     "resume",
     "run",
+    "sweep",
 ]
 
 _MODULES = {
@@ -43,6 +50,7 @@ _MODULES = {
     "Callback": "coterie.runs",
     "CallbackError": "coterie.errors",
     "Client": "coterie.federation",
+    "Comparison": "coterie.report",
     "CoterieError": "coterie.errors",
     "FedAvg": "coterie.methods",
     "FedCUAU": "coterie.methods",
@@ -53,10 +61,13 @@ _MODULES = {
     "RoundRecord": "coterie.runs",
     "Split": "coterie.federation",
     "StopRun": "coterie.errors",
+    "Sweep": "coterie.runs.trials",
     "Training": "coterie.trainers.base",
+    "compare": "coterie.report",
     "load": "coterie.runs",
     "resume": "coterie.runs",
     "run": "coterie.runs",
+    "sweep": "coterie.runs.sweep",
 }
 
 

@@ -17,7 +17,8 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs coterie[flower]")
 
-from coterie.cli import main
+from coterie.cli import deploy_commands, main
+from coterie.errors import RunError
 from coterie.federation import Federation
 from coterie.flower import deploy, local, warm
 from coterie.flower.certificates import make_certificates, make_node_key
@@ -120,6 +121,29 @@ def test_the_same_command_again_changes_nothing_and_another_is_refused(coterie, 
     code, _, err = coterie("deploy", *SMALL, "--out", "here", "--lr", 0.5)
     assert code == 2
     assert "other settings" in err
+
+
+def test_a_failed_command_leaves_its_place_to_the_corrected_one(coterie, tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    for name in "abc":
+        np.savez(tmp_path / "data" / f"{name}.npz", x=np.zeros((9, 2), np.float32), y=np.arange(9) % 2)
+    code, _, err = coterie("deploy", "--local", 2, "--data", "data", "--out", "here")
+    assert (code, "with 3 clients" in err) == (2, True)
+    assert not (tmp_path / "here").exists()
+
+    def end(*_, **__):
+        raise RunError("the SuperLink did not start: no room")
+
+    monkeypatch.setattr(deploy_commands, "try_out", end)
+    assert coterie("deploy", "--local", 3, "--data", "data", "--out", "here", "--lr", 9)[0] == 2
+    assert (tmp_path / "here" / "failed.txt").read_text() == "the SuperLink did not start: no room\n"
+    (tmp_path / "here" / "app" / "client_app.py").write_text("# my own way to read data\n")
+    assert coterie("deploy", "--local", 3, "--data", "data", "--out", "here", "--lr", 0.5)[0] == 2
+    assert config_of(tmp_path / "here")["tool"]["flwr"]["app"]["config"]["lr"] == 0.5
+    assert (tmp_path / "here" / "app" / "client_app.py").read_text() == "# my own way to read data\n"
+    monkeypatch.setattr(deploy_commands, "try_out", lambda *_, **__: None)
+    assert coterie("deploy", "--local", 3, "--data", "data", "--out", "here", "--lr", 0.5, "--quiet")[0] == 0
+    assert "other settings" in coterie("deploy", "--local", 3, "--data", "data", "--out", "here")[2]
 
 
 def test_nodes_with_data_of_their_own(coterie, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import threading
 import time
@@ -18,6 +19,7 @@ from coterie.errors import RunError
 from coterie.live import library as library_module
 from coterie.live.library import Library, locked_inodes, run_folders
 from coterie.live.watched import WatchedRun
+from coterie.report.drawing import COLOURS
 from coterie.runs.folder import RunFolder
 from coterie.runs.records import SplitRecord, to_json
 
@@ -55,6 +57,27 @@ def test_changes_are_told_once_and_deletion_is_noticed(tmp_path: Path, write_run
     assert library.poll() == ([], ["r"])
     write_run(run, [record(1)])
     assert library.poll() == (["r"], [])
+
+
+def test_seeds_of_one_setting_are_known_as_such_and_courses_are_short(tmp_path: Path, write_run: Write) -> None:
+    for name, values in {"a": {"seed": 0}, "b": {"seed": 1, "federation": "other"}, "c": {"lr": 0.5}}.items():
+        write_run(tmp_path / name, [record(t) for t in range(1, 1001)], **values)
+    os.utime(tmp_path / "b" / "config.json", (1_000, 1_000))
+    library = Library(tmp_path)
+    library.poll()
+    a, b, c = (library.runs[name].brief() for name in "abc")
+    assert a["setting"] == b["setting"] != c["setting"]
+    assert b["begun"] == 1_000 < a["begun"]
+    course = library.runs["a"].course()
+    assert (course["rounds"][0], course["rounds"][-1]) == (1, 1000)
+    assert len(course["rounds"]) == len(course["accuracy"]) == len(course["loss"]) <= 401
+    assert course["accuracy"][-1] == pytest.approx(1 - 1 / 1001)
+
+
+def test_the_page_has_the_reports_colours() -> None:
+    style = (Path(library_module.__file__).parent / "static" / "app.css").read_text()
+    assert tuple(re.findall(r"--c\d: (#[0-9a-f]{6});", style)) == COLOURS
+    assert "% COLOURS" in (Path(library_module.__file__).parent / "static" / "app.js").read_text()
 
 
 def test_another_run_in_the_same_folder_gets_another_epoch(tmp_path: Path, write_run: Write) -> None:

@@ -17,11 +17,12 @@ from coterie.errors import ConfigError, RunError
 from coterie.methods import Matrix
 from coterie.report import write_plots, write_report
 from coterie.report.comparing import gain_rows
-from coterie.report.figures import thresholds
-from coterie.report.markup import VOID
+from coterie.report.figures import short, thresholds
+from coterie.report.markup import VOID, named
 from coterie.report.matrix import arranged, reduced
 from coterie.report.page import make_report
 from coterie.report.reading import Gains, cluster_series, find_baselines, gains_over, read_run
+from coterie.report.sections import worst_first
 from coterie.report.words import gain_words, size, verdict
 from coterie.runs.comparison import read_comparison
 from coterie.runs.folder import RunFolder
@@ -294,6 +295,26 @@ def test_the_verdict_follows_the_gains():
         "The largest loss is 2.0 points (b)."
     )
     assert [size(n) for n in (12, 1500, 2.5e6, 3e9)] == ["12 bytes", "1.5 kB", "2.5 MB", "3 GB"]
+
+
+def test_the_clients_table_opens_with_the_worst_client(page):
+    """CFL's gain over FedAvg is least for the worst client here; order is by accuracy all the same."""
+    text = page[page.index("Clients, worst first") :]
+    shown = re.findall(r'<td class="number">([0-9.]+)\u00a0%</td>', text)[:8]
+    assert len(shown) == 8
+    assert [float(value) for value in shown] == sorted(float(value) for value in shown)
+    made = [("a", 1.0, 0.1), ("b", 0.2, 0.5), ("c", 0.2, 0.9), ("gone", None, None)]
+    rows = [ClientRecord(name, 0, None, 9, {"accuracy": rate, "loss": loss}) for name, rate, loss in made]
+    assert [row.client for row in sorted(rows, key=worst_first)] == ["c", "b", "a", "gone"]
+
+
+def test_bars_are_named_and_names_stay_on_one_line(page):
+    figure = page[page.index("Each client against fedavg") :]
+    figure = figure[: figure.index("</figure>")]
+    assert all(f">c{i:04}<" in figure for i in range(1, 8))
+    assert '<span class="id">c0007</span>' in page
+    assert named("two words") == "two words"
+    assert (short("a-hospital-with-a-long-name-7"), short("b")) == ("a-hospital…long-name-7", "b")
 
 
 def test_plots_are_written_as_png_and_svg(folder, tmp_path):

@@ -44,6 +44,16 @@ def test_readable_in_every_shape_with_the_network_off(
     light = [sum(int(v) for v in colour.strip("rgba()").split(",")[:3]) for colour in (ink, paper)]
     assert abs(light[0] - light[1]) > 300
     assert (light[1] > light[0]) == (scheme == "light")
+    lines = page.evaluate("[...document.querySelectorAll('.id')].map(name => name.getClientRects().length)")
+    assert len(lines) > 16
+    assert set(lines) == {1}
+    # No name of a figure reaches over its edge, where it would be cut off.
+    cut = page.evaluate(
+        "[...document.querySelectorAll('figure')].flatMap(figure => { const edge = figure.getBoundingClientRect();"
+        " return [...figure.querySelectorAll('text')].filter(text => { const box = text.getBoundingClientRect();"
+        " return box.left < edge.left || box.right > edge.right; }).map(text => text.textContent); })"
+    )
+    assert cut == []
     visit.leave()
 
 

@@ -4,20 +4,35 @@ command goes on where it was stopped."""
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+import coterie
 from coterie.cli import main
-from coterie.errors import ConfigError, RunError
-from coterie.report.tables import as_csv, cells, columns, markdown, problems
+from coterie.errors import ConfigError, CoterieError, RunError
+from coterie.report.tables import (
+    as_csv,
+    as_latex,
+    caption,
+    cells,
+    columns,
+    difference_caption,
+    difference_cells,
+    in_latex,
+    markdown,
+    problems,
+)
 from coterie.runs import api, loop
-from coterie.runs.comparison import compare, read_comparison, run_folder, split_methods
-from coterie.runs.config import make_config
+from coterie.runs.comparison import Given, read_comparison, run_folder, run_methods, split_methods
+from coterie.runs.config import RunConfig, make_config
 from coterie.runs.ranking import over_seeds, rounds_to
 from coterie.runs.records import Bytes, RoundRecord, Spread, to_json
+from coterie.runs.run_options import RunOptions, config_values
 
 OPTIONS = {"scenario": "xor", "clients": 6, "samples": 20, "rounds": 8, "evaluate_every": 2}
-METHODS = ["fedavg", "ifca:k=2", "local", "fedavg:nothing=1", "flt:case=1,clusters=2"]
+METHODS = ["fedavg", "ifca:k=2", "local", "flt:case=1,clusters=2"]
 
 
 class StopAfter:
@@ -44,8 +59,8 @@ class StopAfter:
 def compared(tmp_path_factory):
     """A comparison of which one run was half done and one complete before; the folder, the table, what was before."""
     place = tmp_path_factory.mktemp("comparison") / "all"
-    with pytest.raises(RunError, match=r"every method failed; fedavg:nothing=1: .*no option"):
-        compare(["fedavg:nothing=1"], out=place, seeds=1, workers=1, **OPTIONS)
+    with pytest.raises(RunError, match=r"every method failed; flt:case=1,clusters=2: clusters goes with case=2"):
+        run_methods(METHODS[3:], out=place, seeds=1, workers=1, **OPTIONS)
     half = run_folder(place, "local", 1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(loop, "checkpoint_pause", lambda cost: 0.0)
@@ -56,7 +71,7 @@ def compared(tmp_path_factory):
     api.start(make_config(OPTIONS | {"method": "fedavg", "seed": 0}), out=whole)
     before = {folder: history(folder) for folder in (half, whole)}
     told = []
-    table = compare(METHODS, out=place, seeds=2, workers=1, say=told.append, **OPTIONS)
+    table = run_methods(METHODS, out=place, seeds=2, workers=1, say=told.append, **OPTIONS)
     return place, table, before, told
 
 
@@ -93,14 +108,16 @@ def test_rounds_to_a_target_are_the_first_that_reach_it():
 
 
 def test_mean_and_deviation_by_hand():
-    assert over_seeds([1.0, None, 3.0]) == {"mean": 2.0, "std": 1.0, "values": [1.0, 3.0]}
+    found = over_seeds([1.0, None, 3.0])
+    assert found == {"mean": 2.0, "std": pytest.approx(2**0.5), "sem": pytest.approx(1.0), "values": [1.0, 3.0]}
+    assert over_seeds([4.0]) == {"mean": 4.0, "std": None, "sem": None, "values": [4.0]}
     assert over_seeds([None]) is None
 
 
 def test_the_table_says_what_the_summaries_say(compared):
     place, table, _, _ = compared
     assert table == json.loads((place / "comparison.json").read_text())
-    for row in table["rows"][:3]:
+    for row in table["rows"][1:]:
         folders = [place / row["folders"][seed] for seed in ("0", "1")]
         runs = [summary(folder) for folder in folders]
         for name, values in {
@@ -126,7 +143,7 @@ def test_the_table_says_what_the_summaries_say(compared):
             for f in folders
         ]
         assert row["rounds_to_target"] == reached
-    best = max(table["rows"][:3], key=lambda row: row["accuracy"]["mean"])
+    best = max(table["rows"][1:], key=lambda row: row["accuracy"]["mean"])
     assert table["best"] == best["method"]
     assert table["target"] == pytest.approx(0.9 * best["accuracy"]["mean"])
 
@@ -136,7 +153,7 @@ def test_a_seed_makes_one_federation_for_all_methods(compared):
     prints = {
         seed: {json.loads((place / row["folders"][seed] / "config.json").read_text())["federation"] for row in rows}
         for seed in ("0", "1")
-        for rows in [table["rows"][:3]]
+        for rows in [table["rows"][1:]]
     }
     assert [len(found) for found in prints.values()] == [1, 1]
     assert prints["0"] != prints["1"]
@@ -144,17 +161,32 @@ def test_a_seed_makes_one_federation_for_all_methods(compared):
 
 def test_a_method_that_fails_says_why_and_loses_nobody(compared):
     _, table, _, told = compared
-    assert [row["finished"] for row in table["rows"]] == [[0, 1], [0, 1], [0, 1], [], []]
-    early, late = (row["failures"] for row in table["rows"][3:])
-    assert "no option 'nothing'" in early["0"]  # known before anything is run
-    assert "clusters goes with case=2" in late["1"]  # known to the run alone
-    assert problems(table) == [
-        ("fedavg:nothing=1", f"failed with seed 0, 1: {early['0']}"),
-        ("flt:case=1,clusters=2", f"failed with seed 0, 1: {late['0']}"),
-    ]
-    assert cells(table)[3][:3] == ["fedavg:nothing=1", "failed", "-"]
-    assert any("no option" in line for line in told)
-    assert told[-1].endswith("(10 of 10)")
+    assert [row["method"] for row in table["rows"]] == [METHODS[3], *METHODS[:3]]  # the first was there before
+    assert [row["finished"] for row in table["rows"]] == [[], [0, 1], [0, 1], [0, 1]]
+    why = table["rows"][0]["failures"]
+    assert "clusters goes with case=2" in why["1"]  # known to the run alone
+    assert problems(table) == [("flt:case=1,clusters=2", f"failed with seed 0, 1: {why['0']}")]
+    assert cells(table)[0][:4] == ["flt:case=1,clusters=2", "0", "failed", "–"]
+    assert told[-1].endswith("(8 of 8)")
+
+
+@pytest.mark.parametrize(
+    ("methods", "options", "words"),
+    [
+        (["fedavg", "ifac", "fedavg:nothing=1"], {}, r"ifac: .*did you mean 'ifca'.*; fedavg:nothing=1: .*no option"),
+        (["fedavg"], {"scenario": "nowhere"}, "unknown scenario"),
+        (["fedavg"], {"data": "no-such-folder", "scenario": None, "clients": None, "samples": None}, "no-such-folder"),
+        (["fedavg"], {"model": "mpl"}, "did you mean 'mlp'"),
+        (["fedavg"], {"ruonds": 3}, "did you mean 'rounds'"),
+        (["fedavg"], {"baseline": "local"}, "baseline='local': not among the methods"),
+        (["fedavg"], {"test": "z"}, "expected one of t, wilcoxon"),
+        (["fedavg"], {"seeds": 0}, "expected 1 or more"),
+    ],
+)
+def test_everything_is_checked_before_anything_is_trained(methods, options, words, tmp_path):
+    with pytest.raises(CoterieError, match=words):
+        run_methods(methods, out=tmp_path / "new", **(OPTIONS | options))
+    assert not (tmp_path / "new").exists()
 
 
 def test_what_was_done_before_is_not_done_again(compared):
@@ -166,9 +198,41 @@ def test_what_was_done_before_is_not_done_again(compared):
     assert summary(run_folder(place, "local", 1))["rounds"] == 8
     files = sorted(place.glob("*/*/history.jsonl"))
     times = [file.stat().st_mtime_ns for file in files]
-    again = compare(METHODS[:3], out=place, seeds=2, workers=1, **OPTIONS)
+    again = run_methods(METHODS[:3], out=place, seeds=2, workers=1, **OPTIONS)
     assert [file.stat().st_mtime_ns for file in files] == times
-    assert again["rows"] == table["rows"][:3]
+    assert again == table
+
+
+def test_a_folder_is_added_to_and_lends_its_options(compared):
+    place, table, _, _ = compared
+    told = []
+    fewer = run_methods(["local"], out=place, say=told.append)
+    assert fewer["rows"] == table["rows"]
+    assert "as before in this folder: scenario=xor, clients=6, samples=20, rounds=8, evaluate_every=2" in told[0]
+    assert run_methods(["local"], out=place, baseline="ifca")["baseline"] == {"method": "ifca:k=2", "named": True}
+    assert read_comparison(place)["baseline"] == {"method": "ifca:k=2", "named": True}
+    assert run_methods(["local"], out=place, baseline="fedavg")["rows"] == table["rows"]
+
+
+def test_a_table_tells_differences_that_the_clients_files_tell(compared):
+    place, _, _, _ = compared
+    found = read_comparison(place, "fedavg")
+    one = next(one for one in found["differences"] if one["method"] == "local")
+    clients = {
+        (method, seed): {
+            row["client"]: row["metrics"]["accuracy"]
+            for row in json.loads((run_folder(place, method, seed) / "clients.json").read_text())["rows"]
+        }
+        for method in ("fedavg", "local")
+        for seed in (0, 1)
+    }
+    gaps = [
+        np.mean([clients["local", seed][name] - clients["fedavg", seed][name] for name in clients["fedavg", seed]])
+        for seed in (0, 1)
+    ]
+    assert (one["over"], one["pairs"], one["baseline"]) == ("seeds", 2, "fedavg")
+    assert one["mean"] == pytest.approx(np.mean(gaps))
+    assert len(found["differences"]) == 2
 
 
 def test_a_resumed_run_ends_as_an_uninterrupted_one(compared, tmp_path):
@@ -181,14 +245,11 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(compared, tmp_path):
 
 def test_other_options_or_a_strange_folder_are_refused(compared, tmp_path):
     place, _, _, _ = compared
-    with pytest.raises(RunError, match="rounds=8, now it is 9"):
-        compare(METHODS, out=place, **(OPTIONS | {"rounds": 9}))
+    with pytest.raises(RunError, match="rounds=8, now it is 9: give rounds=8 to add to it"):
+        run_methods(METHODS, out=place, **(OPTIONS | {"rounds": 9}))
     (tmp_path / "letter.txt").write_text("dear")
     with pytest.raises(RunError, match="not a comparison's folder"):
-        compare(METHODS, out=tmp_path, **OPTIONS)
-    with pytest.raises(ConfigError, match="unknown scenario"):
-        compare(METHODS, out=tmp_path / "new", scenario="nowhere")
-    assert not (tmp_path / "new").exists()
+        run_methods(METHODS, out=tmp_path, **OPTIONS)
 
 
 def test_runs_that_lie_side_by_side_are_a_comparison_too(compared, tmp_path):
@@ -204,29 +265,79 @@ def test_runs_that_lie_side_by_side_are_a_comparison_too(compared, tmp_path):
         read_comparison(tmp_path / "fedavg" / "models")
 
 
-def test_markdown_and_csv_hold_the_same_numbers(compared):
+def test_markdown_csv_and_latex_hold_the_same_numbers(compared):
     _, table, _, _ = compared
-    accuracy = table["rows"][0]["accuracy"]
-    line = markdown(table).splitlines()[2]
-    assert line.startswith(f"| fedavg | {100 * accuracy['mean']:.2f} ± {100 * accuracy['std']:.2f} | ")
-    rows = [line.split(",") for line in as_csv(table).splitlines()]
-    assert rows[0][:3] == ["method", "seeds", "accuracy_mean"]
-    assert float(rows[1][2]) == accuracy["mean"]
-    assert len(columns(table)) == len(cells(table)[0]) == 9
+    accuracy = table["rows"][1]["accuracy"]
+    shown = f"{100 * accuracy['mean']:.2f} ± {100 * accuracy['sem']:.2f}"
+    assert markdown(table).splitlines()[3].startswith(f"| fedavg | 2 | {shown} | ")
+    rows = [line.split(",") for line in as_csv(table).replace("case=1,", "").splitlines()]
+    assert rows[0][:5] == ["method", "seeds", "accuracy_mean", "accuracy_std", "accuracy_sem"]
+    assert [float(number) for number in rows[2][2:5]] == [accuracy[kind] for kind in ("mean", "std", "sem")]
+    assert len(columns(table)) == len(cells(table)[0]) == 10
+    latex = as_latex(table).splitlines()
+    body = latex[latex.index(r"    \toprule") : latex.index(r"    \bottomrule")]
+    assert {line.count(" & ") for line in body if line.endswith(r"\\")} == {latex[5].count("r") - 1}
+    unmarked = [line.replace(r"\textbf{", "").replace("}", "") for line in body]
+    assert any(line.startswith("    fedavg & 2 & " + in_latex(shown) + " & ") for line in unmarked)
+    assert in_latex("a_b 5 % {x}") == r"a\_b 5 \% \{x\}"
+    assert "adjusted Rand index" in caption(table)
 
 
-def test_the_command_writes_the_tables_and_prints_one(compared, capfd):
+def test_without_groups_there_is_no_rand_index(tmp_path):
+    table = run_methods(["fedavg"], out=tmp_path / "one", scenario="digits-iid", clients=3, samples=20, rounds=1)
+    assert table["rows"][0]["ari"] is None
+    assert cells(table)[0][columns(table).index("ARI")] == "–"
+    assert "no groups" in caption(table)
+
+
+def test_the_command_writes_the_tables_and_prints_one(compared, capfd, tmp_path):
     place, table, _, _ = compared
     given = [word for key, value in OPTIONS.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-    main(["compare", "--methods", "fedavg,ifca,k=2", "--methods", "local", "--seeds", "2", "--out", str(place), *given])
+    papers = ["--baseline", "fedavg", "--latex", str(tmp_path / "t.tex"), "--pdf", str(tmp_path / "c.pdf")]
+    words = ["compare", "--methods", "fedavg,ifca,k=2", "--methods", "local", "--seeds", "2", "--out", str(place)]
+    main([*words, *given, *papers])
     shown = capfd.readouterr()
     kept = json.loads((place / "comparison.json").read_text())
-    assert kept["rows"][0] == table["rows"][0]
+    assert kept["rows"] == table["rows"]
     assert "6 of 6 runs are kept from before" in shown.err
     assert (place / "table.md").read_text() == markdown(kept)
     assert (place / "table.csv").read_text() == as_csv(kept)
-    for row in cells(kept):
+    for row in cells(kept)[1:] + difference_cells(kept):
         assert all(cell in shown.out for cell in row)
-    with pytest.raises(SystemExit) as stop:
-        main(["compare", "--methods", "fedavg", "--rounds", "none", "--out", str(place)])
-    assert stop.value.code == 2
+    assert difference_caption(kept) in shown.out
+    assert (tmp_path / "t.tex").read_text() == as_latex(kept)
+    assert (tmp_path / "c.pdf").read_bytes().startswith(b"%PDF")
+    for wrong in (["--rounds", "none"], ["--latex", str(tmp_path)], ["--pdf", str(tmp_path / "no" / "c.pdf")]):
+        with pytest.raises(SystemExit) as stop:
+            main(["compare", "--methods", "fedavg", "--out", str(place), *wrong])
+        assert stop.value.code == 2
+
+
+def test_python_compares_on_a_federation_of_its_own(tmp_path):
+    draws = np.random.default_rng(0)
+    data = {name: (draws.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2) for name in "abc"}
+    federation = coterie.Federation.from_tensors(data, splits=(0.6, 0.0, 0.4))
+    found = coterie.compare("fedavg,local", federation, seeds=2, rounds=2, baseline="fedavg", out=tmp_path / "own")
+    assert [row["finished"] for row in found.table["rows"]] == [[0, 1], [0, 1]]
+    assert str(found).splitlines()[1].startswith("fedavg")
+    assert "paired t test over the seeds" in str(found)
+    assert found.to_pandas().loc["local", "baseline"] == "fedavg"
+    assert "<table>" in found._repr_html_()
+    assert coterie.Comparison.load(tmp_path / "own").table == found.table
+    other = coterie.Federation.from_tensors(data, splits=(0.5, 0.0, 0.5))
+    with pytest.raises(RunError, match="holds a comparison with federation="):
+        run_methods(["cfl"], out=tmp_path / "own", given=Given(other))
+    half = run_folder(tmp_path / "own", "local", 1)
+    (half / "summary.json").unlink()
+    (half / "clients.json").unlink()
+    again = coterie.compare(["local"], federation, seeds=2, rounds=2, out=tmp_path / "own")
+    assert again.table["rows"][1]["accuracy"] == found.table["rows"][1]["accuracy"]
+
+
+def test_the_options_of_a_comparison_are_those_of_a_run():
+    named = {"method", "model", "loss", "workers", "out", "quiet"}
+    assert set(RunConfig.model_fields) - named <= set(RunOptions.__annotations__)
+    given = {"drop": ["a", "b"], "class_weights": (1, 5), "data": Path("here"), "lr": 0.5, "rounds": None}
+    assert config_values(given, "mlp", len) == {
+        "drop": "a,b", "class_weights": "1,5", "data": "here", "lr": 0.5, "model": "mlp",
+    }  # fmt: skip

@@ -66,23 +66,25 @@ def deploy(
     config = make_config(for_trial(values, local) if local else values)
     if not (config.out or local):
         raise ConfigError("--out is missing: name the folder to write, or try it here with --local 4")
-    from coterie.flower.deploy import check_address, write_deployment
+    from coterie.flower.deploy import check_address, marked_on_failure, removed_on_failure, write_deployment
 
     host, _ = check_address(address)
     if local and nodes is not None:
         raise ConfigError(f"nodes={nodes} does not go with --local {local}, which waits for all {local}")
     root = Path(config.out) if config.out else new_folder(config, "deployed")
-    written = write_deployment(root, config, nodes=nodes, address=address, secure=secure)
-    certificates = make_keys(written, host) if secure else None
+    with removed_on_failure(root):
+        written = write_deployment(root, config, nodes=nodes, address=address, secure=secure)
+        certificates = make_keys(written, host) if secure else None
+        if local and len(written.nodes) != local:
+            raise ConfigError(f"--local {local} with {len(written.nodes)} clients: a trial has one node per client")
     if not local:
         if not config.quiet:
             click.echo(f"{root}: how to start it is in {root / 'README.md'}")
         return
-    if len(written.nodes) != local:
-        raise ConfigError(f"--local {local} with {len(written.nodes)} clients: a trial has one node per client")
     if (written.run / "summary.json").exists():
         raise RunError(f"{written.run}: this run is already complete: choose another --out to run it again")
-    try_out(written, certificates, quiet=config.quiet)
+    with marked_on_failure(written):
+        try_out(written, certificates, quiet=config.quiet)
     if not config.quiet:
         console = make_console()
         if (summary := RunFolder(written.run).summary()) is not None:

@@ -31,6 +31,11 @@ COMMANDS = (
         "report_commands",
         "Run several methods on the same federation with the same budget, and put them in a table.",
     ),
+    (
+        "sweep",
+        "sweep_command",
+        "Search for the method and the options that serve the clients best on validation data (Optuna).",
+    ),
     ("report", "report_commands", "Write a report of a run or a comparison: one HTML file that needs no network."),
     ("plot", "report_commands", "Draw the figures of a run or a comparison as PNG and SVG."),
     (
@@ -65,7 +70,7 @@ COMMANDS = (
     (
         "serve",
         "serve_commands",
-        "Show the runs in DIR on a live page: rounds as they come, the tree as it splits, two runs side by side.",
+        "Show the runs in DIR on a live page: rounds as they come, the tree as it splits, many runs in one picture.",
     ),
     (
         "deploy",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,8 @@ NETWORK_DEFAULTS = {"min-replies": 0.5, "timeout": 600.0, "wait": 600.0, "poll":
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 FIRST_NODE_PORT = 9094
 """Where a SuperNode talks to its own ClientApp, on its own loopback; nodes on one machine count up from it."""
+FAILED = "failed.txt"
+"""Why a trial failed before its first round; a corrected command takes the place of such a deployment."""
 
 SERVER_APP = '''"""The server: it waits for the nodes, trains with them, and keeps the folder `out` up to date."""
 
@@ -190,13 +194,23 @@ def _as_it_lies(config: RunConfig, federation: Federation) -> bool:
 
 
 def _claim(root: Path, project: str) -> None:
-    """Make the folder with the app's pyproject.toml; one that exists must be empty or hold this very deployment."""
+    """Make the folder with the app's pyproject.toml; one that exists must be empty or hold this very deployment.
+
+    A deployment with other settings whose trial failed before its first round gives way to the corrected one; the
+    apps are kept, which may have been changed.
+    """
     if root.exists() and not root.is_dir():
         raise ConfigError(f"{root}: a file of that name exists: choose another --out")
     mine = root / "app" / "pyproject.toml"
+    failed = root / FAILED
     if mine.exists():
         if mine.read_text(encoding="utf-8") != project:
-            raise ConfigError(f"{root}: holds a deployment with other settings: choose another --out")
+            if not failed.exists():
+                raise ConfigError(f"{root}: holds a deployment with other settings: choose another --out")
+            for made in (path for path in root.iterdir() if path not in (mine.parent, failed)):
+                shutil.rmtree(made) if made.is_dir() else made.unlink()
+            write_atomically(mine, project.encode())
+        failed.unlink(missing_ok=True)
         return
     if root.exists() and any(root.iterdir()):
         raise ConfigError(f"{root}: the folder is not empty and is not a deployment's: choose another --out")
@@ -205,6 +219,32 @@ def _claim(root: Path, project: str) -> None:
     except OSError as problem:
         raise ConfigError(f"{root}: cannot make the folder ({problem.strerror}): choose another --out") from problem
     write_atomically(mine, project.encode())
+
+
+@contextmanager
+def removed_on_failure(root: Path) -> Iterator[None]:
+    """Remove what was written to a new or empty folder if what is done meanwhile fails.
+
+    The corrected command then finds its place free. An interrupt keeps the folder: the same command goes on.
+    """
+    fresh = not root.exists() or (root.is_dir() and not any(root.iterdir()))
+    try:
+        yield
+    except Exception:
+        if fresh:
+            shutil.rmtree(root, ignore_errors=True)
+        raise
+
+
+@contextmanager
+def marked_on_failure(deployment: Deployment) -> Iterator[None]:
+    """Note why a trial failed before its first round was done, so that other settings may take its place."""
+    try:
+        yield
+    except Exception as problem:
+        if not (deployment.run / "history.jsonl").exists():
+            write_atomically(deployment.root / FAILED, f"{problem}\n".encode())
+        raise
 
 
 def write_client(client: Client, path: Path) -> None:

@@ -44,7 +44,7 @@ class JSON(Response):
 
 
 def make_app(hub: Hub, token: str | None = None, cookie: str = "coterie-token") -> Starlette:
-    """The application: `/`, `/static`, `/api/runs`, `/api/run`, `/api/clients` and `/api/events`."""
+    """The application: `/`, `/static`, `/api/runs`, `/api/run`, `/api/clients`, `/api/course` and `/api/events`."""
 
     async def page(request: Request) -> Response:
         return FileResponse(STATIC / "index.html")
@@ -59,6 +59,9 @@ def make_app(hub: Hub, token: str | None = None, cookie: str = "coterie-token") 
     async def clients(request: Request) -> Response:
         start, most = _number(request, "from") or 0, _number(request, "most")
         return await _of_run(hub, request, lambda found: found.clients(start, MOST_ROWS if most is None else most))
+
+    async def course(request: Request) -> Response:
+        return await _of_run(hub, request, lambda found: found.course())
 
     async def events(request: Request) -> Response:
         return StreamingResponse(hub.stream(), media_type="text/event-stream")
@@ -75,6 +78,7 @@ def make_app(hub: Hub, token: str | None = None, cookie: str = "coterie-token") 
         Route("/api/runs", runs),
         Route("/api/run", run),
         Route("/api/clients", clients),
+        Route("/api/course", course),
         Route("/api/events", events),
         Mount("/static", StaticFiles(directory=STATIC)),
     ]

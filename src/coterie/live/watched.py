@@ -10,13 +10,17 @@ from typing import Any
 from coterie.errors import RunError
 from coterie.live.files import Stamp, is_elsewhere, open_plain, stamp_of
 from coterie.live.tail import HistoryTail, thinned
-from coterie.runs.folder import RunFolder
+from coterie.runs.folder import RunFolder, checksum
 from coterie.runs.records import Summary, parse_json, to_json
 
 FILES = ("config.json", "history.jsonl", "summary.json", "clients.json")
 PATIENCE = 15.0
 """Seconds without a sign of life after which a run is called stopped, where its lock cannot be seen."""
 MOST_CONFIG_BYTES = 2**20
+MOST_POINTS = 400
+"""Rounds of a run in a picture of many."""
+OF_A_SEED = frozenset({"seed", "federation", "checksum"})
+"""Keys of a config that differ between the seeds of one setting."""
 MOST_ROWS = 10_000
 """Clients in one answer."""
 CONFIG_KEYS = ("method", "scenario", "data", "model", "rounds", "seed", "participation", "lr", "epochs", "batch_size")
@@ -30,6 +34,10 @@ class WatchedRun:
         self.name = name
         self.tail = HistoryTail(path / "history.jsonl")
         self.config: dict[str, Any] = {}
+        self.setting = ""
+        """The same for runs that differ in their seed alone."""
+        self.begun = 0.0
+        """When its config was written, in seconds since 1970."""
         self.summary: Summary | None = None
         self.clients_version = 0
         self.status = "stopped"
@@ -62,6 +70,9 @@ class WatchedRun:
             found = read_config(self.path)
             self._note("config.json", "" if found else "config.json cannot be read")
             self.config = {key: _shown(value) for key, value in (found or {}).items()}
+            self.setting = checksum({key: value for key, value in self.config.items() if key not in OF_A_SEED})
+            stamp = stamps["config.json"]
+            self.begun = stamp[1] / 1e9 if stamp else 0.0
             self.tail.restart()
         if "clients.json" in changed:
             self._note("clients.json", "")
@@ -121,6 +132,8 @@ class WatchedRun:
             "id": self.name,
             "status": self.status,
             "problem": "; ".join(self.problems.values()) or None,
+            "begun": self.begun,
+            "setting": self.setting,
             **{key: self.config.get(key) for key in CONFIG_KEYS},
             "round": last.get("round", 0),
             "accuracy": accuracy,
@@ -129,6 +142,12 @@ class WatchedRun:
             "epoch": self.tail.epoch,
             "clients_version": self.clients_version,
         }
+
+    def course(self) -> dict[str, Any]:
+        """Accuracy and loss over the rounds, for a picture of many runs."""
+        records = thinned(self.tail.records, MOST_POINTS)
+        names = {"rounds": "round", "accuracy": "accuracy", "loss": "loss"}
+        return {name: [record[key] for record in records] for name, key in names.items()}
 
     def detail(self, epoch: int | None, start: int) -> dict[str, Any]:
         """All there is to draw; of the history only what follows `start` rounds, if the page's epoch still holds."""

@@ -23,7 +23,7 @@ def comparison_figures(place: Path, table: Mapping[str, Any]) -> list[Figure]:
     rows = [row for row in table["rows"][:MOST_METHODS] if row["accuracy"] is not None]
     found = []
     if courses:
-        caption = "Mean over clients and seeds; the band shows the seeds' extremes."
+        caption = "On own test data, the mean over clients and seeds; the band shows the seeds' extremes."
         found.append(
             Figure("comparison", "Accuracy over rounds", caption, _curves(courses), 3.4 + 0.2 * (len(courses) // 3))
         )
@@ -78,7 +78,7 @@ def _curves(courses: Mapping[str, dict[int, list[float]]]) -> Draw:
             axes.plot(rounds, [np.mean(values) for values in course.values()], color=colour(i), label=method)
             low, high = ([f(values) for values in course.values()] for f in (min, max))
             axes.fill_between(rounds, low, high, color=colour(i), alpha=0.15, linewidth=0)
-        axes.set(xlabel="round", ylabel="accuracy on own test data, %")
+        axes.set(xlabel="round", ylabel="accuracy, %")
         figure.legend(loc="outside upper center", ncols=3)
 
     return draw
@@ -102,6 +102,6 @@ def _spread(place: Path, rows: list[Mapping[str, Any]]) -> Draw:
             axes.plot([low, high], [-i, -i], color=colour(i), lw=5, alpha=0.45, solid_capstyle="round")
             axes.plot([100 * row["accuracy"]["mean"]], [-i], color=colour(i), marker="o", ms=7)
         axes.set_yticks([-i for i in range(len(rows))], [row["method"] for row in rows])
-        axes.set(xlabel="accuracy on own test data, %", ylim=(-len(rows) + 0.4, 0.6))
+        axes.set(xlabel="accuracy, %", ylim=(-len(rows) + 0.4, 0.6))
 
     return draw

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,25 @@ def save_figure(folder: Path, name: str, draw: Draw, *, height: float = HEIGHT) 
         path.write_bytes(_drawn(draw, height, ending, name))
         files.append(path)
     return files
+
+
+def pdf_of(drawings: Sequence[tuple[Draw, float]]) -> bytes:
+    """Figures for print, one per page: drawings with their heights in inches, black on white, text as text."""
+    import matplotlib
+    from matplotlib.backends.backend_pdf import PdfPages
+    from matplotlib.figure import Figure
+
+    target = io.BytesIO()
+    black = {key: "black" for key, value in STYLE.items() if value == INK}
+    with (
+        matplotlib.rc_context({**STYLE, **black, "pdf.fonttype": 42}),
+        PdfPages(target, metadata={"CreationDate": None}) as pages,
+    ):
+        for draw, height in drawings:
+            figure = Figure(figsize=(WIDTH, height), layout="constrained")
+            draw(figure)
+            pages.savefig(figure)
+    return target.getvalue()
 
 
 def _drawn(draw: Draw, height: float, form: str, salt: str) -> bytes:

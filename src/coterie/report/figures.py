@@ -14,9 +14,13 @@ from coterie.runs.records import Spread, TreeNode
 
 MOST_LINES = 12
 """Clusters with a line of their own; beyond, the largest ones have one."""
-MOST_BARS = 80
-"""Clients with a bar of their own; beyond, a histogram."""
+MOST_BARS = 40
+"""Clients with a bar and a name of their own; beyond, a histogram."""
+LONGEST_NAME = 22
+"""Characters of a client's id beside its bar; of a longer one both ends are shown."""
 MOST_BOUNDARIES = 40
+LATE = 0.8
+"""Share of the rounds after which a cluster's name is set before its end, so that it is not cut off."""
 LETTERS = {"eps1": "ε1", "eps2": "ε2"}
 """How the papers write the thresholds."""
 
@@ -60,13 +64,14 @@ def accuracy(run: RunView) -> Figure | None:
         axes.plot(rounds, mean, color=INK, ls="--", label="all clients")
         for t in run.split_rounds():
             axes.axvline(t, color=INK, alpha=0.5, lw=0.8, ls=":")
-        axes.set(xlabel="round", ylabel="accuracy on own test data, %")
+        axes.set(xlabel="round", ylabel="accuracy, %")
         _legend(axes)
 
     marks = " Dotted lines mark splits." if run.split_rounds() else ""
     marks += " Colours as in the tree." if len(run.tree) > 1 else ""
     caption = (
-        f"Mean over the clients (dashed), the band from the worst to the best tenth, and clusters.{marks}{_cut(run)}"
+        "On the clients' own test data: the mean (dashed), the band from the worst to the best tenth, and clusters."
+        f"{marks}{_cut(run)}"
     )
     return Figure("accuracy", "Accuracy over rounds", caption, draw)
 
@@ -113,14 +118,19 @@ def tree(run: RunView) -> Figure | None:
             axes.plot([node.born, end], [y, y], color=colour(node.id), lw=width, solid_capstyle="butt")
             for child in node.children:
                 axes.plot([end, end], [y, place[child]], color=INK, lw=0.9)
-            side = {"xytext": (4, 6 + width / 2 - 4), "ha": "left"}
-            axes.annotate(
-                f"{node.id}: {len(node.members)}", (node.born, y), textcoords="offset points", fontsize=10, **side
-            )
+            if node.children and end == node.born:
+                continue  # split as it began: no bar, and no room for a name
+            late = node.born > LATE * last
+            at, offset, side = (end, 0, "right") if late else (node.born, 4, "left")
+            name, lifted = f"{node.id}: {len(node.members)}", 2 + width / 2
+            axes.annotate(name, (at, y), xytext=(offset, lifted), ha=side, textcoords="offset points", fontsize=10)
         axes.set(xlabel="round", yticks=[], ylim=(-len(leaves) + 0.4, 0.8), xlim=(0, max(1, last)))
         axes.spines["left"].set_visible(False)
 
-    caption = "Each bar is a cluster (its number: its clients), from the round it began to the round it was split."
+    caption = (
+        "Each bar is a cluster (its number: its clients), from the round it began to the round it was split; "
+        "one that was split as it began has none."
+    )
     return Figure("tree", "How the clusters split", caption, draw, min(12.0, 1.2 + 0.5 * len(leaves)))
 
 
@@ -162,25 +172,37 @@ def matrix(run: RunView) -> Figure | None:
 
 
 def gain(gains: Gains) -> Figure:
-    """What the clients have over a baseline: a bar each, worst first, or a histogram of many."""
+    """What the clients have over a baseline: a named bar each, the least first, or a histogram of many."""
     values = 100 * np.asarray(gains.values)
+    few = len(values) <= MOST_BARS
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
-        if len(values) <= MOST_BARS:
-            axes.bar(range(len(values)), values, color=[colour(2) if v >= 0 else colour(6) for v in values])
-            axes.set(xlabel="client, worst first", xticks=[])
-            axes.set_ylabel(f"points over {gains.baseline}")
+        colours = [colour(2) if v >= 0 else colour(6) for v in values]
+        axes.set_xlabel(f"points over {gains.baseline}")
+        if few:
+            places = range(len(values))
+            axes.barh(places, values, color=colours)
+            axes.set_yticks(places, [short(client) for client, _ in gains.by_client])
+            axes.set_ylim(len(values) - 0.4, -0.6)
         else:
             _, bins, patches = axes.hist(values, bins=40)
             for left, patch in zip(bins, patches, strict=False):
                 patch.set_facecolor(colour(2) if left >= 0 else colour(6))
-            axes.set(xlabel=f"points over {gains.baseline}", ylabel="clients")
-        (axes.axhline if len(values) <= MOST_BARS else axes.axvline)(0, color=INK, lw=0.8)
+            axes.set_ylabel("clients")
+        axes.axvline(0, color=INK, lw=0.8)
 
     name = "gain-over-" + "".join(char if char.isalnum() else "-" for char in gains.baseline)
-    caption = "Accuracy in percentage points; green gained, red lost."
-    return Figure(name, f"Each client against {gains.baseline}", caption, draw)
+    order = ", the least gain first" if few else ""
+    caption = f"Accuracy in percentage points{order}; green gained, red lost."
+    height = 0.9 + 0.24 * len(values) if few else HEIGHT
+    return Figure(name, f"Each client against {gains.baseline}", caption, draw, max(1.6, height))
+
+
+def short(name: str) -> str:
+    """A client's id as it fits beside a bar."""
+    half = LONGEST_NAME // 2
+    return name if len(name) <= LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def norms(run: RunView) -> Figure | None:

@@ -6,6 +6,8 @@ import html
 from collections.abc import Iterable, Sequence
 
 VOID = frozenset({"meta", "br"})
+LONGEST_NAME = 32
+"""Characters of a name that may not be broken into lines."""
 
 
 class Markup(str):
@@ -32,10 +34,23 @@ def table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, words: int
     kinds = ["word" if i < words else "number" for i in range(len(titles))]
     head = element("tr", *(element("th", title, class_=kind) for title, kind in zip(titles, kinds, strict=True)))
     body = [
-        element("tr", *(element("td", cell, class_=kind) for cell, kind in zip(row, kinds, strict=True)))
+        element(
+            "tr",
+            *(
+                element("td", named(cell) if kind == "word" else cell, class_=kind)
+                for cell, kind in zip(row, kinds, strict=True)
+            ),
+        )
         for row in rows
     ]
     return element("div", element("table", element("thead", head), element("tbody", *body)), class_="scroll")
+
+
+def named(cell: object) -> object:
+    """A name that is not too long as markup that stays on one line; anything else as it is."""
+    if isinstance(cell, str) and not isinstance(cell, Markup) and " " not in cell and 0 < len(cell) <= LONGEST_NAME:
+        return element("span", cell, class_="id")
+    return cell
 
 
 def section(title: str, *content: object) -> Markup:

@@ -14,7 +14,15 @@ from coterie.report.drawing import inline_svg, need_matplotlib, save_figure
 from coterie.report.figures import Figure, run_figures
 from coterie.report.markup import Markup, element, page, section, table
 from coterie.report.reading import Gains, RunView, find_baselines, gains_over, given_baseline, read_run
-from coterie.report.tables import caption, cells, columns, problems
+from coterie.report.tables import (
+    caption,
+    cells,
+    columns,
+    difference_caption,
+    difference_cells,
+    difference_columns,
+    problems,
+)
 from coterie.report.words import comparison_words, run_words, verdict
 from coterie.runs.comparison import read_comparison
 from coterie.snapshot import write_atomically
@@ -128,8 +136,11 @@ def _comparison_page(place: Path, style: str) -> str:
         element("h1", title),
         _lead("", comparison_words(found)),
         section("The table", table(columns(found), cells(found)), element("p", caption(found), class_="note"), *notes),
-        _figures(comparison_figures(place, found), "In pictures"),
     ]
+    if titles := difference_columns(found):
+        about = element("p", difference_caption(found), class_="note")
+        content.append(section("Paired differences", table(titles, difference_cells(found)), about))
+    content.append(_figures(comparison_figures(place, found), "In pictures"))
     if against := gain_rows(place, found):
         titles = ["method", "gained", "lost", "mean, points", "worst, points"]
         note = "Clients of all seeds, each on its own test data, against its accuracy under fedavg."

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.report.markup import Markup, element, joined, section, table
+from coterie.report.markup import Markup, element, joined, named, section, table
 from coterie.report.reading import Gains, RunView
-from coterie.runs.records import FaultRecord
+from coterie.runs.records import ClientRecord, FaultRecord
 
 WORST, BEST = 50, 10
 """Clients in the table from either end; the figures show them all."""
@@ -34,12 +35,20 @@ def clusters(run: RunView) -> Markup:
         zip(run.summary.cluster_ids, run.summary.clusters, strict=True), key=lambda pair: (-len(pair[1]), pair[0])
     )
     for number, members in pairs[:MOST_CLUSTERS]:
-        names = ", ".join(members[:MOST_NAMES]) + (", …" if len(members) > MOST_NAMES else "")
+        names = _ids(members)
         known = [accuracy[member] for member in members if member in accuracy]
         mean, least = (sum(known) / len(known), min(known)) if known else (None, None)
         rows.append((number, names, len(members), percent(mean), percent(least)))
     note = _cut(len(pairs), MOST_CLUSTERS, "clusters, largest first")
     return section("Clusters", table(["cluster", "clients", "size", "accuracy", "worst client"], rows, words=2), note)
+
+
+def _ids(members: Sequence[str]) -> Markup:
+    """Clients' ids, each on one line, and a mark where there are more."""
+    parts: list[object] = []
+    for member in members[:MOST_NAMES]:
+        parts += [*([", "] if parts else []), named(member)]
+    return joined([*parts, ", …"] if len(members) > MOST_NAMES else parts)
 
 
 def tree(run: RunView) -> Markup:
@@ -90,12 +99,11 @@ def _node_accuracy(run: RunView) -> dict[int, float]:
 
 
 def clients(run: RunView, gains: Sequence[Gains]) -> Markup:
-    """The clients by gain over the first baseline (by accuracy without one), worst first; of many, both ends."""
+    """The clients by accuracy (by loss where there is none), worst first; of many, both ends."""
     if not run.clients:
         return Markup()
     by_gain = [dict(one.by_client) for one in gains]
-    known = by_gain[0] if by_gain else run.accuracies()
-    rows = sorted(run.clients, key=lambda row: (known.get(row.client, float("inf")), row.client))
+    rows = sorted(run.clients, key=worst_first)
     shown = rows if len(rows) <= WORST + BEST else rows[:WORST] + rows[-BEST:]
     others = [name for name in rows[0].metrics if name not in ("accuracy", "loss")]
     elsewhere = bool(run.served_elsewhere)
@@ -109,9 +117,9 @@ def clients(run: RunView, gains: Sequence[Gains]) -> Markup:
             *((row.model or "its own",) if elsewhere else ()),
             row.test_samples,
             percent(row.accuracy),
-            "-" if row.loss is None else f"{row.loss:.4g}",
-            *("-" if (value := row.metrics.get(name)) is None else f"{value:.4g}" for name in others),
-            *(f"{100 * gain[row.client]:+.1f}" if row.client in gain else "-" for gain in by_gain),
+            "–" if row.loss is None else f"{row.loss:.4g}",
+            *("–" if (value := row.metrics.get(name)) is None else f"{value:.4g}" for name in others),
+            *(f"{100 * gain[row.client]:+.1f}" if row.client in gain else "–" for gain in by_gain),
         )
         for row in shown
     ]
@@ -121,6 +129,12 @@ def clients(run: RunView, gains: Sequence[Gains]) -> Markup:
         else Markup()
     )
     return section("Clients, worst first", table(titles, lines), note)
+
+
+def worst_first(row: ClientRecord) -> tuple[float, float, str]:
+    """Lowest accuracy first, of equal ones the highest loss; clients that were not measured last."""
+    accuracy = row.accuracy if row.accuracy is not None else 1.0 if row.loss is not None else math.inf
+    return accuracy, -row.loss if row.loss is not None else 0.0, row.client
 
 
 def events(run: RunView) -> Markup:
@@ -146,5 +160,5 @@ def _cut(count: int, most: int, what: str) -> Markup:
 
 
 def percent(value: float | None) -> str:
-    """A share as a percentage."""
-    return "-" if value is None else f"{100 * value:.1f} %"
+    """A share as a percentage, its sign on the line of its number."""
+    return "–" if value is None else f"{100 * value:.1f}\u00a0%"

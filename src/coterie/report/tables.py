@@ -1,4 +1,4 @@
-"""A comparison as a table: the same cells for the terminal, Markdown, CSV and the report."""
+"""A comparison as tables: the same cells for the terminal, Markdown, CSV, LaTeX and the report."""
 
 from __future__ import annotations
 
@@ -7,14 +7,18 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-NOTE = "± is the standard deviation over seeds (population)."
+NONE = "–"
+MINUS = "−"
+RATE = "accuracy %"
 
 
 def columns(table: Mapping[str, Any]) -> list[str]:
-    """The titles; loss stands in for accuracy where targets are real numbers."""
-    rated = any(row["accuracy"] is not None for row in table["rows"])
-    quality = ["accuracy %", "worst 10 %", "variance"] if rated else ["loss"]
-    return ["method", *quality, "clusters", "ARI", "MB", "seconds", "rounds to 90 % of best"]
+    """The titles; loss stands in for accuracy where targets are real numbers, further metrics have a column each."""
+    rows = table["rows"]
+    quality = [RATE, "worst 10 %", "variance"] if any(row["accuracy"] is not None for row in rows) else ["loss"]
+    others = dict.fromkeys(name for row in rows for name in row.get("metrics", {}))
+    seeds = ["seeds"] if len({len(row["finished"]) for row in rows}) > 1 else []
+    return ["method", *seeds, *quality, *others, "clusters", "ARI", "MB", "seconds", "rounds to 90 % of best"]
 
 
 def cells(table: Mapping[str, Any]) -> list[list[str]]:
@@ -40,12 +44,15 @@ def problems(table: Mapping[str, Any]) -> list[tuple[str, str]]:
 def _cell(title: str, row: Mapping[str, Any]) -> str:
     if title == "method":
         return str(row["method"])
+    if title == "seeds":
+        return str(len(row["finished"]))
     if not row["finished"]:
-        return "failed" if row["failures"] and title in {"accuracy %", "loss"} else "-"
+        return "failed" if row["failures"] and title in {RATE, "loss"} else NONE
     if title.startswith("rounds"):
         return rounds_text(row["rounds_to_target"])
+    own = row.get("metrics", {})
     name, scale, form = {
-        "accuracy %": ("accuracy", 100.0, ".2f"),
+        RATE: ("accuracy", 100.0, ".2f"),
         "worst 10 %": ("worst10", 100.0, ".2f"),
         "variance": ("variance", 1.0, ".5f"),
         "loss": ("loss", 1.0, ".4g"),
@@ -53,13 +60,13 @@ def _cell(title: str, row: Mapping[str, Any]) -> str:
         "ARI": ("ari", 1.0, ".3f"),
         "MB": ("bytes", 1e-6, ".1f"),
         "seconds": ("seconds", 1.0, ".1f"),
-    }[title]
-    value = row[name]
+    }.get(title, (title, 1.0, ".4g"))
+    value = own.get(title) if title in own else row.get(name)
     if value is None:
-        return "-"
+        return NONE
     text = format(scale * value["mean"], form)
-    spread = title in {"accuracy %", "loss"} and len(value["values"]) > 1
-    return f"{text} ± {format(scale * value['std'], form)}" if spread else text
+    error = value["sem"] if title in {RATE, "loss"} or title in own else None
+    return text if error is None else f"{text} ± {format(scale * error, form if form != '.4g' else '.2g')}"
 
 
 def rounds_text(reached: Sequence[int | None]) -> str:
@@ -71,40 +78,189 @@ def rounds_text(reached: Sequence[int | None]) -> str:
     return text if len(known) == len(reached) else f"{text} ({len(known)} of {len(reached)} seeds)"
 
 
-def markdown(table: Mapping[str, Any]) -> str:
-    """The comparison as a Markdown table with a line on what the numbers are."""
-    titles = columns(table)
-    lines = ["| " + " | ".join(titles) + " |", "|---" + "|---:" * (len(titles) - 1) + "|"]
-    lines += ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in cells(table)]
-    lines += ["", caption(table)]
-    lines += ["", *(f"* {method}: {text}" for method, text in problems(table))] if problems(table) else []
-    return "\n".join(lines) + "\n"
-
-
 def caption(table: Mapping[str, Any]) -> str:
     """What the numbers of the table are."""
     seeds = table["seeds"]
-    text = f"Means over {len(seeds)} seeds ({', '.join(map(str, seeds))}). {NOTE}" if len(seeds) > 1 else "One seed."
+    text = "One seed."
+    if len(seeds) > 1:
+        text = f"Means over {len(seeds)} seeds ({', '.join(map(str, seeds))}) ± standard error."
+    if any(row["ari"] is not None for row in table["rows"]):
+        text += " ARI: adjusted Rand index of the clusters against the hidden groups, 1 where they are the same."
+    else:
+        text += f" ARI: adjusted Rand index; {NONE}, as there are no groups to compare with."
     if table["target"] is not None:
         text += f" 90 % of the best is an accuracy of {100 * table['target']:.2f} %."
     return text
 
 
+def difference_columns(table: Mapping[str, Any]) -> list[str]:
+    """The titles of the paired differences; none where there are none."""
+    found = table.get("differences") or []
+    if not found:
+        return []
+    metric = "accuracy, points" if found[0]["metric"] == "accuracy" else found[0]["metric"]
+    return ["method", f"{metric} over {found[0]['baseline']}", "95 % interval", "p", "p, Holm"]
+
+
+def difference_cells(table: Mapping[str, Any]) -> list[list[str]]:
+    """One row of text per method that is measured against the baseline."""
+    return [
+        [one["method"], _signed(one, "mean"), _interval(one), _p_text(one["p"]), _p_text(one["p_holm"])]
+        for one in table.get("differences") or []
+    ]
+
+
+def _signed(one: Mapping[str, Any], key: str) -> str:
+    value = one[key]
+    text = f"{100 * value:+.2f}" if one["metric"] == "accuracy" else f"{value:+.4g}"
+    return text.replace("-", MINUS)
+
+
+def _interval(one: Mapping[str, Any]) -> str:
+    return NONE if one["low"] is None else f"{_signed(one, 'low')} to {_signed(one, 'high')}"
+
+
+def _p_text(p: float | None) -> str:
+    return NONE if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def difference_caption(table: Mapping[str, Any]) -> str:
+    """How the differences were made and tested."""
+    found = table.get("differences") or []
+    if not found:
+        return ""
+    name = {"t": "paired t test", "wilcoxon": "Wilcoxon signed-rank test"}[table["test"]]
+    text = "Differences are paired by seed and client. "
+    if all(one["over"] == "seeds" for one in found):
+        text += f"Test: {name} over the seeds"
+    else:
+        text += f"With one seed the {name} is over its clients and says nothing on other seeds"
+    text += ", two-sided; the interval is Student's t."
+    if len(found) > 1:
+        text += f" Holm: p corrected for {len(found)} comparisons."
+    if not table["baseline"]["named"]:
+        best = table["baseline"]["method"]
+        text += f" {best} is the best of these very runs, which flatters it: name a --baseline for a fair test."
+    return text
+
+
+def markdown(table: Mapping[str, Any]) -> str:
+    """The comparison as Markdown tables with a line on what the numbers are."""
+    lines = [*_markdown_table(columns(table), cells(table)), "", caption(table)]
+    lines += ["", *(f"* {method}: {text}" for method, text in problems(table))] if problems(table) else []
+    if titles := difference_columns(table):
+        lines += ["", *_markdown_table(titles, difference_cells(table)), "", difference_caption(table)]
+    return "\n".join(lines) + "\n"
+
+
+def _markdown_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    lines = ["| " + " | ".join(titles) + " |", "|---" + "|---:" * (len(titles) - 1) + "|"]
+    return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+
+
+def plain(table: Mapping[str, Any]) -> str:
+    """The comparison as text with aligned columns."""
+    blocks = [_aligned(columns(table), cells(table)), caption(table)]
+    blocks += [f"{method}: {text}" for method, text in problems(table)]
+    if titles := difference_columns(table):
+        blocks += ["", _aligned(titles, difference_cells(table)), difference_caption(table)]
+    return "\n".join(blocks)
+
+
+def _aligned(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    everything = [list(titles), *map(list, rows)]
+    widths = [max(len(row[i]) for row in everything) for i in range(len(titles))]
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if i else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in everything
+    )
+
+
+MEASURES = ("accuracy", "worst10", "variance", "loss", "clusters", "ari", "bytes", "seconds")
+
+
 def as_csv(table: Mapping[str, Any]) -> str:
-    """The comparison as CSV with plain numbers: mean and standard deviation of every measure."""
-    names = ("accuracy", "worst10", "variance", "loss", "clusters", "ari", "bytes", "seconds")
+    """The comparison as CSV with plain numbers: of every measure the mean, the sample deviation and standard error.
+
+    Then the paired difference against the baseline, with its interval and p-values.
+    """
+    kinds = ("mean", "std", "sem")
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
-    titles = [f"{name}_{kind}" for name in names for kind in ("mean", "std")]
-    writer.writerow(["method", "seeds", *titles, "rounds_to_target", "seeds_at_target", "problem"])
+    others = list(dict.fromkeys(name for row in table["rows"] for name in row.get("metrics", {})))
+    titles = [f"{name}_{kind}" for name in (*MEASURES, *others) for kind in kinds]
+    compared = ("mean", "low", "high", "p", "p_holm")
+    against = [f"difference_{kind}" for kind in compared]
+    writer.writerow(
+        ["method", "seeds", *titles, "rounds_to_target", "seeds_at_target", "problem", "baseline", *against]
+    )
     why: dict[str, str] = {}
     for method, text in problems(table):
         why[method] = f"{why[method]}; {text}" if method in why else text
+    differences = {one["method"]: one for one in table.get("differences") or []}
     for row in table["rows"]:
         known = [value for value in row["rounds_to_target"] if value is not None]
-        numbers = [None if row[name] is None else row[name][kind] for name in names for kind in ("mean", "std")]
+        values = [row[name] for name in MEASURES] + [row.get("metrics", {}).get(name) for name in others]
+        numbers = [None if value is None else value[kind] for value in values for kind in kinds]
         mean_rounds = sum(known) / len(known) if known else None
+        own = differences.get(row["method"])
         writer.writerow(
-            [row["method"], len(row["finished"]), *numbers, mean_rounds, len(known), why.get(row["method"], "")]
+            [
+                *(row["method"], len(row["finished"]), *numbers, mean_rounds, len(known), why.get(row["method"], "")),
+                *([own["baseline"], *(own[kind] for kind in compared)] if own else [None] * (1 + len(compared))),
+            ]
         )
     return lines.getvalue()
+
+
+LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": "$<$", "±": r"$\pm$", MINUS: "$-$", NONE: "--",
+    "ε": r"$\varepsilon$", "δ": r"$\delta$", "×": r"$\times$", "Δ": r"$\Delta$",
+}  # fmt: skip
+
+
+def in_latex(text: str) -> str:
+    """Text with every character that LaTeX would read otherwise spelled out."""
+    return "".join(LATEX.get(character, character) for character in text)
+
+
+def as_latex(table: Mapping[str, Any], label: str = "tab:comparison") -> str:
+    """The comparison as a LaTeX table (booktabs): the best in bold, with the paired differences."""
+    titles, rows = columns(table), cells(table)
+    kept = [
+        i for i, title in enumerate(titles) if title not in {"variance", "seconds"} and not title.startswith("rounds")
+    ]
+    rated = titles.index(RATE) if RATE in titles else titles.index("loss")
+    differences = {row[0]: row[1:] for row in difference_cells(table)}
+    further = difference_columns(table)[1:]
+    head = [in_latex(titles[i]) for i in kept] + [
+        in_latex(title) if not title.startswith("p") else title.replace("p", "$p$", 1) for title in further
+    ]
+    body = []
+    for row in rows:
+        own = [in_latex(row[i]) for i in kept]
+        if row[0] == table["best"]:
+            own[kept.index(rated)] = rf"\textbf{{{own[kept.index(rated)]}}}"
+        own += [in_latex(cell) for cell in differences.get(row[0], [NONE] * len(further))]
+        body.append("    " + " & ".join(own) + r" \\")
+    about = " ".join(text for text in (caption(table), difference_caption(table)) if text)
+    lines = [
+        r"% needs \usepackage{booktabs}",
+        r"\begin{table}",
+        r"  \centering",
+        rf"  \caption{{{in_latex(about)}}}",
+        rf"  \label{{{label}}}",
+        rf"  \begin{{tabular}}{{l{'r' * (len(head) - 1)}}}",
+        r"    \toprule",
+        "    " + " & ".join(head) + r" \\",
+        r"    \midrule",
+        *body,
+        r"    \bottomrule",
+        r"  \end{tabular}",
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"

@@ -97,9 +97,13 @@ def _cost(run: RunView, baselines: Sequence[RunView]) -> str:
         theirs = other.bytes().total
         if theirs:
             ratio = total / theirs
-            many = "as much as" if 0.95 < ratio < 1.05 else f"{ratio:.2g} times what"
+            many = "as much as" if 0.95 < ratio < 1.05 else f"{_times(ratio)} times what"
             text += f" That is {many} {other.method} sent."
     return text
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2g}" if ratio < 100 else f"{ratio:,.0f}"
 
 
 def verdict(gains: Sequence[Gains]) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any
@@ -23,17 +24,21 @@ from typing import Any
 import torch
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from coterie.data.scenarios import find_scenario
+from coterie.data.scenarios import Defaults, find_scenario
 from coterie.engines.local import available_cores
 from coterie.errors import ConfigError, CoterieError, RunError
+from coterie.federation import Federation
 from coterie.methods.base import make_method
 from coterie.methods.options import split_outside_brackets
 from coterie.runs import api
-from coterie.runs.config import DEFAULT_SCENARIO, make_config
+from coterie.runs.assemble import Model, fingerprint, make_architecture, make_federation
+from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, make_config, overlay
+from coterie.runs.differences import Test, check_test, find_baseline
 from coterie.runs.folder import RunFolder
-from coterie.runs.ranking import ComparedRun, rank
+from coterie.runs.ranking import ComparedRun, rank, tested
 from coterie.runs.records import from_json, parse_json
 from coterie.snapshot import write_atomically
+from coterie.trainers.losses import Loss
 
 FILE = "comparison.json"
 
@@ -56,11 +61,21 @@ class KeptRow:
 
 
 @pydantic_dataclass(frozen=True)
+class KeptBaseline:
+    """What the others were measured against, and whether it was named (or is the best)."""
+
+    method: str | None
+    named: bool
+
+
+@pydantic_dataclass(frozen=True)
 class KeptComparison:
     """What is read back from a comparison's file; the measures are taken from the runs themselves."""
 
     options: dict[str, Any]
     rows: list[KeptRow]
+    baseline: KeptBaseline | None = None
+    test: str = "t"
 
 
 def split_methods(texts: Sequence[str]) -> list[str]:
@@ -85,64 +100,174 @@ def split_methods(texts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def compare(
+@dataclass(frozen=True)
+class Given:
+    """What only Python can give to all runs of a comparison; such runs stay in this process."""
+
+    federation: Federation | None = None
+    model: Model | None = None
+    loss: Loss | None = None
+
+    def __bool__(self) -> bool:
+        return any(value is not None for value in (self.federation, self.model, self.loss))
+
+
+NOTHING = Given()
+
+
+def run_methods(
     methods: Sequence[str],
     *,
     out: str | Path,
     seeds: int = 1,
     workers: int | str = "auto",
+    baseline: str | None = None,
+    test: str = "t",
     say: Callable[[str], None] = lambda text: None,
+    given: Given = NOTHING,
     **options: Any,
 ) -> dict[str, Any]:
     """Run every method with every seed, several at once, and return the table as in `comparison.json`.
 
     A seed makes the same federation for every method; its first is `seed=`. The other options are those of a run and
-    hold for all. Runs that are complete in the folder are not done again, others go on where they stopped. A method
-    that fails says so in its row and leaves the others alone.
+    hold for all. Methods, options, data and folder are checked before anything is trained. Runs that are complete in
+    the folder are not done again, others go on where they stopped; rows of other methods and seeds stay, and options
+    that are not given are theirs. A run that fails says so in its row and leaves the others alone.
     """
     if seeds < 1:
         raise ConfigError(f"seeds={seeds}: expected 1 or more")
     if "method" in options:
         raise ConfigError("method goes with one run: a comparison takes methods=[…]")
-    config = make_config(options | {"workers": workers})
-    if config.data is None:
-        find_scenario(config.scenario or DEFAULT_SCENARIO)
-    place, common = Path(out), config.identity()
+    chosen, place = check_test(test), Path(out)
+    values, kept = _agreed(place, options, say)
+    config = make_config(values | {"workers": workers})
+    common = config.identity() | _fingerprints(given)
     del common["method"], common["seed"]
     numbers = range(config.seed, config.seed + seeds)
-    _claim(place, common)
-    values = {key: value for key, value in options.items() if key != "seed"}
     trials = [ComparedRun(method, seed, run_folder(place, method, seed)) for seed in numbers for method in methods]
     waiting = [trial for trial in trials if not RunFolder(trial.folder).has("summary.json")]
-    done, failures = len(trials) - len(waiting), _unmakable(waiting)
-    _write(place, common, trials, failures)
+    _check(methods, config, given, place, common, kept, waiting=bool(waiting))
+    if baseline is not None:
+        find_baseline(baseline, [*methods, *(row.method for row in kept.rows)] if kept else methods)
+    against = baseline or (kept.baseline.method if kept and kept.baseline and kept.baseline.named else None)
+    place.mkdir(parents=True, exist_ok=True)
+    failures: dict[tuple[str, int], str] = {}
+    record = partial(_write, place, common, trials, failures)
+    record()
+    done = len(trials) - len(waiting)
     if done:
         say(f"{done} of {len(trials)} runs are kept from before")
-    for method, why in {method: why for (method, _), why in failures.items()}.items():
-        say(f"{method}: {why}")
-    waiting = [trial for trial in waiting if (trial.method, trial.seed) not in failures]
     count = available_cores() if config.workers == "auto" else config.workers
-    pool = ProcessPoolExecutor(max(1, min(count, len(waiting))), mp_context=get_context("spawn"), initializer=_begin)
+    values = {key: value for key, value in values.items() if key != "seed"}
+    jobs = [ComparisonJob(trial, values) for trial in waiting]
+    alone = bool(given) or count == 1
+    for trial, problem in _performed_here(jobs, given) if alone else _performed_in_pool(jobs, count):
+        if problem is not None:
+            failures[trial.method, trial.seed] = _words(problem)
+        done += 1
+        told = failures.get((trial.method, trial.seed), "done")
+        say(f"{trial.method}, seed {trial.seed}: {told} ({done} of {len(trials)})")
+        record()
+    if len(failures) == len(trials):
+        raise RunError(f"every method failed; {trials[0].method}: {failures[trials[0].method, trials[0].seed]}")
+    return record(against=against, test=chosen)
+
+
+def _agreed(
+    place: Path, options: Mapping[str, Any], say: Callable[[str], None]
+) -> tuple[dict[str, Any], KeptComparison | None]:
+    """The options with those of the folder where none was given, and what the folder holds."""
+    if not (place / FILE).exists():
+        if place.exists() and (not place.is_dir() or any(place.iterdir())):
+            raise RunError(f"{place}: exists and is not a comparison's folder: choose another --out")
+        return dict(options), None
+    kept = _read(place)
+    given = {key: value for key, value in options.items() if value is not None}
+    defaults = {key: field.default for key, field in RunConfig.model_fields.items()}
+    held = {
+        key: value
+        for key, value in kept.options.items()
+        if key in defaults and key not in given and value != defaults[key]
+    }
+    if held:
+        say("as before in this folder: " + ", ".join(f"{key}={value}" for key, value in held.items()))
+    return overlay(held, given), kept
+
+
+def _check(
+    methods: Sequence[str],
+    config: RunConfig,
+    given: Given,
+    place: Path,
+    common: Mapping[str, Any],
+    kept: KeptComparison | None,
+    *,
+    waiting: bool,
+) -> None:
+    """Find what is wrong before anything is trained: methods, options that conflict with the folder's, data, model."""
+    problems = []
+    for method in methods:
+        try:
+            make_method(method)
+        except ConfigError as problem:
+            problems.append(f"{method}: {_words(problem)}")
+    if problems:
+        raise ConfigError("; ".join(problems))
+    if config.data is None and given.federation is None:
+        find_scenario(config.scenario or DEFAULT_SCENARIO)
+    defaults = {key: field.default for key, field in RunConfig.model_fields.items()}
+    for key in sorted(set(kept.options) | set(common)) if kept else ():
+        held, now = (table.get(key, defaults.get(key)) for table in (kept.options if kept else {}, common))
+        if held != now:
+            raise RunError(
+                f"{place}: holds a comparison with {key}={held!r}, now it is {now!r}: "
+                f"give {key}={held!r} to add to it, or choose another --out"
+            )
+    if waiting:
+        federation, scenario = (given.federation, Defaults()) if given.federation else make_federation(config)
+        make_architecture(given.model or config.model or scenario.model, federation)
+
+
+def _fingerprints(given: Given) -> dict[str, Any]:
+    """What tells the objects that Python gave from others; nothing where it gave none."""
+    found: dict[str, Any] = {}
+    if given.federation is not None:
+        found["federation"] = fingerprint(given.federation)
+    for key, value in {"model": given.model, "loss": given.loss}.items():
+        if value is not None:
+            found[key] = getattr(value, "__name__", type(value).__name__)
+    return found
+
+
+Ended = tuple[ComparedRun, BaseException | None]
+"""A run that has ended, and what it raised."""
+
+
+def _performed_here(jobs: Sequence[ComparisonJob], given: Given) -> Iterator[Ended]:
+    """Do the runs one after another in this process."""
+    for job in jobs:
+        try:
+            perform(job, given)
+            yield job.trial, None
+        except Exception as problem:
+            yield job.trial, problem
+
+
+def _performed_in_pool(jobs: Sequence[ComparisonJob], count: int) -> Iterator[Ended]:
+    """Do the runs in processes of their own, `count` at once; each is given when it has ended."""
+    pool = ProcessPoolExecutor(max(1, min(count, len(jobs))), mp_context=get_context("spawn"), initializer=_begin)
     others = set(active_children())
     with ignore_sigint():
-        futures = {pool.submit(perform, ComparisonJob(trial, values)): trial for trial in waiting}
+        futures = {pool.submit(perform, job): job.trial for job in jobs}
     try:
-        for ended, future in enumerate(as_completed(futures), start=len(trials) - len(waiting) + 1):
-            trial, problem = futures[future], future.exception()
-            if problem is not None:
-                failures[trial.method, trial.seed] = _words(problem)
-            told = failures.get((trial.method, trial.seed), "done")
-            say(f"{trial.method}, seed {trial.seed}: {told} ({ended} of {len(trials)})")
-            _write(place, common, trials, failures)
+        for future in as_completed(futures):
+            yield futures[future], future.exception()
     except KeyboardInterrupt:
         for child in set(active_children()) - others:
             child.terminate()
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-    if len(failures) == len(trials):
-        raise RunError(f"every method failed; {trials[0].method}: {failures[trials[0].method, trials[0].seed]}")
-    return _write(place, common, trials, failures)
 
 
 @contextmanager
@@ -171,25 +296,22 @@ def _begin() -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
-def perform(job: ComparisonJob) -> None:
+def perform(job: ComparisonJob, given: Given = NOTHING) -> None:
     """Do one run, or resume it, in this process."""
     trial, places = job.trial, {key: job.values[key] for key in ("data_dir", "memory") if key in job.values}
     if RunFolder(trial.folder).has("config.json"):
-        api.resume(trial.folder, workers=1, progress=False, **places)
+        api.resume(
+            trial.folder,
+            workers=1,
+            federation=given.federation,
+            model=given.model,
+            loss=given.loss,
+            progress=False,
+            **places,
+        )
         return
     config = make_config({**job.values, "method": trial.method, "seed": trial.seed, "workers": 1})
-    api.start(config, out=trial.folder)
-
-
-def _unmakable(trials: Sequence[ComparedRun]) -> dict[tuple[str, int], str]:
-    """Methods that do not exist or have other options, found before any process is started for them."""
-    failures = {}
-    for trial in trials:
-        try:
-            make_method(trial.method)
-        except ConfigError as problem:
-            failures[trial.method, trial.seed] = _words(problem)
-    return failures
+    api.start(config, out=trial.folder, federation=given.federation, model=given.model, loss=given.loss)
 
 
 def run_folder(place: Path, method: str, seed: int) -> Path:
@@ -199,15 +321,17 @@ def run_folder(place: Path, method: str, seed: int) -> Path:
     return place / f"{name}{mark}" / f"seed-{seed}"
 
 
-def read_comparison(place: Path) -> dict[str, Any]:
-    """The comparison kept in a folder, finished or not; also of plain run folders that lie side by side."""
+def read_comparison(place: Path, baseline: str | None = None, test: str | None = None) -> dict[str, Any]:
+    """The comparison kept in a folder, finished or not; also of plain run folders that lie side by side.
+
+    The baseline and the test are those that the comparison was made with, if they are not given.
+    """
     if (place / FILE).exists():
         kept = _read(place)
-        trials = [
-            ComparedRun(row.method, seed, place / folder) for row in kept.rows for seed, folder in row.folders.items()
-        ]
-        failures = {(row.method, seed): text for row in kept.rows for seed, text in row.failures.items()}
-        return rank(trials, failures, place).table(kept.options)
+        trials, failures = _runs_of(kept, place)
+        named = kept.baseline.method if kept.baseline and kept.baseline.named else None
+        table = rank(trials, failures, place).table(kept.options)
+        return tested(table, place, baseline or named, check_test(test or kept.test))
     found = sorted(path.parent for path in place.glob("*/config.json"))
     if not found:
         raise RunError(f"{place}: neither a run folder nor a folder of runs: expected config.json or {FILE} in it")
@@ -215,22 +339,13 @@ def read_comparison(place: Path) -> dict[str, Any]:
     for path in found:
         config = RunFolder(path).config()
         trials.append(ComparedRun(str(config.get("method", path.name)), int(config.get("seed", 0)), path))
-    return rank(trials, {}, place).table({})
+    return tested(rank(trials, {}, place).table({}), place, baseline, check_test(test or "t"))
 
 
-def _claim(place: Path, common: Mapping[str, Any]) -> None:
-    """Refuse a folder that holds something else, or a comparison with other options: rows must be comparable."""
-    if (place / FILE).exists():
-        held = _read(place).options
-        for key in sorted(set(held) | set(common)):
-            if held.get(key) != common.get(key):
-                raise RunError(
-                    f"{place}: holds a comparison with {key}={held.get(key)!r}, now it is {common.get(key)!r}: "
-                    "choose another --out"
-                )
-    elif place.exists() and (not place.is_dir() or any(place.iterdir())):
-        raise RunError(f"{place}: exists and is not a comparison's folder: choose another --out")
-    place.mkdir(parents=True, exist_ok=True)
+def _runs_of(kept: KeptComparison, place: Path) -> tuple[list[ComparedRun], dict[tuple[str, int], str]]:
+    """The runs in a comparison's file, and why some failed."""
+    trials = [ComparedRun(row.method, seed, place / path) for row in kept.rows for seed, path in row.folders.items()]
+    return trials, {(row.method, seed): text for row in kept.rows for seed, text in row.failures.items()}
 
 
 def _read(place: Path) -> KeptComparison:
@@ -242,9 +357,24 @@ def _read(place: Path) -> KeptComparison:
 
 
 def _write(
-    place: Path, common: Mapping[str, Any], trials: Sequence[ComparedRun], failures: Mapping[tuple[str, int], str]
+    place: Path,
+    common: Mapping[str, Any],
+    trials: Sequence[ComparedRun],
+    failures: Mapping[tuple[str, int], str],
+    *,
+    against: str | None = None,
+    test: Test | None = None,
 ) -> dict[str, Any]:
-    table = rank(trials, failures, place).table(common)
+    """Renew the file: the given runs beside what it holds of others; with a test, also the differences."""
+    others, troubles = _runs_of(_read(place), place) if (place / FILE).exists() else ([], {})
+    mine = {(trial.method, trial.seed) for trial in trials}
+    everything = [trial for trial in others if (trial.method, trial.seed) not in mine]
+    troubles = {key: text for key, text in troubles.items() if key not in mine} | dict(failures)
+    order = {method: i for i, method in enumerate(dict.fromkeys(trial.method for trial in [*others, *trials]))}
+    everything = sorted([*everything, *trials], key=lambda trial: (order[trial.method], trial.seed))
+    table = rank(everything, troubles, place).table(common)
+    if test is not None:
+        table = tested(table, place, against, test)
     write_atomically(place / FILE, (json.dumps(table, indent=2, ensure_ascii=False) + "\n").encode())
     return table
 

@@ -7,8 +7,10 @@ const MOST_CLIENTS = 100000; // kept by the page; the server gives them page by 
 const MOST_POINTS = 400;
 const COLOURS = 10;
 const runs = new Map(); // id -> the run's line in the list
-const panes = []; // what is shown, at most two
-const colour = (id) => `var(--c${id === 0 ? 0 : 1 + ((id - 1) % (COLOURS - 1))})`;
+const panes = []; // what is shown in full, at most two
+const MOST_PANES = 2;
+const MOST_OVERLAID = 200;
+const colour = (id) => `var(--c${id % COLOURS})`; // the report's colours
 
 function make(tag, attributes = {}, text) {
   const plain = ["div", "li", "dt", "dd", "td", "tr", "th", "b", "i", "button", "span", "p"].includes(tag);
@@ -39,11 +41,14 @@ function listRun(run) {
     item.querySelector(".open").addEventListener("click", () => show([run.id]));
     item.querySelector(".beside").addEventListener("click", () => showBeside(run.id));
     items.set(run.id, item);
-    const list = document.getElementById("runs");
-    const after = [...list.children].find((other) => other.dataset.run > run.id);
+    item.dataset.begun = run.begun;
+    const list = document.getElementById("runs"); // newest first
+    const after = [...list.children].find((other) => Number(other.dataset.begun) < run.begun
+      || (Number(other.dataset.begun) === run.begun && other.dataset.run > run.id));
     list.insertBefore(item, after || null);
   }
-  item.querySelector(".name").textContent = title(run);
+  item.querySelector(".name").replaceChildren(...title(run).split("/").flatMap((part, i) => // a long path breaks at its slashes
+    (i ? ["/", document.createElement("wbr"), part] : [part])));
   item.querySelector(".what").textContent = described(run);
   item.querySelector("progress").value = run.rounds ? run.round / run.rounds : 0;
   const status = item.querySelector(".status");
@@ -51,20 +56,27 @@ function listRun(run) {
   status.className = `status ${run.status}`;
   item.querySelector(".rounds").textContent = `round ${run.round}/${run.rounds ?? "?"}`;
   item.querySelector(".score").textContent = run.accuracy === null ? `loss ${number(run.loss)}` : percent(run.accuracy);
+  countRuns();
+}
+
+function countRuns() {
   document.getElementById("count").textContent = `${runs.size} ${runs.size === 1 ? "run" : "runs"}`;
+  document.getElementById("hint").hidden = runs.size > 0;
+  document.getElementById("all").hidden = runs.size < 2;
 }
 
 function forgetRun(id) {
   runs.delete(id);
   items.get(id)?.remove();
   items.delete(id);
-  document.getElementById("count").textContent = `${runs.size} ${runs.size === 1 ? "run" : "runs"}`;
+  countRuns();
   panes.filter((pane) => pane.id === id).forEach((pane) => pane.gone());
+  if (overlay.ids.includes(id)) overlay.load(wanted());
 }
 
 /* What is open: kept in the address, so that it can be bookmarked */
 
-const wanted = () => new URLSearchParams(location.hash.slice(1)).getAll("run").slice(0, 2);
+const wanted = () => new URLSearchParams(location.hash.slice(1)).getAll("run").slice(0, MOST_OVERLAID);
 
 function show(ids) {
   const query = new URLSearchParams();
@@ -74,26 +86,141 @@ function show(ids) {
 }
 
 function showBeside(id) {
-  const first = panes.length ? panes[0].id : id;
-  show(first === id ? [id] : [first, id]);
+  const ids = wanted();
+  show(ids.includes(id) ? ids.filter((other) => other !== id) : [...ids, id]);
 }
 
+/* One or two runs are shown in full; two or more also as curves in one picture, and more than two only so. */
 function arrange() {
   const ids = wanted();
+  const whole = ids.length <= MOST_PANES ? ids : [];
   for (const pane of [...panes]) {
-    if (!ids.includes(pane.id)) {
+    if (!whole.includes(pane.id)) {
       pane.root.remove();
       panes.splice(panes.indexOf(pane), 1);
     }
   }
-  for (const id of ids) if (!panes.some((pane) => pane.id === id)) panes.push(new Pane(id));
+  for (const id of whole) if (!panes.some((pane) => pane.id === id)) panes.push(new Pane(id));
   panes.sort((a, b) => ids.indexOf(a.id) - ids.indexOf(b.id));
   document.getElementById("panes").replaceChildren(...panes.map((pane) => pane.root));
-  for (const [id, item] of items) item.classList.toggle("shown", ids.includes(id));
+  for (const [id, item] of items) {
+    item.classList.toggle("shown", ids.includes(id));
+    item.querySelector(".beside").textContent = ids.includes(id) ? "remove" : "add";
+  }
+  overlay.load(ids);
   panes.forEach((pane) => {
     pane.find(".close").hidden = panes.length < 2;
     pane.load();
   });
+}
+
+/* Many runs in one picture: a line per setting, with a band where it was run with several seeds. */
+
+const SETTING = ["method", "scenario", "data", "model", "rounds", "participation", "lr", "epochs", "batch_size"];
+
+class Overlay {
+  constructor() {
+    this.ids = [];
+    this.courses = new Map(); // id -> rounds with accuracy and loss
+    this.measure = "accuracy";
+    this.root = document.getElementById("overlay");
+    for (const button of this.root.querySelectorAll("[data-measure]")) {
+      button.addEventListener("click", () => { this.measure = button.dataset.measure; this.draw(); });
+    }
+  }
+
+  async load(ids) {
+    this.ids = ids.length > 1 ? ids : [];
+    this.root.hidden = !this.ids.length;
+    if (!this.ids.length) return;
+    if (this.loading) { this.again = true; return; }
+    this.loading = true;
+    try {
+      for (const id of this.ids) {
+        const state = runs.get(id) && `${runs.get(id).epoch}/${runs.get(id).round}`;
+        if (!state || this.courses.get(id)?.state === state) continue;
+        const answer = await fetch(`api/course?${new URLSearchParams({ id })}`);
+        if (answer.ok) this.courses.set(id, { ...await answer.json(), state });
+      }
+    } catch (problem) {
+      if (!(problem instanceof TypeError)) throw problem; // the network: the stream says so, and loads again later
+    } finally {
+      this.loading = false;
+    }
+    this.draw();
+    if (this.again) { this.again = false; setTimeout(() => this.load(wanted()), 200); }
+  }
+
+  /* The chosen runs by setting, each with the mean and the range over its seeds by round. */
+  groups() {
+    const found = new Map();
+    for (const id of this.ids) {
+      const [run, course] = [runs.get(id), this.courses.get(id)];
+      if (!run || !course) continue;
+      if (!found.has(run.setting)) found.set(run.setting, { run, ids: [], byRound: new Map() });
+      const group = found.get(run.setting);
+      group.ids.push(id);
+      course.rounds.forEach((round, i) => {
+        const value = course[this.measure][i];
+        if (value === null) return;
+        if (!group.byRound.has(round)) group.byRound.set(round, []);
+        group.byRound.get(round).push(value);
+      });
+    }
+    const groups = [...found.values()];
+    const differing = SETTING.filter((key) => new Set(groups.map((group) => group.run[key])).size > 1);
+    for (const group of groups) {
+      const words = differing.map((key) => (key === "method" ? group.run.method : `${key.replace("_", " ")} ${group.run[key] ?? "–"}`));
+      group.name = words.join(" · ") || group.run.method || group.ids[0];
+      group.points = [...group.byRound].sort((a, b) => a[0] - b[0]).map(([round, values]) => ({
+        round, mean: values.reduce((a, b) => a + b, 0) / values.length, low: Math.min(...values), high: Math.max(...values),
+      }));
+    }
+    const names = groups.map((group) => group.name); // settings may differ in what the page is not told
+    groups.forEach((group, i) => { if (names.indexOf(names[i]) !== names.lastIndexOf(names[i])) group.name += ` · ${group.ids[0]}`; });
+    return groups;
+  }
+
+  draw() {
+    if (!this.ids.length) return;
+    let groups = this.groups();
+    const hasAccuracy = [...this.courses.values()].some((course) => course.accuracy.some((value) => value !== null));
+    if (!hasAccuracy && this.measure === "accuracy") { this.measure = "loss"; groups = this.groups(); }
+    for (const button of this.root.querySelectorAll("[data-measure]")) {
+      button.setAttribute("aria-pressed", button.dataset.measure === this.measure);
+      button.hidden = !hasAccuracy && button.dataset.measure === "accuracy";
+    }
+    const plot = this.root.querySelector(".plot");
+    const all = groups.flatMap((group) => group.points);
+    if (!all.length) {
+      plot.replaceChildren(make("p", { class: "empty" }, "The first round is not done yet."));
+      this.root.querySelector(".legend").replaceChildren();
+      return;
+    }
+    const last = Math.max(2, ...groups.map((group) => group.run.rounds || 0), ...all.map((point) => point.round));
+    const frame = axes(plot, 300, last, this.measure, all.reduce((a, point) => Math.max(a, point.high), 0));
+    const { svg, x, y } = frame;
+    const spot = (round, value) => `${x(round).toFixed(1)} ${y(value).toFixed(1)}`;
+    groups.forEach((group, i) => {
+      if (group.ids.length > 1) {
+        const edge = [...group.points.map((p) => spot(p.round, p.high)), ...[...group.points].reverse().map((p) => spot(p.round, p.low))];
+        svg.append(make("path", { class: "band", d: `M${edge.join("L")}Z`, fill: colour(i) }));
+      }
+    });
+    groups.forEach((group, i) => {
+      const d = `M${group.points.map((p) => spot(p.round, p.mean)).join("L")}`;
+      if (group.points.length) svg.append(make("path", { class: "curve", "data-setting": group.name, d, stroke: colour(i) }));
+    });
+    const format = this.measure === "accuracy" ? percent : number;
+    hover(frame, plot, (round) => {
+      const near = groups.map((group) => [group, group.points.reduce((a, b) => (Math.abs(b.round - round) < Math.abs(a.round - round) ? b : a), group.points[0])]);
+      const at = near.find(([, point]) => point)[1].round;
+      return { at, words: [`round ${at}`, ...near.filter(([, point]) => point).slice(0, 16).map(([group, point]) => `${group.name}: ${format(point.mean)}`)] };
+    });
+    plot.replaceChildren(svg);
+    legend(this.root.querySelector(".legend"), groups.map((group, i) => [colour(i), "",
+      `${group.name}${group.ids.length > 1 ? `, ${group.ids.length} seeds` : ""}: ${format(group.points[group.points.length - 1]?.mean)}`]));
+  }
 }
 
 /* One open run */
@@ -208,7 +335,8 @@ class Pane {
   facts(pairs) {
     this.find(".facts").replaceChildren(...pairs.filter(Boolean).map(([name, value]) => {
       const box = make("div");
-      box.append(make("dt", {}, name), make("dd", {}, value));
+      box.append(make("dt", name === "ARI" ? { title: "adjusted Rand index: agreement of the clusters with the hidden groups" } : {}, name),
+        make("dd", {}, value));
       return box;
     }));
   }
@@ -278,6 +406,37 @@ class Pane {
 
 /* Drawing */
 
+/* A frame with the rounds to the right and a measure upwards, both axes named. */
+function axes(plot, tall, last, measure, highest) {
+  const { svg, width, height } = canvas(plot, tall);
+  const [left, right, top, bottom] = [62, width - 34, 10, height - 40];
+  const isAccuracy = measure === "accuracy";
+  const ceiling = isAccuracy ? 1 : highest || 1;
+  const x = (t) => left + ((t - 1) / (last - 1)) * (right - left);
+  const y = (v) => bottom - (Math.min(v, ceiling) / ceiling) * (bottom - top);
+  roundTicks(svg, x, 1, last, bottom, top);
+  for (let i = 0; i <= 4; i += 1) {
+    const value = (ceiling * i) / 4;
+    svg.append(make("line", { class: "grid", x1: left, x2: right, y1: y(value), y2: y(value) }));
+    svg.append(make("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, isAccuracy ? `${25 * i}` : number(value)));
+  }
+  const [centre, middle] = [(left + right) / 2, (top + bottom) / 2];
+  svg.append(make("text", { class: "axis", x: centre, y: bottom + 34, "text-anchor": "middle" }, "round"));
+  svg.append(make("text", { class: "axis", transform: `translate(13 ${middle}) rotate(-90)`, "text-anchor": "middle" },
+    isAccuracy ? "accuracy, %" : "loss"));
+  return { svg, x, y, left, right, top, bottom, last };
+}
+
+function legend(list, marks) {
+  list.replaceChildren(...marks.map(([stroke, dashes, text]) => {
+    const entry = make("li");
+    const swatch = make("svg", { viewBox: "0 0 18 10", "aria-hidden": "true" });
+    swatch.append(make("line", { x1: 0, x2: 18, y1: 5, y2: 5, stroke, "stroke-width": 2.5, "stroke-dasharray": dashes }));
+    entry.append(swatch, text);
+    return entry;
+  }));
+}
+
 function canvas(plot, height) {
   const width = Math.max(260, plot.clientWidth);
   const svg = make("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img" });
@@ -332,19 +491,9 @@ function drawCurves(pane) {
     pane.find(".legend").replaceChildren();
     return;
   }
-  const { svg, width, height } = canvas(plot, 250);
-  const [left, right, top, bottom] = [46, width - 34, 10, height - 24];
   const last = Math.max(pane.run.rounds || 0, pane.records[pane.records.length - 1].round, 2);
-  const isAccuracy = pane.measure === "accuracy";
-  const ceiling = isAccuracy ? 1 : all.reduce((a, b) => Math.max(a, b), 0) || 1;
-  const x = (t) => left + ((t - 1) / (last - 1)) * (right - left);
-  const y = (v) => bottom - (Math.min(v, ceiling) / ceiling) * (bottom - top);
-  roundTicks(svg, x, 1, last, bottom, top);
-  for (let i = 0; i <= 4; i += 1) {
-    const value = (ceiling * i) / 4;
-    svg.append(make("line", { class: "grid", x1: left, x2: right, y1: y(value), y2: y(value) }));
-    svg.append(make("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, isAccuracy ? `${25 * i} %` : number(value)));
-  }
+  const frame = axes(plot, 266, last, pane.measure, all.reduce((a, b) => Math.max(a, b), 0));
+  const { svg, x, y, top, bottom } = frame;
   for (const record of pane.records) {
     if (!record.splits) continue;
     const mark = make("line", { class: "split", "data-round": record.round, x1: x(record.round), x2: x(record.round), y1: top, y2: bottom });
@@ -366,36 +515,32 @@ function drawCurves(pane) {
   if (ends.length <= 16) {
     for (const end of ends) svg.append(make("text", { class: "label", x: end.x + 5, y: end.y - over + 4 }, end.id));
   }
-  follow(svg, plot, pane, { left, right, top, bottom, x, last });
+  const format = pane.measure === "accuracy" ? percent : number;
+  hover(frame, plot, (round) => {
+    const near = pane.records.reduce((a, b) => (Math.abs(b.round - round) < Math.abs(a.round - round) ? b : a));
+    return { at: near.round, words: [`round ${near.round}: ${format(near[pane.measure])}`,
+      ...near.clusters.slice(0, 12).map((cluster) => `cluster ${cluster.id}: ${format(cluster[pane.measure])}`)] };
+  });
   const marks = [...present].slice(0, 24).map((id) => [colour(id), "", `cluster ${id}: ${people(lines.get(id).members)}`]);
   if (lines.size !== 1) marks.push(["var(--ink)", "5 4", "mean over clients"]);
   if (svg.querySelector(".split")) marks.push(["var(--soft)", "2 3", "a split"]);
-  pane.find(".legend").replaceChildren(...marks.map(([stroke, dashes, text]) => {
-    const entry = make("li");
-    const swatch = make("svg", { viewBox: "0 0 18 10", "aria-hidden": "true" });
-    swatch.append(make("line", { x1: 0, x2: 18, y1: 5, y2: 5, stroke, "stroke-width": 2.5, "stroke-dasharray": dashes }));
-    entry.append(swatch, text);
-    return entry;
-  }));
+  legend(pane.find(".legend"), marks);
   plot.replaceChildren(svg);
 }
 
-function follow(svg, plot, pane, { left, right, top, bottom, x, last }) {
+/* A cursor that says what `tell(round)` gives: the round it is `at`, and `words` on it. */
+function hover({ svg, left, right, top, bottom, x, last }, plot, tell) {
   const cursor = make("line", { class: "cursor", y1: top, y2: bottom, visibility: "hidden" });
   const tip = make("div", { class: "tip" });
   tip.hidden = true;
   svg.append(cursor);
   svg.addEventListener("pointermove", (event) => {
     const box = svg.getBoundingClientRect();
-    const round = 1 + ((event.clientX - box.left - left) / (right - left)) * (last - 1);
-    const near = pane.records.reduce((a, b) => (Math.abs(b.round - round) < Math.abs(a.round - round) ? b : a));
-    const format = pane.measure === "accuracy" ? percent : number;
-    const words = [`round ${near.round}: ${format(near[pane.measure])}`,
-      ...near.clusters.slice(0, 12).map((cluster) => `cluster ${cluster.id}: ${format(cluster[pane.measure])}`)];
+    const { at, words } = tell(1 + ((event.clientX - box.left - left) / (right - left)) * (last - 1));
     tip.replaceChildren(...words.map((text) => make("div", {}, text)));
     tip.hidden = false;
     plot.append(tip);
-    const place = x(near.round);
+    const place = x(at);
     tip.style.left = `${place > (left + right) / 2 ? Math.max(0, place - tip.offsetWidth - 10) : place + 10}px`;
     tip.style.top = `${top}px`;
     cursor.setAttribute("x1", place);
@@ -416,14 +561,15 @@ function drawTree(pane) {
   const walk = (id) => { const [a, ...rest] = byId.get(id).children; if (a !== undefined) walk(a); order.push(id); rest.forEach(walk); };
   nodes.filter((node) => node.parent === null).forEach((node) => walk(node.id));
   const row = 34;
-  const { svg, width, height } = canvas(plot, order.length * row + 28);
+  const { svg, width, height } = canvas(plot, order.length * row + 44);
   const now = Math.max(pane.run.round, 1);
   const last = Math.max(pane.run.rounds || 0, now, 2);
-  const [left, right, bottom] = [10, width - 10, height - 24];
+  const [left, right, bottom] = [10, width - 10, height - 40];
   const x = (t) => left + (t / last) * (right - left);
   const y = new Map(order.map((id, i) => [id, i * row + 24]));
   const most = Math.max(1, ...nodes.map((node) => node.size || 0));
   roundTicks(svg, x, 0, last, bottom, 4);
+  svg.append(make("text", { class: "axis", x: (left + right) / 2, y: bottom + 34, "text-anchor": "middle" }, "round"));
   const labels = []; // drawn last, over every limb
   for (const node of nodes) {
     const [from, to, level] = [x(node.born), x(node.split_round ?? now), y.get(node.id)];
@@ -435,8 +581,8 @@ function drawTree(pane) {
     const proof = Object.entries(node.evidence).map(([name, value]) => `${name.replaceAll("_", " ")} ${number(value)}`).join(", ");
     bar.append(make("title", {}, node.children.length ? `split in round ${node.split_round}: ${proof}` : "a cluster now"));
     svg.append(bar);
-    const text = `${node.id} · ${node.size === null ? "" : people(node.size)}`
-      + (node.accuracy === null ? "" : ` · ${percent(node.accuracy)}`);
+    const text = [node.id, node.size === null ? null : people(node.size), node.accuracy === null ? null : percent(node.accuracy)]
+      .filter((part) => part !== null).join(" · ");
     const late = from > left + 0.6 * (right - left);
     labels.push(make("text", { class: "label", x: late ? right : from + 2, y: level - thick / 2 - 3, "text-anchor": late ? "end" : "start" }, text));
   }
@@ -457,7 +603,9 @@ function listen() {
     connection.textContent = "live";
     connection.className = "";
     panes.forEach((pane) => { pane.clientsVersion = null; }); // perhaps another server, with counts of its own
-    if (!wanted().length && told.length) show([(told.findLast((run) => run.status === "running") || told[told.length - 1]).id]);
+    countRuns();
+    const newest = [...told].sort((a, b) => b.begun - a.begun);
+    if (!wanted().length && told.length) show([(newest.find((run) => run.status === "running") || newest[0]).id]);
     else arrange();
   });
   source.addEventListener("run", (event) => {
@@ -465,6 +613,7 @@ function listen() {
     listRun(run);
     if (!panes.length && !wanted().length) show([run.id]);
     panes.filter((pane) => pane.id === run.id).forEach((pane) => pane.load());
+    if (overlay.ids.includes(run.id)) overlay.load(wanted());
   });
   source.addEventListener("gone", (event) => forgetRun(JSON.parse(event.data)));
   source.addEventListener("error", () => {
@@ -476,7 +625,10 @@ function listen() {
 let resizing = null;
 window.addEventListener("resize", () => {
   clearTimeout(resizing);
-  resizing = setTimeout(() => panes.filter((pane) => pane.run).forEach((pane) => pane.draw()), 100);
+  resizing = setTimeout(() => { panes.filter((pane) => pane.run).forEach((pane) => pane.draw()); overlay.draw(); }, 100);
 });
 window.addEventListener("hashchange", arrange);
+const overlay = new Overlay();
+document.getElementById("all").addEventListener("click", () =>
+  show([...document.getElementById("runs").children].map((item) => item.dataset.run).slice(0, MOST_OVERLAID)));
 listen();
