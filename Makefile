@@ -15,7 +15,7 @@ CASES ?= 1000
 FAULTS ?= 100
 SEED ?= 0
 
-.PHONY: demo test coverage test-flower fuzz chaos lint format clean
+.PHONY: demo test coverage test-flower fuzz chaos lint format dist hooks clean
 
 demo: $(STAMP)
 	$(BIN)/coterie run
@@ -49,6 +49,16 @@ format: $(DEV_STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# Source archives and wheels of all packages in dist/, checked for what an index asks of them.
+dist: $(DEV_STAMP)
+	rm -rf dist
+	for package in . $(PACKAGES); do $(BIN)/python -m build --outdir dist $$package || exit 1; done
+	$(BIN)/python -m twine check --strict dist/*
+
+# ruff and mypy before every commit, from this virtual environment: nothing is downloaded.
+hooks: $(DEV_STAMP)
+	$(BIN)/pre-commit install
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -63,4 +73,4 @@ $(DEV_STAMP): $(STAMP)
 	touch $@
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .coverage htmlcov
+	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .coverage htmlcov

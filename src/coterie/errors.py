@@ -50,6 +50,24 @@ def users_code(what: str, kind: type[CoterieError] = ModelError) -> Iterator[Non
         raise kind(f"{what} raised {type(problem).__name__}: {problem or 'no message'}: correct it") from problem
 
 
+@contextmanager
+def extra(name: str, what: str) -> Iterator[None]:
+    """Around the import of an optional package: where it is missing, an error that names the extra to install.
+
+    Example:
+        >>> from coterie.errors import extra
+        >>> with extra("plot", "a plot"):
+        ...     import no_such_package
+        Traceback (most recent call last):
+        coterie.errors.ConfigError: a plot needs the package no_such_package: pip install "coterie[plot]"
+    """
+    try:
+        yield
+    except ImportError as problem:
+        package = (problem.name or name).partition(".")[0]
+        raise ConfigError(f'{what} needs the package {package}: pip install "coterie[{name}]"') from problem
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """A sentence that names the closest known word, or all of them when none is close."""
     known = sorted(known)

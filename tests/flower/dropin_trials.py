@@ -1,4 +1,4 @@
-"""The quick-start app of `examples/flower_dropin`, unmodified, on a grid in this process."""
+"""The quick-start app of `examples/flower-dropin`, unmodified, on a grid in this process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from flwr.serverapp import Grid
 from coterie.flower import InProcessGrid
 from coterie.flower.strategy_base import Clustered
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "flower_dropin"
+EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-dropin"
 sys.path.insert(0, str(EXAMPLE))
 from dropin.client_app import app  # noqa: E402
 from dropin.server_app import app as server_app  # noqa: E402
@@ -22,6 +22,7 @@ from dropin.task import Net, load_data  # noqa: E402
 
 __all__ = [
     "ALL_AT_ONCE",
+    "EXAMPLE",
     "LR",
     "Net",
     "app",

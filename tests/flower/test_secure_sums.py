@@ -42,7 +42,7 @@ def run(method: str, tamper: Any = None, rounds: int = 2, **options: Any) -> Any
     return run_on(grid_of(FEDERATION, tamper=tamper), given)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedprox:mu=0.1", "ifca:k=2"])
+@pytest.mark.parametrize("method", ["fedavg", "fedprox:mu=0.1", "ifca:k=2,init=random"])
 def test_the_result_is_the_plain_runs_up_to_the_stated_rounding(method: str) -> None:
     seen = Received()
     secure, plain = run(method, seen, seed=7, secure_sums=True, secure_minimum=2), run(method, seed=7)

@@ -1,17 +1,32 @@
-"""An unmodified quick-start app (the one in `examples/flower_dropin`) under the clustered strategies."""
+"""An unmodified quick-start app (the one in `examples/flower-dropin`) under the clustered strategies."""
 
 from __future__ import annotations
 
+import json
+import logging
 import math
+import tomllib
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from dropin_trials import ALL_AT_ONCE, LR, Net, arrays, flat, grid_of, groups_of, load_data, server_app, started
+from dropin_trials import (
+    ALL_AT_ONCE,
+    EXAMPLE,
+    LR,
+    Net,
+    arrays,
+    flat,
+    grid_of,
+    groups_of,
+    load_data,
+    server_app,
+    started,
+)
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
@@ -306,7 +321,88 @@ def test_a_sampled_evaluation_stands_for_the_nodes_of_the_same_model() -> None:
     assert [reply.values["start_loss"] for reply in replies] == [2.0, 4.0, 3.0]
 
 
-def test_the_example_runs_with_only_its_strategy_changed(capsys: pytest.CaptureFixture[str]) -> None:
-    config = {"num-server-rounds": 2, "lr": LR}
+@pytest.fixture
+def said() -> Iterator[list[str]]:
+    """What is logged by Flower's logger, as level and text."""
+    lines: list[str] = []
+
+    class Keeper(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            lines.append(f"{record.levelname} {record.getMessage()}")
+
+    keeper, logger = Keeper(), logging.getLogger("flwr")
+    logger.addHandler(keeper)
+    yield lines
+    logger.removeHandler(keeper)
+
+
+def test_the_example_runs_with_only_its_strategy_changed(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, said: list[str]
+) -> None:
+    project = tomllib.loads((EXAMPLE / "pyproject.toml").read_text())
+    config = project["tool"]["flwr"]["app"]["config"] | {"num-server-rounds": 2, "out": str(tmp_path / "out")}
     server_app(grid_of(4, 2), Context(1, 1, {}, RecordDict(), config))
-    assert "4 nodes share a model of 2410 numbers: [1001, 1002, 1003, 1004]" in capsys.readouterr().out
+    assert "4 nodes share a model: [1001, 1002, 1003, 1004]" in capsys.readouterr().out
+    files = sorted(path.name for path in (tmp_path / "out").iterdir())
+    assert files == ["cluster-0.pt", "clusters.json", "final_model.pt"]
+    assert any(line.startswith("WARNING CFL cannot split within 2 rounds") for line in said)
+
+
+def test_the_example_can_be_published() -> None:
+    from flwr.cli.app_cmd.publish import _collect_file_paths, _validate_description, _validate_files
+    from flwr.cli.config_utils import load_and_validate
+    from flwr.cli.utils import validate_project_name
+
+    config, warnings = load_and_validate(EXAMPLE / "pyproject.toml", check_module=False)
+    assert warnings == []
+    assert config["tool"]["flwr"]["app"]["fab-format-version"] == 1
+    validate_project_name(EXAMPLE.name, "the folder")
+    validate_project_name(config["project"]["name"], "the app")
+    _validate_description(config["project"]["description"])
+    assert len(config["project"]["description"]) <= 200
+    files = [path for path in _collect_file_paths(EXAMPLE) if "__pycache__" not in path.parts]
+    _validate_files(files)
+    assert {path.name for path in files} >= {"LICENSE", "README.md", "pyproject.toml", "server_app.py", "client_app.py"}
+
+
+def test_the_quick_start_as_it_is_says_that_it_cannot_split(said: list[str]) -> None:
+    """Flower's template has 3 rounds, a simulation 2 nodes, and it evaluates centrally too."""
+    strategy = CFL(fraction_evaluate=0.5)
+    seen: list[int] = []
+
+    def evaluate_here(server_round: int, given: ArrayRecord) -> MetricRecord:
+        seen.append(server_round)
+        Net().load_state_dict(given.to_torch_state_dict())
+        return MetricRecord({"accuracy": 0.5, "accuracy_class_0": 0.25})
+
+    result = started(strategy, grid_of(2, 2), 3, evaluate_fn=evaluate_here)
+    told = [line for line in said if line.startswith("WARNING CFL cannot split")]
+    assert len(told) == 2
+    assert "within 3 rounds: the first split comes after round 20" in told[0]
+    assert "2 nodes: it needs 3 or more" in told[1]
+    assert seen == [0, 1, 2, 3]
+    assert result.evaluate_metrics_serverapp[3]["accuracy_class_0"] == 0.25
+    (event,) = strategy.history[-1].events
+    assert event.text.startswith("no split: CFL cannot split within 3 rounds")
+
+
+def test_every_clusters_model_is_saved_with_who_it_serves(tmp_path: Path, said: list[str]) -> None:
+    strategy = OneShot(k=2, warmup_rounds=1, save_to=tmp_path / "models")
+    result = started(strategy, grid_of(5, 2), 2)
+    index = json.loads((tmp_path / "models" / "clusters.json").read_text())
+    assert sorted(node for model in index["models"] for node in model["nodes"]) == [1001, 1002, 1003, 1004, 1005]
+    assert len(index["models"]) == 2
+    for model in index["models"]:
+        state = torch.load(tmp_path / "models" / model["file"], weights_only=True)
+        Net().load_state_dict(state)
+        for node in model["nodes"]:
+            given = strategy.model_of(node).to_torch_state_dict()
+            assert all(torch.equal(state[name], given[name]) for name in given)
+        if model["id"] == index["final_model"]:
+            assert len(model["nodes"]) == 3
+            final = result.arrays.to_torch_state_dict()
+            assert all(torch.equal(state[name], final[name]) for name in final)
+    assert any("the model of the largest cluster alone" in line for line in said)
+    whole = FedSEM(clusters=1)
+    started(whole, grid_of(2, 1), 1)
+    assert [path.name for path in whole.save(tmp_path / "one")] == ["cluster-0.pt", "clusters.json"]

@@ -420,3 +420,52 @@ def test_options_that_do_not_fit_the_federation(spec: str, words: str) -> None:
 def test_options_out_of_range(spec: str) -> None:
     with pytest.raises(ConfigError, match=r"method 'ifca', option"):
         make_method(spec)
+
+
+def test_the_default_start_is_k_means_unless_no_single_client_may_decide() -> None:
+    seeded = IFCA(k=2, init="k-means++").start(server_for()).runs[0].models
+    random = IFCA(k=2, init="random").start(server_for()).runs[0].models
+    assert not torch.equal(seeded, random)
+    for options, expected in (
+        ({}, seeded),
+        ({"secure_sums": True}, random),
+        ({"dp_noise": 1.0, "method": "ifca:k=2"}, random),
+        ({"aggregate": "median"}, random),
+    ):
+        models = IFCA(k=2).start(server_for(**options)).runs[0].models
+        assert torch.equal(models, expected), options
+    alone = IFCA(k=1).start(server_for()).runs[0].models
+    assert torch.equal(alone, IFCA(k=1, init="random").start(server_for()).runs[0].models)
+
+
+def test_the_last_round_says_which_models_nobody_chose_and_the_summary_repeats_it() -> None:
+    class Drowned(IFCA):
+        """IFCA whose second model is far from everybody."""
+
+        def _initial(self, server: Server, k: int, restart: int) -> torch.Tensor:
+            models = super()._initial(server, k, restart)
+            models[1] *= 1e3
+            return models
+
+    options: dict[str, Any] = {"model": "mlp:hidden=16", "lr": 0.5, "rounds": 2, "workers": 1}
+    federation: Federation = server_for().engine.federation  # type: ignore[attr-defined]
+    result = coterie.run(Drowned(k=2, init="random"), federation, **options)
+    (text,) = result.summary.warnings
+    assert text.startswith("1 of the 2 models were nobody's last choice, and 8 clients share one model")
+    assert "try init=k-means++" in text
+    assert text.endswith("if not, give k=1")
+    assert "try restarts=3" in coterie.run(Drowned(k=2), federation, **options).summary.warnings[0]
+    assert coterie.run(IFCA(k=2), federation, **options).summary.warnings == []
+
+
+def test_models_that_exchange_clients_to_the_end_are_named() -> None:
+    server = server_for(rounds=1)
+    method = IFCA(k=2)
+    ((restart,)) = method.start(server).runs
+    after = dataclasses.replace(
+        restart, choices={c: i % 2 for i, c in enumerate(server.clients)}, latest=server.clients
+    )
+    (event,) = method._at_the_end(after, list(server.clients[:3]), server)
+    assert event.kind == "unsettled"
+    assert event.text.startswith("3 of 8 clients still changed model in the last round, to 0, 1")
+    assert method._at_the_end(after, list(server.clients[:1]), server) == []

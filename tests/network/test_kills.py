@@ -41,7 +41,7 @@ def assert_as_if_nothing_had_happened(trial, deployment, summary, before, folder
 
 
 def test_a_killed_node_is_left_out_and_nobody_takes_its_place(trial):
-    deployment, run = submit_and_wait_for_first_round(trial, "node", "ifca:k=2", 5, {"timeout": 25.0})
+    deployment, run = submit_and_wait_for_first_round(trial, "node", "ifca:k=2,init=random", 5, {"timeout": 25.0})
     node = trial.network.nodes["node-3"]
     node.process.kill()
     node.process.wait()

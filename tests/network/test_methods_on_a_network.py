@@ -14,7 +14,7 @@ import coterie
 from coterie.data.scenarios import find_scenario
 from coterie.randomness import derive
 
-METHODS = {"fedavg": ("fedavg", 2), "cfl": (CFL, 3), "ifca": ("ifca:k=2", 2),
+METHODS = {"fedavg": ("fedavg", 2), "cfl": (CFL, 3), "ifca": ("ifca:k=2,init=random", 2),
            "fedcuau": ("fedcuau:clusters=2", 2), "flt": ("flt:distance=matching", 2),
            "own": ("pacfl:clusters=2", 2)}  # fmt: skip
 """The last is the method that docs/methods.md prints, with a task of its own, in a package of its own."""
@@ -71,7 +71,7 @@ def main(grid, context):
                    eps1=100.0, eps2=0.001, gamma_max=0.0, min_rounds=2, patience=9)
     config = context.run_config
     strategy.start(grid=grid, initial_arrays=ArrayRecord(Net().state_dict()),
-                   train_config=ConfigRecord({"lr": config["lr"]}), num_rounds=config["num-server-rounds"])
+                   train_config=ConfigRecord({"lr": config["learning-rate"]}), num_rounds=config["num-server-rounds"])
     found = {"clusters": strategy.clusters, "models": len(strategy.models)}
     Path(config["result"]).write_text(json.dumps(found, default=str))
 """
@@ -79,7 +79,7 @@ def main(grid, context):
 
 def dropin_app(folder: Path) -> Path:
     """The example's app with its ClientApp as it is, and a ServerApp that splits early and notes the clusters."""
-    example = Path(__file__).parents[2] / "examples" / "flower_dropin"
+    example = Path(__file__).parents[2] / "examples" / "flower-dropin"
     shutil.copytree(example, folder, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "dropin" / "server_app.py").write_text(DROPIN_SERVER)
     project = folder / "pyproject.toml"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
 
 import pytest
 
 import coterie
 from coterie.errors import ConfigError
 from coterie.runs.records import Bytes, ClusterRecord, RoundRecord, Spread
-from coterie.runs.trackers import MLflowCallback, TensorBoardCallback, scalars
+from coterie.runs.trackers import MLflowCallback, TensorBoardCallback, WandbCallback, scalars
 
 METHOD = "oneshot:k=2,warmup_rounds=1"
 
@@ -79,3 +81,42 @@ def test_a_missing_tracker_names_the_extra(make: object, package: str, monkeypat
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=r"coterie\[trackers\]"):
         make()  # type: ignore[operator]
+
+
+def test_wandb_gets_every_round_once_and_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began: dict[str, Any] = {}
+    logged: list[tuple[int, dict[str, float]]] = []
+
+    class Recorder:
+        """What `wandb.init` returns, as far as it is used."""
+
+        id = "abc"
+        summary: ClassVar[dict[str, str]] = {}
+        ended = False
+
+        def log(self, numbers: dict[str, float], step: int) -> None:
+            logged.append((step, numbers))
+
+        def finish(self) -> None:
+            Recorder.ended = True
+
+    stub = ModuleType("wandb")
+    stub.init = lambda **settings: began.update(settings) or Recorder()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", stub)
+    callback = WandbCallback("trial", mode="offline", folder=tmp_path / "kept")
+    result = coterie.run(METHOD, scenario="digits-permuted", rounds=3, clients=6, callbacks=[callback])
+    assert began["project"] == "trial"
+    assert began["mode"] == "offline"
+    assert began["config"]["clients"] == 6
+    assert began["resume"] is None
+    assert (tmp_path / "kept").is_dir()
+    assert logged == [(record.round, dict(scalars(record))) for record in result.history]
+    assert Recorder.ended
+    events = [(record.round, event) for record in result.history for event in record.events]
+    assert events
+    for t, event in events:
+        assert Recorder.summary[f"events/round {t} {event.kind}"] == event.text
+    assert '"method"' in Recorder.summary["summary"]
+    again = WandbCallback("trial", run_id=callback.run_id)
+    coterie.run("fedavg", scenario="digits-iid", rounds=1, clients=2, callbacks=[again])
+    assert (began["id"], began["resume"]) == ("abc", "allow")

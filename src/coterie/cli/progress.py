@@ -64,6 +64,8 @@ class Progress(Callback):
             f"seed {labels['seed']}{goes_on}",
             highlight=False,
         )
+        for text in run.foreseen():
+            self.console.print(f"[red]warning[/]: {escape(text)}", soft_wrap=True, highlight=False)
         if self.console.is_terminal:
             self.bar = Bar(
                 TextColumn("round"),

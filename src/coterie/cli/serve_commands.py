@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from coterie.cli.options import complete_folder, examples
-from coterie.errors import ConfigError
+from coterie.errors import extra
 
 
 @click.command(epilog=examples("coterie serve runs", "coterie serve runs/rotated --port 0"))
@@ -21,12 +21,8 @@ def serve(directory: str, host: str, port: int) -> None:
     DIR is a run's folder or one that holds runs. Nothing is written. On another address than loopback the page asks
     for the token in the address that is printed.
     """
-    try:
+    with extra("web", "coterie serve"):
         from coterie.live import server
-    except ImportError as problem:
-        raise ConfigError(
-            f"coterie serve needs starlette and uvicorn ({problem}): pip install 'coterie[web]'"
-        ) from None
     # Where interrupts are ignored, as under nohup, the server ends by itself without raising one.
     with suppress(KeyboardInterrupt):
         server.serve(Path(directory), host, port, lambda address: click.echo(f"open {address}  (Ctrl-C ends)"))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.errors import ConfigError
+from coterie.errors import extra
 
 Floats = npt.NDArray[np.floating]
 
@@ -69,10 +69,8 @@ def _fit(points: npt.NDArray[np.float32], seed: int) -> Any:
 
 def import_umap() -> Any:
     """The umap module; without it, an error that names the extra to install."""
-    try:
+    with extra("flt", "FLT"):
         import umap
-    except ImportError as problem:
-        raise ConfigError("FLT needs UMAP, which is not installed: pip install 'coterie[flt]'") from problem
     return umap
 
 

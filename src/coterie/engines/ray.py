@@ -19,7 +19,7 @@ from torch import nn
 from coterie.engines.local import LocalEngine, Privacy, available_cores, block_width, in_sequence
 from coterie.engines.ray_pool import ActorPool
 from coterie.engines.ray_worker import SHARD_BYTES, client_bytes
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, extra
 from coterie.federation import Federation
 from coterie.metrics import MetricFunction
 from coterie.models.custom import FILE_MODULE
@@ -133,10 +133,8 @@ def _send_by_value(ray: Any, module: nn.Module, *functions: Any) -> None:
 
 def find_ray() -> Any:
     """The module ray, which is not a part of Coterie's own installation."""
-    try:
+    with extra("ray", "engine='ray'"):
         return importlib.import_module("ray")
-    except ModuleNotFoundError as problem:
-        raise ConfigError("engine='ray' needs Ray, which is not installed: pip install \"coterie[ray]\"") from problem
 
 
 def join(ray: Any, address: str | None, processors: int) -> bool:

@@ -11,7 +11,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from coterie.errors import ConfigError
+from coterie.errors import extra
 
 for _switch, _value in {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -20,8 +20,9 @@ for _switch, _value in {
 }.items():
     os.environ.setdefault(_switch, _value)
 
-if find_spec("flwr") is None:
-    raise ConfigError('coterie.flower needs Flower, which is not installed: pip install "coterie[flower]"')
+with extra("flower", "coterie.flower"):
+    if find_spec("flwr") is None:  # found, not loaded: that is for the part that needs it
+        raise ModuleNotFoundError("No module named 'flwr'", name="flwr")
 
 if TYPE_CHECKING:
     from coterie.flower.client import client_app

@@ -261,7 +261,7 @@ def program(name: str) -> str:
     """The path of one of Flower's programs, beside this Python; a ConfigError if it is not installed."""
     path = Path(sys.executable).parent / name
     if not path.exists():
-        raise ConfigError(f"{name} is not installed beside this Python: pip install 'coterie[flower]'")
+        raise ConfigError(f'{name} is not installed beside this Python: pip install "coterie[flower]"')
     return str(path)
 
 

@@ -16,6 +16,7 @@ from coterie.errors import ConfigError, RunError, did_you_mean
 from coterie.flower.plain import Ask, PlainEngine
 from coterie.flower.reports import Keys, samples_of, usual_names, weighted_metrics
 from coterie.flower.strategy_checkpoint import StrategyStore
+from coterie.flower.strategy_models import largest_cluster, save_clusters
 from coterie.methods import Assignment, Event, Server
 from coterie.methods.base import build_method
 from coterie.randomness import numpy_generator
@@ -46,7 +47,7 @@ class Clustered(Strategy):
     The first ten parameters are those of Flower's FedAvg. A round needs `min_replies` sound replies. `loss_key` and
     `evaluate_loss_key` name the losses among the metrics of the app, where they have unusual names. `buffers` names
     arrays that are kept rather than trained. With `checkpoint`, a file, the state is saved after each round, and
-    `start` resumes from it.
+    `start` resumes from it. With `save_to`, a folder, `start` ends with `save`.
     """
 
     name: ClassVar[str] = "fedavg"
@@ -71,6 +72,7 @@ class Clustered(Strategy):
         evaluate_loss_key: str | None = None,
         buffers: Sequence[str] | None = None,
         checkpoint: str | Path | None = None,
+        save_to: str | Path | None = None,
         **options: Any,
     ) -> None:
         if not 0 < fraction_train <= 1 or not 0 <= fraction_evaluate <= 1:
@@ -87,6 +89,7 @@ class Clustered(Strategy):
         self.evaluate_metrics_aggr_fn = evaluate_metrics_aggr_fn or weighted_metrics
         self.seed, self.min_replies, self.buffers = seed, min_replies, buffers
         self.checkpoint = None if checkpoint is None else Path(checkpoint)
+        self.save_to = None if save_to is None else Path(save_to)
         self.history = History()
         self.state: Any = None
         self._current: Assignment | None = None
@@ -114,6 +117,15 @@ class Clustered(Strategy):
         if str(node) not in models:
             raise ConfigError(f"no node {node} in the clusters: {did_you_mean(str(node), models)}")
         return self._running().template.record(models[str(node)])
+
+    def save(self, folder: str | Path = ".") -> list[Path]:
+        """Write every model that serves a node to `folder`, and `clusters.json`: which nodes are served by which.
+
+        A model's file is `cluster-<id>.pt`, a state dict for `load_state_dict(torch.load(file))`, like the
+        `final_model.pt` of Flower's quick-start. `final_model` in the JSON is the id of the one that `result.arrays`
+        holds.
+        """
+        return save_clusters(self._assignment(), self._running().template, Path(folder))
 
     def start(
         self,
@@ -169,6 +181,10 @@ class Clustered(Strategy):
         self.history, self.state = finished.history, finished.state
         frame.result.arrays = self._largest()
         LOG.info("Finished: clusters of %s nodes", ", ".join(str(len(members)) for members in self.clusters))
+        if len(self.clusters) > 1:
+            LOG.warning("result.arrays is the model of the largest cluster alone: strategy.save() writes them all")
+        if self.save_to is not None:
+            LOG.info("Saved: %s", ", ".join(str(path) for path in self.save(self.save_to)))
         return frame.result
 
     def configure_train(
@@ -222,8 +238,7 @@ class Clustered(Strategy):
 
     def _largest(self, assignment: Assignment | None = None) -> ArrayRecord:
         assignment = assignment or self._current or self._assignment()
-        sizes = [len(members) for members in assignment.members]
-        return self._running().template.record(assignment.models[sizes.index(max(sizes))])
+        return self._running().template.record(assignment.models[largest_cluster(assignment)])
 
     def _follow_nodes(self, t: int, server: Server, timeout: float) -> None:
         """Wait until there are enough nodes, and see which they are."""
@@ -309,9 +324,11 @@ class Frame(Callback):
             self.result.evaluate_metrics_serverapp[t] = found
 
     def on_start(self, run: Run, done: int) -> None:
-        """Say where the run begins."""
+        """Say where the run begins, and what it cannot do."""
         if done:
             LOG.info("Resuming after round %d from %s", done, self.strategy.checkpoint)
+        for text in run.foreseen():
+            LOG.warning("%s", text)
 
     def on_event(self, t: int, event: Event) -> None:
         """Log what happened."""

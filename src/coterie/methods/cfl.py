@@ -35,6 +35,7 @@ from coterie.methods.cfl_state import (
     splits_since,
     trial_event,
 )
+from coterie.methods.cfl_words import obstacles, why_whole
 from coterie.methods.server import Server, apply_update
 from coterie.methods.splitting import (
     EPSILON2_MULTIPLE,
@@ -128,6 +129,8 @@ class CFL:
             state = self._round_of(
                 state, leaf, replies.get(leaf.id, []), sums.get(leaf.id), outliers, t, server, infos, events, matrices
             )
+        if t == server.rounds and len(state.tree.nodes) == 1:
+            events.append(why_whole(self, state.tracks[0], server))
         present = [leaf for leaf in state.tree.leaves() if leaf.members]
         clusters = [infos.get(leaf.id, ClusterInfo(len(leaf.members), id=leaf.id)) for leaf in present]
         return state, Info(clusters, events, splits_since(state.tree, before), matrices)
@@ -153,6 +156,10 @@ class CFL:
     def path(self, state: State, client: str) -> dict[int, Tensor]:
         """The models from the root to the client's cluster."""
         return {node.id: node.model for node in state.tree.path(state.tree.leaf_of(client))}
+
+    def foresee(self, server: Server) -> list[str]:
+        """What makes a split impossible, in words."""
+        return obstacles(self, server)
 
     def finish(self, state: State, server: Server) -> State:
         """Look for every client's best model on its path, by its own validation data."""
@@ -236,9 +243,9 @@ class CFL:
                 accepted, event = self._judge_trial(leaf, track.trial, t, server)
                 events.append(event)
                 track = replace(track, trial=None, considered=t)
-        elif self._by_checks(server):
+        elif self.by_checks(server):
             watch = observe(track.watch, t - leaf.born, after)
-            asked = [r.client for r in replies] if t - leaf.born >= self._wait(leaf, server) or watch.session else []
+            asked = [r.client for r in replies] if t - leaf.born >= self.wait(leaf, server) or watch.session else []
             how = self._compared(t, server)
             watch, splits = check(watch, leaf, asked, t, server, how, self.weighting, self.min_size)
             if splits:
@@ -255,12 +262,12 @@ class CFL:
                 matrices += similarity_matrix(judged, found.vectors)
                 aside = {client: outliers.get(client) for client in leaf.members if client not in found.members}
                 proposal = self._propose(judged, replies, found, aside, t, server)
-                if self._on_trial:
+                if self.on_trial:
                     track = replace(track, trial=proposal)
                     events.append(trial_event(leaf, proposal))
                 else:
                     accepted = proposal
-                    events.append(split_event(leaf, proposal, self._paper_rule is None))
+                    events.append(split_event(leaf, proposal, self.paper_rule is None))
         if accepted is not None:
             return split_leaf(state, leaf, accepted, t, infos)
         tree = state.tree.updated(replace(leaf, model=after))
@@ -270,18 +277,18 @@ class CFL:
         weights = [server.weight(reply.client, self.weighting) for reply in replies]
         return server.aggregation.combine(replies, weights, server.layout.size)
 
-    def _by_checks(self, server: Server) -> bool:
+    def by_checks(self, server: Server) -> bool:
         """Does the rule on halves decide (`cfl_rule`)? It needs single updates, and clients that know its tasks."""
-        own = self.when == "conflict" and self._paper_rule is None and self.projection is None
+        own = self.when == "conflict" and self.paper_rule is None and self.projection is None
         return own and server.engine.halves
 
     @property
-    def _on_trial(self) -> bool:
+    def on_trial(self) -> bool:
         """Are splits tried out before they are made?"""
-        return self.when == "gain" and self._paper_rule is None
+        return self.when == "gain" and self.paper_rule is None
 
     @property
-    def _paper_rule(self) -> tuple[float | Auto, float | Auto, float | Auto] | None:
+    def paper_rule(self) -> tuple[float | Auto, float | Auto, float | Auto] | None:
         """ε1, ε2 and γ_max when the user asked for the paper's rule by giving any of them."""
         if self.eps1 is None and self.eps2 is None and self.gamma_max is None:
             return None
@@ -293,16 +300,16 @@ class CFL:
 
     def _thresholds(self, track: Track) -> dict[str, float]:
         """The paper's ε1 and ε2 for a cluster as it stands; empty where another rule decides."""
-        if self._paper_rule is None:
+        if self.paper_rule is None:
             return {}
-        eps1, eps2, _ = self._paper_rule
+        eps1, eps2, _ = self.paper_rule
         epsilon1 = auto_epsilon1(track.largest_mean_norm) if eps1 == "auto" else eps1
         return {"eps1": epsilon1, "eps2": EPSILON2_MULTIPLE * epsilon1 if eps2 == "auto" else eps2}
 
-    def _wait(self, leaf: Node, server: Server) -> int:
-        """The age from which on a cluster may be split."""
-        first, later = (1, 1) if self._by_checks(server) else (6, 3) if self._on_trial else (20, 15)
-        return (self.min_rounds or first) if leaf.parent is None else (self.patience or later)
+    def wait(self, leaf: Node | None, server: Server) -> int:
+        """The age from which on a cluster may be split; None is the root."""
+        first, later = (1, 1) if self.by_checks(server) else (6, 3) if self.on_trial else (20, 15)
+        return (self.min_rounds or first) if leaf is None or leaf.parent is None else (self.patience or later)
 
     def _compared(self, t: int, server: Server) -> Training:
         """How clients train for what is compared: as in the round, or one step along the full gradient."""
@@ -320,11 +327,11 @@ class CFL:
         self, leaf: Node, track: Track, mean_norm: float, max_norm: float, t: int, server: Server
     ) -> bool:
         """Is it time to look at a split of this cluster?"""
-        if len(leaf.members) < max(2, 2 * self.min_size) or t - leaf.born < self._wait(leaf, server):
+        if len(leaf.members) < max(2, 2 * self.min_size) or t - leaf.born < self.wait(leaf, server):
             return False
         if track.considered and t - track.considered < self.recheck:
             return False
-        if self._paper_rule is not None:
+        if self.paper_rule is not None:
             epsilon = self._thresholds(track)
             return at_rest(mean_norm, max_norm, epsilon["eps1"], epsilon["eps2"])
         return self.when == "gain" or has_flattened(track.losses, self.exponent)
@@ -355,7 +362,7 @@ class CFL:
         if min(len(sides.first), len(sides.second)) < self.min_size:
             return None
         total = known or self._mean(replies, server)
-        gamma = "auto" if self._paper_rule is None else self._paper_rule[2]
+        gamma = "auto" if self.paper_rule is None else self.paper_rule[2]
         evidence = Evidence(
             mean_norm=float(total.mean()[: server.layout.trainable].norm()),
             max_norm=total.max_norm,

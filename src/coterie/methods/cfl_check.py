@@ -132,7 +132,7 @@ def check(
     `asked` are the members that take part, none where no check may begin; `how` they train for it. The splits come
     from the top down: the cluster's own first, then those of its sides.
     """
-    age, window = t - leaf.born, _window(server)
+    age, window = t - leaf.born, check_window(server)
     if watch.session is None:
         affordable = watch.spent + 1 <= rule.allowance(t, server.participation)
         if (
@@ -202,7 +202,8 @@ def inspect(leaf: Node, t: int, server: Server, weighting: str) -> Inspection | 
     return Inspection(seen, top.sides, rule.conflict_p_value(harms), min(harm.shared for harm in harms), bool(made))
 
 
-def _window(server: Server) -> int:
+def check_window(server: Server) -> int:
+    """The rounds that a check may wait for its members: one where all take part."""
     return 1 if server.participation >= 1 else math.ceil(WINDOW / server.participation)
 
 

@@ -100,12 +100,14 @@ class IFCA:
     with the participation."""
     weighting: Literal["uniform", "samples"] = "uniform"
     """Weight of a client in a mean: one, as in the paper, or its number of samples."""
-    init: Literal["random", "perturbed", "k-means++"] = "random"
-    """Independent draws, one draw perturbed, or each next model from the client that the others fit worst."""
+    init: Literal["auto", "random", "perturbed", "k-means++"] = "auto"
+    """Independent draws (random, as in the paper), one draw perturbed, or each next model from the client that the
+    others fit worst (k-means++). auto is k-means++, but random where no single client is to decide: under secure sums,
+    differential privacy and robust aggregation, and with one model."""
     perturbation: PositiveFloat = 0.1
     """For init="perturbed": noise relative to the size of each tensor's numbers."""
     seeding_rounds: Annotated[int, Field(ge=1, le=1000)] = 5
-    """For init="k-means++": how many rounds' training a seeding client does by itself."""
+    """For k-means++: how many rounds' training a seeding client does by itself."""
     restarts: Annotated[int, Field(ge=1, le=1000)] = 1
     """Independent restarts side by side; the one with the lowest last training loss counts. All are communicated."""
     clustered: str | tuple[str, ...] = "all"
@@ -139,7 +141,8 @@ class IFCA:
         return State([Restart.fresh(share(self._initial(server, k, r), shared)) for r in range(self.restarts)])
 
     def _initial(self, server: Server, k: int, restart: int) -> Tensor:
-        if self.init == "random":
+        hidden = server.engine.secure or server.user_privacy is not None or server.aggregation.rule != "mean"
+        if self.init == "random" or (self.init == "auto" and (hidden or k == 1)):
             return random_models(server, k, restart)
         if self.init == "perturbed":
             return perturbed_models(server, k, restart, self.perturbation)
@@ -192,7 +195,7 @@ class IFCA:
             events.append(Event("stable", text, {"rounds": after.steady}))
         sums = stats.sums
         if self.k != "auto":
-            events += self._unused(after)
+            events += self._at_the_end(after, moves, server) if t == server.rounds else self._unused(after)
         if self.k == "auto":
             after, pruned, kept = self._pruned(after, stats)
             if len(kept) < len(sums):
@@ -214,9 +217,36 @@ class IFCA:
         left = len(restart.models) - len(unused)
         text = (
             f"nobody chose {len(unused)} of the {len(restart.models)} models for {self.patience} rounds: "
-            f"{left} clusters remain; if more were expected, try init=k-means++ or restarts=3"
+            f"{left} {'cluster remains' if left == 1 else 'clusters remain'}; if more were expected, {self._next_try()}"
         )
         return [Event("unused", text, {"models": unused, "remain": left})]
+
+    def _at_the_end(self, restart: Restart, moves: Sequence[str], server: Server) -> list[Event]:
+        """A word after the last round on models that nobody chose last, and on models that exchange clients."""
+        events = []
+        unused = [j for j in range(len(restart.models)) if j not in restart.choices.values()]
+        left = len(restart.models) - len(unused)
+        if unused and left:
+            share = "share one model" if left == 1 else f"share {left} models"
+            text = (
+                f"{len(unused)} of the {len(restart.models)} models were nobody's last choice, and "
+                f"{len(restart.choices)} clients {share}: if more groups were expected, {self._next_try()}; "
+                f"if not, give k={left}"
+            )
+            events.append(Event("unused", text, {"models": unused, "remain": left}))
+        if left > 1 and len(moves) > max(1, SETTLED * len(restart.latest)):
+            to = sorted({restart.choices[client] for client in moves})
+            text = (
+                f"{len(moves)} of {len(restart.latest)} clients still changed model in the last round, to "
+                f"{', '.join(map(str, to))}: the models share clients; give more rounds, or a smaller k"
+            )
+            events.append(Event("unsettled", text, {"clients": len(moves), "models": to}))
+        return events
+
+    def _next_try(self) -> str:
+        """The start to try next, in words."""
+        seeded = self.init in ("auto", "k-means++")
+        return f"try restarts={3 * self.restarts}" if seeded else "try init=k-means++ or restarts=3"
 
     def _is_steady(self, restart: Restart) -> bool:
         """Does each client of the next round get only the model it chose before?"""

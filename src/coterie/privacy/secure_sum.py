@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from coterie.errors import ConfigError, CoterieError
+from coterie.errors import ConfigError, CoterieError, extra
 from coterie.privacy.keys import stream
 
 PRIME = 2**521 - 1
@@ -329,8 +329,6 @@ def unseal(key: bytes, sender: int, receiver: int, box: bytes) -> bytes:
 
 
 def _x25519() -> Any:
-    try:
+    with extra("secure", "a secure sum"):
         from cryptography.hazmat.primitives.asymmetric import x25519
-    except ImportError as problem:
-        raise ConfigError("secure sums need the package cryptography: pip install 'coterie[secure]'") from problem
     return x25519

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import ConfigError
+from coterie.errors import extra
 
 INK = "#7a7b7c"
 """The colour of text and axes. In inline SVG it becomes the page's text colour; in files it reads on any ground."""
@@ -43,10 +43,8 @@ Draw = Callable[[Any], None]
 
 def need_matplotlib() -> None:
     """Say what to install where there is no matplotlib."""
-    try:
+    with extra("plot", "a report or plot"):
         import matplotlib  # noqa: F401
-    except ImportError:
-        raise ConfigError("reports and plots need matplotlib: pip install 'coterie[plot]'") from None
 
 
 def colour(i: int) -> str:

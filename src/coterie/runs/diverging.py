@@ -1,4 +1,4 @@
-"""A loss that explodes: noticed in the round in which it does, because a run at chance level looks like any other."""
+"""What puts a result in doubt: a loss that explodes, noticed when it does, and clusters that ended unsure."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from coterie.methods import Event
 from coterie.runs.records import RoundRecord
 
 KIND = "exploding loss"
+IN_THE_END = ("undecided", "unused", "unsettled")
+"""Kinds of events of the last round that put the clusters in doubt: CFL could not tell, IFCA's models died or share."""
 EXPLODED = 100.0
 """A loss that is so many times what a model without any training would have is no longer learning."""
 
@@ -32,4 +34,8 @@ def exploding(loss: float | None, rounds: Sequence[RoundRecord], classes: int) -
 
 def warnings_of(rounds: Sequence[RoundRecord]) -> list[str]:
     """What the summary repeats of the rounds' events: those that put the result in doubt."""
-    return [f"round {record.round}: {event.text}" for record in rounds for event in record.events if event.kind == KIND]
+    doubts = [
+        f"round {record.round}: {event.text}" for record in rounds for event in record.events if event.kind == KIND
+    ]
+    last = rounds[-1].events if rounds else []
+    return doubts + [event.text for event in last if event.kind in IN_THE_END]

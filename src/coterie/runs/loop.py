@@ -91,6 +91,11 @@ class Run:
         """Where the clients' work runs."""
         return self.server.engine
 
+    def foreseen(self) -> list[str]:
+        """What makes the method's work impossible in this run, in words."""
+        foresee = getattr(self.method, "foresee", None)
+        return foresee(self.server) if foresee else []
+
     def score(
         self, assignment: Assignment, t: int, among: Sequence[str] | None = None, part: str = "test"
     ) -> list[ClientScore]:

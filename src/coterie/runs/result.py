@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from coterie.errors import ConfigError, did_you_mean
+from coterie.errors import ConfigError, did_you_mean, extra
 from coterie.parameters import Layout, scatter
 from coterie.runs.records import ClientRecord, RoundRecord, Spread, Summary, assignments, to_json
 
@@ -32,10 +32,8 @@ class History(list[RoundRecord]):
 
     def to_pandas(self) -> pandas.DataFrame:
         """A table with one row per round; nested numbers become columns such as `metrics.accuracy.mean`."""
-        try:
+        with extra("pandas", "history.to_pandas()"):
             import pandas
-        except ImportError:
-            raise ConfigError('history.to_pandas() needs pandas: pip install "coterie[pandas]"') from None
         return pandas.json_normalize(to_json(list(self))).set_index("round")
 
     def assignment(self) -> dict[str, int]:

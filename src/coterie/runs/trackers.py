@@ -1,4 +1,4 @@
-"""Callbacks that send a run to a tracker: TensorBoard's event files, or an MLflow server or folder."""
+"""Callbacks that send a run to a tracker: TensorBoard's event files, MLflow (a server or folder), Weights & Biases."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import json
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Literal
 
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, extra
 from coterie.methods import Event
 from coterie.runs.callbacks import Callback
 from coterie.runs.records import RoundRecord, to_json
@@ -42,12 +42,8 @@ class TensorBoardCallback(Callback):
     """Writes a run's curves and events for TensorBoard; a resumed run goes on in the same folder."""
 
     def __init__(self, log_dir: str | Path) -> None:
-        try:
+        with extra("trackers", "TensorBoardCallback"):
             from torch.utils.tensorboard import SummaryWriter
-        except ImportError as problem:
-            raise ConfigError(
-                f"TensorBoardCallback needs tensorboard ({problem}): pip install 'coterie[trackers]'"
-            ) from None
         self._writer_class = SummaryWriter
         self.log_dir = Path(log_dir)
         self.writer: SummaryWriter | None = None
@@ -90,12 +86,10 @@ class MLflowCallback(Callback):
         run_id: str | None = None,
         tracking_uri: str | None = None,
     ) -> None:
-        try:
+        with extra("trackers", "MLflowCallback"):
             from mlflow import MlflowClient
             from mlflow.entities import Metric
             from mlflow.exceptions import MlflowException
-        except ImportError as problem:
-            raise ConfigError(f"MLflowCallback needs mlflow ({problem}): pip install 'coterie[trackers]'") from None
         self._metric = Metric
         try:
             self.client = MlflowClient(tracking_uri=tracking_uri)
@@ -136,6 +130,62 @@ class MLflowCallback(Callback):
         if self.run_id is None:
             raise ConfigError("MLflowCallback: no run was started: give it to coterie.run(..., callbacks=[...])")
         return self.run_id
+
+
+class WandbCallback:
+    """Writes a run to Weights & Biases. `run_id` resumes a run there, for a run of ours that is resumed.
+
+    `mode="offline"` keeps everything in a folder `wandb` under `folder`, to be sent later with `wandb sync`; by default
+    the environment decides (WANDB_MODE).
+    """
+
+    def __init__(
+        self,
+        project: str = "coterie",
+        *,
+        run_name: str | None = None,
+        run_id: str | None = None,
+        mode: Literal["online", "offline", "disabled"] | None = None,
+        folder: str | Path | None = None,
+    ) -> None:
+        with extra("wandb", "WandbCallback"):
+            import wandb
+        self._wandb = wandb
+        self.project, self.run_name, self.run_id, self.mode = project, run_name, run_id, mode
+        self.folder = None if folder is None else Path(folder)
+        self.run: Any = None
+
+    def on_start(self, run: Run, done: int) -> None:
+        """Begin a run in the project, or resume one, with ours described in its config."""
+        if self.folder is not None:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        self.run = self._wandb.init(
+            project=self.project,
+            name=self.run_name or f"{run.labels['method']} on {run.labels['scenario']}",
+            id=self.run_id,
+            resume="allow" if self.run_id is not None else None,
+            mode=self.mode,
+            dir=None if self.folder is None else str(self.folder),
+            config={**run.labels, "rounds": run.server.rounds, "clients": len(run.server.clients)},
+        )
+        self.run_id = self.run.id
+
+    def on_event(self, t: int, event: Event) -> None:
+        """Keep the event's words in the run's summary."""
+        if self.run:
+            self.run.summary[f"events/round {t} {event.kind}"] = event.text
+
+    def on_round(self, record: RoundRecord) -> None:
+        """Log the round's numbers in one call."""
+        if self.run:
+            self.run.log(dict(scalars(record)), step=record.round)
+
+    def on_end(self, result: Result) -> None:
+        """Say how it ended."""
+        if self.run:
+            self.run.summary["summary"] = _summary_text(result)
+            self.run.finish()
+            self.run = None
 
 
 def _summary_text(result: Result) -> str:

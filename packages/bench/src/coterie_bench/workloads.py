@@ -71,7 +71,7 @@ class Workload:
 
     def method(self) -> Method:
         """The method of the round."""
-        return FedAvg() if self.k == 1 else IFCA(k=self.k)
+        return FedAvg() if self.k == 1 else IFCA(k=self.k, init="random")
 
 
 IFCA_STEPS = Training(lr=0.1, steps=10, batch_size=None)

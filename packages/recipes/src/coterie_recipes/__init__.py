@@ -15,6 +15,7 @@ from coterie_recipes import (
     flt_figures,
     flt_tables,
     ifca_figures,
+    ifca_start,
     ifca_tables,
 )
 from coterie_recipes.base import Findings, Recipe, Row, Study, find_recipe, list_recipes, recipe, reproduce
@@ -39,6 +40,7 @@ __all__ = [
     "flt_figures",
     "flt_tables",
     "ifca_figures",
+    "ifca_start",
     "ifca_tables",
     "list_recipes",
     "recipe",

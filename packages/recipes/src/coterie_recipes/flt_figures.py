@@ -32,7 +32,7 @@ def table6(study: Study) -> Findings:
     for label, method in {
         "FLT": f"flt:least=1,k={CENTROIDS}",
         "FedSEM": f"fedsem:clusters={clusters if study.full else 3}",
-        "IFCA": f"ifca:k={clusters}",
+        "IFCA": f"ifca:k={clusters},init=random",
     }.items():
 
         def compute(method: str = method) -> dict[str, Any]:

@@ -98,7 +98,7 @@ def table3(study: Study) -> Findings:
     methods = {
         "FedAvg": "fedavg",
         "PCA+kM+HC (C=3)": "pca-kmeans-hc:least=1,clusters=3",
-        "IFCA": "ifca:k=3",
+        "IFCA": "ifca:k=3,init=random",
         "FedSEM": "fedsem:clusters=5",
         "FLT": f"{flt},case=1",
         **{f"FLT (C={c})": f"{flt},clusters={c}" for c in (2, 3, 5)},

@@ -174,8 +174,8 @@ def _data_dir(study: Study) -> Path | None:
 
 
 PAPER_WRITERS = {
-    "ifca:k=2,clustered=last": ("IFCA (k=2)", "87.99 ± 0.35"),
-    "ifca:k=3,clustered=last": ("IFCA (k=3)", "87.89 ± 0.52"),
+    "ifca:k=2,clustered=last,init=random": ("IFCA (k=2)", "87.99 ± 0.35"),
+    "ifca:k=3,clustered=last,init=random": ("IFCA (k=3)", "87.89 ± 0.52"),
     "oneshot:k=2": ("one-shot (k=2)", "87.41 ± 0.39"),
     "oneshot:k=3": ("one-shot (k=3)", "87.38 ± 0.37"),
     "fedavg": ("global", "84.45 ± 0.51"),
