@@ -15,7 +15,7 @@ CASES ?= 1000
 FAULTS ?= 100
 SEED ?= 0
 
-.PHONY: demo test coverage test-flower fuzz chaos lint format dist hooks clean
+.PHONY: demo test coverage test-flower fuzz chaos lint format docs notebooks dist hooks clean
 
 demo: $(STAMP)
 	$(BIN)/coterie run
@@ -59,6 +59,14 @@ dist: $(DEV_STAMP)
 hooks: $(DEV_STAMP)
 	$(BIN)/pre-commit install
 
+# The manual, in site/. A broken link, a missing anchor and a page that is not in the menu are errors.
+docs: $(DEV_STAMP)
+	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/mkdocs build --strict
+
+# Run the notebooks anew and keep what they print.
+notebooks: $(DEV_STAMP)
+	OMP_NUM_THREADS=1 $(BIN)/python scripts/notebooks.py
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -73,4 +81,4 @@ $(DEV_STAMP): $(STAMP)
 	touch $@
 
 clean:
-	rm -rf $(VENV) dist .pytest_cache .mypy_cache .ruff_cache .coverage htmlcov
+	rm -rf $(VENV) dist site .pytest_cache .mypy_cache .ruff_cache .coverage htmlcov

@@ -25,6 +25,7 @@ from coterie.snapshot import load_snapshot, save_snapshot
 from coterie.tasks.base import Reduction, ReplyBlock, Request
 from coterie.trainers.base import Training
 from coterie.trainers.schedules import make_schedule
+from printed_pages import ROOT, Reader, blocks_of
 
 
 def desk(federation: Federation, participation: float = 1.0, seed: int = 0) -> Server:
@@ -325,3 +326,17 @@ def test_a_run_of_flt_beats_fedavg_on_digits() -> None:
     assert ours.summary.accuracy.mean > theirs.summary.accuracy.mean + 0.1
     assert ours.summary.accuracy.variance < theirs.summary.accuracy.variance
     assert ours.history[0].events[0].kind == "relatedness"
+
+
+def test_the_page_on_flt_runs_as_printed() -> None:
+    """Here rather than with the other pages, because UMAP is compiled in this process already."""
+    pytest.importorskip("umap")
+    page = ROOT / "docs" / "methods" / "flt.md"
+    reader = Reader(page)
+    try:
+        for block in blocks_of(page):
+            if block.language == "python":
+                reader.run(block)
+        assert len(reader.module.result.clusters) > 1
+    finally:
+        reader.close()
