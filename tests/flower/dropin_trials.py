@@ -16,6 +16,7 @@ from coterie.flower.strategy_base import Clustered
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "flower-dropin"
 sys.path.insert(0, str(EXAMPLE))
+from dropin import client_app, task  # noqa: E402
 from dropin.client_app import app  # noqa: E402
 from dropin.server_app import app as server_app  # noqa: E402
 from dropin.task import Net, load_data  # noqa: E402
@@ -27,12 +28,14 @@ __all__ = [
     "Net",
     "app",
     "arrays",
+    "client_app",
     "flat",
     "grid_of",
     "groups_of",
     "load_data",
     "server_app",
     "started",
+    "task",
 ]
 LR, ALL_AT_ONCE = 0.1, 1000
 

@@ -19,7 +19,8 @@ from coterie.flower.strategy_base import Clustered
 
 def changed(change: Callable[[RecordDict], Any]) -> Callable[[Message], Message]:
     def apply(message: Message) -> Message:
-        change(message.content)
+        if message.has_content():  # an app that answers no checks sends an error when it is asked for one
+            change(message.content)
         return message
 
     return apply

@@ -25,15 +25,27 @@ with extra("flower", "coterie.flower"):
         raise ModuleNotFoundError("No module named 'flwr'", name="flwr")
 
 if TYPE_CHECKING:
+    from coterie.flower.app_checks import answer_checks
     from coterie.flower.client import client_app
     from coterie.flower.engine import FlowerEngine
     from coterie.flower.inprocess import InProcessGrid
     from coterie.flower.server import server_app
     from coterie.flower.strategies import CFL, FedCUAU, FedSEM, OneShot
 
-__all__ = ["CFL", "FedCUAU", "FedSEM", "FlowerEngine", "InProcessGrid", "OneShot", "client_app", "server_app"]
+__all__ = [
+    "CFL",
+    "FedCUAU",
+    "FedSEM",
+    "FlowerEngine",
+    "InProcessGrid",
+    "OneShot",
+    "answer_checks",
+    "client_app",
+    "server_app",
+]
 
 _MODULES = {
+    "answer_checks": "app_checks",
     "client_app": "client",
     "server_app": "server",
     "FlowerEngine": "engine",

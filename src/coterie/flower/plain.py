@@ -10,6 +10,8 @@ read from what it does tell:
   has to another of its cluster. It is infinite where nobody points the same way. Training twice would not do: it shows
   the noise of the batches, not that of having few samples.
 * *Training some layers with the others frozen* (FedCUAU) is done by training all and keeping the update of the some.
+
+Apps that call `answer_checks` can be asked more: about halves of their data, by which CFL decides elsewhere too.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ from coterie.engines.base import Fault, Traffic
 from coterie.errors import ConfigError, RunError
 from coterie.flower.arrays import Template
 from coterie.flower.exchange import Exchange
+from coterie.flower.plain_checks import Checks
 from coterie.flower.reports import ACCURACY, EVALUATE_LOSS, NO_LOSS, TRAIN_LOSS, Keys, metrics_of, number
 from coterie.parameters import Layout, gather, scatter
 from coterie.randomness import derive, torch_generator
-from coterie.tasks import Collect, Evaluate, Noise, Train
+from coterie.tasks import Collect, Evaluate, HalfLosses, HalfUpdates, Noise, Train
 from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request, reduced, tensor_key
 from coterie.tasks.staged import LayerUpdate, StagedTraining, trainable_spans
 from coterie.tasks.wire import NUMBER, TENSOR_NUMBER, BadReply, in_words
@@ -69,7 +72,6 @@ class PlainEngine:
 
     repeatable = False
     secure = False
-    halves = False
 
     def __init__(
         self,
@@ -100,6 +102,8 @@ class PlainEngine:
         self._sent = 0
         self.known: dict[str, Any] = {}
         self.traffic = Traffic()
+        self.halves = False
+        self._checks = Checks(self.exchange, self.layout, self.traffic)
         self._own: dict[str, Tensor] = {}
         self._updates: dict[str, Tensor] = {}
         self._losses: dict[str, tuple[Tensor, float]] = {}
@@ -125,6 +129,12 @@ class PlainEngine:
         self.samples = {client: self.known.get(client, int(usual)) for client in self.clients}
         return len(connected)
 
+    def look_for_checks(self) -> dict[str, str]:
+        """Use checks from now on if all clients that say anything can answer them; those that cannot, and why."""
+        unable = self._checks.unable(self.clients)
+        self.halves = unable == {}
+        return unable or {}
+
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
         """Do the requests in one exchange (FedCUAU's stages: two); replies come in the order of the requests."""
         work: dict[type, Callable[[Sequence[Request]], list[Reply]]] = {
@@ -134,6 +144,8 @@ class PlainEngine:
             LayerUpdate: self._layer_update,
             StagedTraining: self._staged,
             Collect: self._collect,
+            HalfUpdates: self._check,
+            HalfLosses: self._check,
         }
         kinds = {type(request.task) for request in requests}
         if len(kinds) > 1 or not kinds <= set(work):
@@ -218,6 +230,12 @@ class PlainEngine:
         for client, task in requests:
             assert isinstance(task, Collect)
             replies.append(Reply(client, self.samples[client], self._own.get(client, task.model).clone()))
+        return replies
+
+    def _check(self, requests: Sequence[Request]) -> list[Reply]:
+        config = ConfigRecord({**self.train_config, "server-round": self._round})
+        replies, faults = self._checks.ask(requests, self.samples, config)
+        self._faults += faults
         return replies
 
     def _ask(self, request: Request) -> Ask:

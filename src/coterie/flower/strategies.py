@@ -15,7 +15,10 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from coterie.errors import ConfigError
-from coterie.flower.strategy_base import Clustered
+from coterie.flower.plain import PlainEngine
+from coterie.flower.strategy_base import LOG, Clustered
+from coterie.methods import Server
+from coterie.methods.cfl import CFL as CFLMethod
 from coterie.methods.fedcuau import FedCUAU as FedCUAUMethod
 
 
@@ -23,11 +26,11 @@ class CFL(Clustered):
     """Clustered federated learning: splits nodes whose updates conflict, once one model cannot serve them all.
 
     Options (as of the method `cfl`): `when`, `eps1`, `eps2`, `gamma_max`, `exponent`, `min_rounds`, `patience`,
-    `min_size`, `linkage`, `weighting` and more. By default the first split waits for 20 rounds, and for the loss that
-    nodes evaluate to stop falling; any of `eps1`, `eps2`, `gamma_max` asks for the paper's rule instead. `when="gain"`
-    and `fallback=True` judge models by the data that the app evaluates on. Two nodes alone are never told apart: that
-    takes a peer to compare with. The rule of the method `cfl` is another: it asks clients about halves of their data,
-    which an app as it is cannot answer.
+    `min_size`, `linkage`, `weighting` and more. If all nodes answer checks (`answer_checks` in their app) it decides
+    as the method `cfl` does elsewhere, by what halves of their data say; they are asked once, when the run begins.
+    An app as it is cannot answer: then the first split waits for 20 rounds, and for the loss that nodes evaluate to
+    stop falling, and two nodes alone are never told apart. Any of `eps1`, `eps2`, `gamma_max` asks for the paper's
+    rule instead. `when="gain"` and `fallback=True` judge models by the data that the app evaluates on.
     """
 
     name = "cfl"
@@ -35,6 +38,7 @@ class CFL(Clustered):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
+        self._chosen: PlainEngine | None = None
         if settings.get("similarity") == "gradient":
             raise ConfigError("similarity='gradient': an app that only trains sends no gradients, leave it out")
         if not self.fraction_evaluate and all(settings.get(key) is None for key in ("eps1", "eps2", "gamma_max")):
@@ -42,6 +46,28 @@ class CFL(Clustered):
                 "fraction_evaluate=0: CFL watches the loss that nodes evaluate, let some do so or give eps1, eps2 and "
                 "gamma_max"
             )
+
+    def _follow_nodes(self, t: int, server: Server, timeout: float) -> None:
+        super()._follow_nodes(t, server, timeout)
+        engine, method = self._running(), self.method
+        assert isinstance(method, CFLMethod)
+        thresholds = (method.eps1, method.eps2, method.gamma_max, method.projection)
+        if self._chosen is engine or method.when != "conflict" or any(given is not None for given in thresholds):
+            return  # chosen already, or another rule decides whatever nodes can answer
+        self._chosen = engine
+        unable = engine.look_for_checks()
+        if engine.halves:
+            LOG.info("All nodes answer checks: clusters split by what halves of their data say")
+            return
+        told = "; ".join(f"node {client}: {reason}" for client, reason in list(unable.items())[:3])
+        LOG.warning(
+            "%d of %d nodes do not answer CFL's checks (%s): clusters split by the loss that nodes evaluate, which is "
+            "less sure and takes 20 rounds. Add to the ClientApp: answer_checks(app, model, data, fit), from "
+            "coterie.flower",
+            len(unable) or len(engine.clients),
+            len(engine.clients),
+            told or "none answers",
+        )
 
 
 class FedSEM(Clustered):
