@@ -431,8 +431,6 @@ def test_the_tree_survives_a_file_and_answers_from_the_folder(tmp_path: Path) ->
     coterie.run("fedavg", scenario="digits-iid", clients=3, rounds=1, out=tmp_path / "other")
     with pytest.raises(ConfigError, match="'fedavg' has one model per cluster and no path of them"):
         open_run(tmp_path / "other").path_of("client-0")
-    with pytest.raises(ConfigError, match="'fedavg' cannot place newcomers"):
-        open_run(tmp_path / "other").place(newcomers)
 
 
 def test_bad_options_are_named() -> None:

@@ -85,11 +85,13 @@ FEWEST_UNITS = 8
 """Halves of clients from which on their means are compared; of fewer, single samples are."""
 CONFLICT = 1e-5
 """The largest p-value of a conflict, both sides together, and ONE_SIDE of each side alone: a run makes many checks."""
-ONE_SIDE = 0.05
+ONE_SIDE = 1e-4
+SEEN = 0.05
+"""The largest p-value of a label whose harm is counted."""
 SUGGESTED, LIKELY = 1e-3, 0.1
 """The same where a large saving speaks for a split too: a client alone, with its two halves, can show no more."""
-SURE, SURE_SIDE = 1e-8, 1e-4
-"""CONFLICT and ONE_SIDE where the clients only may differ, or a side has few clients: writers differ in earnest too."""
+SURE = 1e-8
+"""CONFLICT where the clients only may differ, or a side has few clients: writers differ in earnest too."""
 POSSIBLE = 0.05
 """The largest p-value of a difference with which a split is judged at all."""
 LEAST_HARM = 0.03
@@ -364,7 +366,7 @@ def harm_of(mine: Floats, theirs: Floats) -> Harm:
     # stdtr(n, x) is P(T ≤ x) of Student's t with n degrees of freedom.
     values = np.minimum(2 * tests * stdtr(np.where(few, n, u) - 1, mean / np.maximum(error, TINY)), 1.0)
     gain = float(np.maximum(own[:-1][single], 0.0).sum())
-    harms = np.where(values <= ONE_SIDE, np.maximum(-o, 0.0), 0.0)
+    harms = np.where(values <= SEEN, np.maximum(-o, 0.0), 0.0)
     whole = float(harms[-1]) if both[-1] else 0.0
     harm = max(whole, float(harms.sum()) - whole)
     return Harm(float(values.min()), harm / max(gain, TINY), mean_gain, shared, float(samples[-1]), few)
@@ -381,14 +383,17 @@ def is_conflict(sides: tuple[Harm, Harm], sure: bool = False) -> bool:
 
     `sure` asks for the smaller p-values. Steps that help nobody are too long, or learn samples by heart, and harm
     others for that alone. A side that the model fits already, because it has most of the weight, gains nothing more:
-    there the conflict must be sure.
+    there the conflict must be sure, and the labels nearly the same.
     """
-    sure = sure or min(side.gain for side in sides) <= 0
-    level, each = (SURE, SURE_SIDE) if sure else (CONFLICT, ONE_SIDE)
+    fitted = min(side.gain for side in sides) <= 0
+    if fitted and min(side.shared for side in sides) < MOST_SHARED:
+        return False
+    sure = sure or fitted
+    level = SURE if sure else CONFLICT
     return (
         sum(side.gain * side.samples for side in sides) > 0
         and conflict_p_value(sides) <= level
-        and max(side.p_value for side in sides) <= each
+        and max(side.p_value for side in sides) <= ONE_SIDE
         and min(side.harm for side in sides) >= LEAST_HARM
     )
 
@@ -455,7 +460,7 @@ def accepted(
             splits = math.isfinite(progress) and _meets(finer, FINE_SHARE, FINE_RATIO, FINE_ALONE)
             evidence = finer if splits else evidence
         clear = is_signal(fork.evidence, sum(map(len, fork.sides))) and not any(side.by_samples for side in harms)
-        level, each = (SUGGESTED, LIKELY) if clear else (CONFLICT, SURE_SIDE)
+        level, each = (SUGGESTED, LIKELY) if clear else (CONFLICT, ONE_SIDE)
         likely = seen.conflict <= level and max(side.p_value for side in harms) <= each
         conflict = is_conflict(harms, sure=not clear) or (splits and likely)
         if shared >= LEAST_SHARED and whole > min(apart, finest) and conflict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from coterie.clustering.half_vectors import group_p_value, p_value, reachable_p_value
 from coterie.methods import cfl_rule as rule
 from coterie.methods.base import Event
 from coterie.methods.cfl_check import check_window
@@ -95,9 +96,9 @@ def _after_checks(track: Track, server: Server) -> Event:
         return Event("undecided", text, {"reason": "no check"})
     last = watch.records[-1]
     table, clients = rule.pooled(watch.records[-rule.POOLED :], last.clients), len(last.clients)
-    p = rule.p_value(table)
-    p = p if p <= rule.SIGNIFICANCE else min(p, rule.group_p_value(table))
-    surest = rule.reachable_p_value(clients // 2, clients - clients // 2)
+    p = p_value(table)
+    p = p if p <= rule.SIGNIFICANCE else min(p, group_p_value(table))
+    surest = reachable_p_value(clients // 2, clients - clients // 2)
     details = {"p_value": p, "clients": clients}
     falls = math.isfinite(last.progress) and last.progress >= STILL_FALLING * last.fastest > 0
     kind = "undecided" if falls else "whole"

@@ -12,8 +12,7 @@ import torch
 
 from coterie import Client, Federation, Split
 from coterie.randomness import derive
-from coterie.runs import make_config
-from coterie.runs.diagnosis import diagnose
+from coterie.runs import diagnose, make_config
 from coterie_recipes.base import Findings, Row, Study, recipe
 from coterie_recipes.cfl_grid import Case, federation_of
 
@@ -85,7 +84,7 @@ def cfl_p_values(study: Study) -> Findings:
 
 
 def _share(cells: list[dict[str, Any]], verdict: str) -> float:
-    return sum(cell["verdict"] == verdict for cell in cells) / len(cells)
+    return [cell["verdict"] for cell in cells].count(verdict) / len(cells)
 
 
 SCALES = {"scaled": np.ones(8), "raw": np.array([1, 10, 100, 0.1, 1, 1, 5, 1])}
@@ -103,7 +102,7 @@ def sites(rules: int, scales: str, seed: int) -> Federation:
         inputs = torch.from_numpy(x * SCALES[scales]).float()
         held = max(n // 5, 8)
         parts = [Split(inputs[a:b], y[a:b]) for a, b in ((0, n - held), (n - held, n), (n, n + 200))]
-        clients.append(Client(f"site-{i:02d}", *parts, i % rules))
+        clients.append(Client(f"site-{i:02d}", parts[0], parts[1], parts[2], i % rules))
     return Federation(clients, 2)
 
 
