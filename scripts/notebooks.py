@@ -32,12 +32,21 @@ def executed(path: Path) -> nbformat.NotebookNode:
         return client.execute()
 
 
+def drop_progress(notebook: nbformat.NotebookNode) -> None:
+    """Take out the lines that a run rewrites while it goes on: a page cannot rewrite them."""
+    for cell in notebook.cells:
+        for output in cell.get("outputs", []):
+            if output.output_type == "stream":
+                output.text = "\n".join(line for line in output.text.split("\n") if "\r" not in line)
+
+
 def main(names: list[str]) -> None:
     """Run the named notebooks, or all, and write them back."""
     for path in sorted(NOTEBOOKS.glob("*.ipynb")):
         if not names or path.stem in names:
             notebook = executed(path)
             notebook.metadata.pop("language_info", None)  # it names the exact version of Python
+            drop_progress(notebook)
             nbformat.write(notebook, path)
 
 

@@ -14,7 +14,7 @@ import coterie.data
 import coterie.methods
 
 FINDER = doctest.DocTestFinder(exclude_empty=True, recurse=True)
-NEEDS = {"from_hub": "datasets"}
+NEEDS = {"from_hub": "datasets", "sweep": "optuna"}
 """Examples that need an optional package."""
 
 

@@ -64,7 +64,7 @@ def test_a_killed_run_on_tables_resumes_with_the_same_tables_only(
 ) -> None:
     whole = library.run("fedavg", data="sites/*.csv", label="y", model="logistic", rounds=3, workers=1)
 
-    class Killed(Exception):
+    class Killed(BaseException):
         pass
 
     class KillAfter:

@@ -13,7 +13,7 @@ from coterie.errors import ConfigError
 
 def test_without_umap_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "umap", None)
-    with pytest.raises(ConfigError, match=r"pip install 'coterie\[flt\]'"):
+    with pytest.raises(ConfigError, match=r'pip install "coterie\[flt\]"'):
         import_umap()
 
 

@@ -37,7 +37,7 @@ OPTIONS = {
     "cfl": ({"rounds": SPLIT}, ""),
     "fedcuau": ({"rounds": 3}, "clusters=2"),
     "fedsem": ({"rounds": 3}, "clusters=3"),
-    "ifca": ({"rounds": 4}, "k=4"),
+    "ifca": ({"rounds": 4}, "k=4,init=random"),
     "oneshot": ({"rounds": 3}, "k=3,warmup_rounds=1"),
 }
 """What a method needs to have something to show in few rounds, and its own options."""

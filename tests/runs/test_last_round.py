@@ -85,7 +85,7 @@ def test_with_few_participants_all_clients_are_evaluated_in_the_end(asked: Asked
 
 
 def test_evaluating_is_no_part_of_the_methods_traffic() -> None:
-    often, seldom = (coterie.run("ifca:k=2", rounds=4, evaluate_every=every, **OPTIONS) for every in (1, 4))
+    often, seldom = (coterie.run("ifca:k=2,init=random", rounds=4, evaluate_every=every, **OPTIONS) for every in (1, 4))
     assert often.summary.bytes == seldom.summary.bytes
     assert often.summary.bytes.up == sum(record.bytes.up for record in often.history) > 0
     assert [record.bytes for record in often.history] == [record.bytes for record in seldom.history]

@@ -151,7 +151,7 @@ def test_limits_stop_after_the_round_in_which_they_are_reached(tmp_path: Path, l
 def test_limits_by_hand() -> None:
     seen = RoundRecord(7, [], Bytes(), 1.0, validation={"loss": Spread(mean=1.0, clients=2)})
     best = KeptRound(4, None, {}, 0.5)
-    done = Checkpoint(7, None, {}, 60, 40, 3.0, best)
+    done = Checkpoint(7, None, {}, 60, 40, 3.0, best=best)
     assert Limits().reached([seen], done) is None
     assert Limits(patience=4).reached([seen], done) is None
     assert Limits(patience=3).reached([seen], done) is not None

@@ -35,7 +35,7 @@ EVERYTHING: dict[str, Any] = {
 WEIGHTS = [1.0, 2.0, 1.0, 1.0, 1.0, 3.0, 1.0, 1.0, 1.0, 1.0]
 
 
-class Stop(Exception):
+class Stop(BaseException):
     """Ends a run."""
 
 

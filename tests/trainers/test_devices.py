@@ -20,7 +20,7 @@ from coterie.cli.run_commands import resume
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
-from coterie.runs.config import PLACE_KEYS, make_config
+from coterie.runs.config import LIMIT_KEYS, PLACE_KEYS, make_config
 from coterie.tasks import Train
 from coterie.tasks.base import Request
 from coterie.trainers import BatchedTrainer, LoopTrainer
@@ -303,4 +303,4 @@ def test_a_run_is_resumed_at_any_place(
 
 
 def test_every_place_is_an_option_of_resume_and_nothing_else_is() -> None:
-    assert {option.name for option in resume.params} == PLACE_KEYS - {"out"} | {"folder"}
+    assert {option.name for option in resume.params} == PLACE_KEYS - {"out"} | LIMIT_KEYS | {"folder"}

@@ -132,10 +132,10 @@ def difference_caption(table: Mapping[str, Any]) -> str:
     name = {"t": "paired t test", "wilcoxon": "Wilcoxon signed-rank test"}[table["test"]]
     text = "Differences are paired by seed and client. "
     if all(one["over"] == "seeds" for one in found):
-        text += f"Test: {name} over the seeds"
+        text += f"Test: {name} over the seeds, two-sided."
     else:
-        text += f"With one seed the {name} is over its clients and says nothing on other seeds"
-    text += ", two-sided; the interval is Student's t."
+        text += f"With one seed the test ({name}, two-sided) is over its clients and says nothing on other seeds."
+    text += " The interval is Student's t."
     if len(found) > 1:
         text += f" Holm: p corrected for {len(found)} comparisons."
     if not table["baseline"]["named"]:

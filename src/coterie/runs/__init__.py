@@ -4,6 +4,7 @@ from coterie.runs.api import resume, run
 from coterie.runs.assemble import assemble, make_federation
 from coterie.runs.callbacks import Callback
 from coterie.runs.config import RunConfig, make_config
+from coterie.runs.diagnosis import diagnose
 from coterie.runs.loading import load, open_run
 from coterie.runs.loop import Run
 from coterie.runs.metrics import score_clients
@@ -20,6 +21,7 @@ __all__ = [
     "Run",
     "RunConfig",
     "assemble",
+    "diagnose",
     "global_accuracy",
     "load",
     "make_config",

@@ -47,6 +47,8 @@ class ProgressLine(Callback):
         """Keep what the line begins with."""
         self.title = f"{run.labels['method']} on {run.labels['scenario']}"
         self.rounds, self.metrics = run.server.rounds, run.metrics
+        for text in run.foreseen():
+            print(f"warning: {text}", file=self.stream)
 
     def on_round(self, record: RoundRecord) -> None:
         """Rewrite the line, or print one now and then."""

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +14,8 @@ from torch import Tensor
 
 from coterie.errors import ConfigError, DataError, did_you_mean
 from coterie.federation import PARTS, Client, Federation, Split, as_target, as_tensor
+from coterie.federation.table_sites import read_all
+from coterie.federation.tables import Table
 
 TABLES = (".csv", ".tsv", ".parquet", ".pq")
 """Endings of the files that a table's preprocessing reads."""
@@ -22,40 +23,9 @@ NEWCOMER = "newcomer"
 """The id of data that has no name of its own."""
 
 
-class Table(Protocol):
-    """How rows of a table become inputs: `coterie.federation.tables.Table`."""
-
-    label_names: tuple[str, ...]
-    client_column: str | None
-    decimal: str
-
-    def transform(self, data: Any) -> tuple[Tensor, Tensor | None]:
-        """Inputs and, where the label's column is there, labels."""
-        ...
-
-    def read(self, data: Any) -> Any:
-        """The table in a file or a data frame as it was given, its `columns` by name."""
-        ...
-
-    def encode(self, raw: Any) -> np.ndarray:
-        """The inputs of a table as it was read."""
-        ...
-
-    def labels(self, raw: Any) -> Tensor | None:
-        """Its labels."""
-        ...
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain values."""
-        ...
-
-
 def make_table(values: Mapping[str, Any] | None) -> Table | None:
     """The table that `table.json` holds, or None."""
-    if values is None:
-        return None
-    made: Table = import_module("coterie.federation.tables").Table.from_json(values)
-    return made
+    return None if values is None else Table.from_json(values)
 
 
 class Samples(NamedTuple):
@@ -292,12 +262,11 @@ def _by_client(data: Any, shape: ModelShape) -> dict[str, Samples]:
     table = shape.table
     if table is None or table.client_column is None or (isinstance(data, Path) and data.suffix.lower() not in TABLES):
         return {}
-    tables = import_module("coterie.federation.tables")
     if table.client_column not in table.read(data).columns:
         return {}
     return {
         name: Samples(shape.inputs(table.encode(raw).astype(np.float32)), table.labels(raw))
-        for name, raw in tables.read_all(data, table.client_column, table.decimal).items()
+        for name, raw in read_all(data, table.client_column, table.decimal).items()
     }
 
 

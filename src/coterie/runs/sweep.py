@@ -22,6 +22,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from coterie.data.scenarios import Defaults
 from coterie.errors import ConfigError, CoterieError, RunError, did_you_mean
 from coterie.federation import Client, Federation, Split
+from coterie.metrics import higher_is_better
 from coterie.randomness import torch_generator
 from coterie.runs import api
 from coterie.runs.assemble import Model, assemble, fingerprint, make_architecture, make_federation
@@ -35,7 +36,7 @@ from coterie.runs.records import from_json, parse_json
 from coterie.runs.result import Result
 from coterie.runs.run_options import RunOptions, config_values
 from coterie.runs.search_space import Searched, Space, Value, make_space
-from coterie.runs.trials import LOWER_IS_BETTER, Sweep, Trial, as_text, shown
+from coterie.runs.trials import Sweep, Trial, as_text, shown
 from coterie.snapshot import write_atomically
 from coterie.trainers.losses import Loss
 
@@ -135,7 +136,7 @@ def sweep(
     if done:
         talk(f"{len(done)} trials are kept from before")
     while len(done) < trials:
-        parameters = propose(space, done, config.seed, lower=goal in LOWER_IS_BETTER)
+        parameters = propose(space, done, config.seed, lower=not higher_is_better(goal))
         if parameters is None:
             talk(f"all of the space is tried after {len(done)} trials")
             break

@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from coterie.errors import ConfigError
+from coterie.metrics import higher_is_better
 from coterie.runs.search_space import Space, Value
 
 if TYPE_CHECKING:
     import pandas
-
-LOWER_IS_BETTER = frozenset({"loss", "log-loss", "perplexity", "calibration", "mae", "rmse"})
 
 
 @pydantic_dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Sweep:
     def ranked(self) -> list[Trial]:
         """The trials, best first, failed ones last."""
         known = [trial for trial in self.trials if trial.value is not None]
-        lower = self.objective in LOWER_IS_BETTER
+        lower = not higher_is_better(self.objective)
         known.sort(key=lambda trial: (trial.value or 0.0) * (1 if lower else -1))
         return known + [trial for trial in self.trials if trial.value is None]
 

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from coterie.errors import ConfigError, users_code
+from coterie.metrics import METRICS, compute
 from coterie.runs.samples import ModelShape, read_samples
-from coterie.trainers.losses import Loss, correct, default_loss
+from coterie.trainers.losses import Loss, binary_loss, correct, default_loss, sample_losses
 
 if TYPE_CHECKING:
     from coterie.runs.result import Result
@@ -119,26 +118,15 @@ def evaluate(
     wanted = of_the_run if metrics is None else metrics
     if not wanted:
         return found
-    compute = import_module("coterie.metrics")
     if metrics is None:
-        wanted = [name for name in wanted if name in compute.METRICS]  # one's own functions are given again
-    further: dict[str, float] = compute.compute(wanted, outputs, y)
-    return found | further
+        wanted = [name for name in wanted if name in METRICS]  # one's own functions are given again
+    return found | compute(wanted, outputs, y)
 
 
 def losses_of(result: Result, outputs: Tensor, y: Tensor, shape: ModelShape) -> Tensor:
     """The loss of every sample `(n,)`."""
     own: Loss | None = result.placing.loss if result.placing else None
-    n = len(y)
-    if own is not None:
-        with users_code("the loss"):
-            return torch.stack([torch.as_tensor(own(outputs[i : i + 1], y[i : i + 1])) for i in range(n)])
-    if not shape.classes:
-        return F.mse_loss(outputs.reshape(y.shape), y, reduction="none").reshape(n, -1).mean(1)
-    if outputs.numel() == y.numel():
-        flat = F.binary_cross_entropy_with_logits(
-            outputs.reshape(-1), y.reshape(-1).to(outputs.dtype), reduction="none"
-        )
-    else:
-        flat = F.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), y.reshape(-1), reduction="none")
-    return flat.reshape(n, -1).mean(1)
+    if own is None:
+        own = binary_loss if shape.classes and outputs.numel() == y.numel() else default_loss(not shape.classes)
+    with users_code("the loss"):
+        return sample_losses(own, outputs, y)
