@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie import Client, Federation, Split
+from coterie import Client, CoterieError, Federation, Split
 from coterie.randomness import derive
 from coterie.runs import diagnose, make_config
 from coterie_recipes.base import Findings, Row, Study, recipe
@@ -107,9 +107,12 @@ def sites(rules: int, scales: str, seed: int) -> Federation:
 
 
 def diagnose_sites(rules: int, scales: str, lr: float, model: str, seed: int) -> dict[str, Any]:
-    """The verdict on one set of sites."""
+    """The verdict on one set of sites; "refused" where training diverges, which is an error that says so."""
     config = make_config({"rounds": 20, "lr": lr, "model": model, "seed": seed, "workers": 1, "quiet": True})
-    return {"verdict": diagnose(config, federation=sites(rules, scales, seed)).verdict}
+    try:
+        return {"verdict": diagnose(config, federation=sites(rules, scales, seed)).verdict}
+    except CoterieError:
+        return {"verdict": "refused"}
 
 
 @recipe("diagnose-sites", "`diagnose` on twelve tables of 40 to 1,000 rows: one label rule, or three")
