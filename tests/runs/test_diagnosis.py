@@ -74,6 +74,9 @@ def test_the_answers_by_hand() -> None:
     assert replace(base, clients=3).verdict == "undecided"
     assert replace(base, alone=sure).verdict == "undecided"
     assert replace(base, learned=unsure).verdict == "undecided"
+    erratic = replace(base, alone=Difference(-1.0, 0.5))
+    assert erratic.verdict == "undecided"
+    assert "scale the features" in erratic.words()[-1]
     assert replace(base, seen=alike._replace(p_value=0.01)).verdict == "undecided"
     skew = alike._replace(p_value=0.01, sides=(("a",), ("b",)), conflict_p_value=0.7)
     assert replace(base, seen=skew).verdict == "congruent"

@@ -35,6 +35,9 @@ SURE = 3.0
 LEAST_GAIN = 0.05
 """The share of the loss that going on alone must save to matter."""
 
+ERRATIC = 0.15
+"""The standard error of what going on alone saves, a share of the loss, above which training is unsteady."""
+
 Verdict = Literal["congruent", "incongruent", "undecided"]
 
 
@@ -90,6 +93,11 @@ class Diagnosis:
             return "undecided", (
                 "The common model is not surely better than always giving the most common answer, so its updates say "
                 "little. Train longer (--rounds), with larger steps (--lr), or on scaled features."
+            )
+        if self.alone.error > ERRATIC and self.clients >= FEWEST_CLIENTS:
+            return "undecided", (
+                "Training is unsteady: going on alone lowers some clients' losses and raises others' by far, "
+                "so their updates say little. Take smaller steps (--lr), or scale the features."
             )
         differ, split = seen.p_value <= DIFFERENT, seen.sides is not None
         if differ and split and seen.conflict_p_value <= DIFFERENT and seen.shared >= LEAST_SHARED:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from coterie import models
 from coterie.errors import ConfigError, RunError
 from coterie.federation import Federation
+from coterie.federation.tables import Table
 from coterie.methods import Method, make_method
 from coterie.models.ensemble import Ensemble
 from coterie.parameters import Layout
@@ -23,7 +24,7 @@ from coterie.runs.config import RunConfig, make_config
 from coterie.runs.folder import RunFolder
 from coterie.runs.newcomers import Placing
 from coterie.runs.result import History, Result, model_file
-from coterie.runs.samples import Table, make_table
+from coterie.runs.samples import make_table
 from coterie.snapshot import load_tensors
 from coterie.trainers.base import Training
 from coterie.trainers.losses import Loss

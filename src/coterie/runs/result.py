@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas
 
+    from coterie.federation.tables import Table
     from coterie.runs.newcomers import Drift, Placing
-    from coterie.runs.samples import Table
 
 
 def model_file(number: int) -> str:
