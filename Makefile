@@ -22,7 +22,7 @@ demo: $(STAMP)
 
 # Three processes for two cores: some tests wait for others of the system.
 test: $(DEV_STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --ignore=tests/docs
 
 # The same with the lines that no test reaches; apart, because counting them takes half as long again.
 coverage: $(DEV_STAMP)
@@ -59,9 +59,11 @@ dist: $(DEV_STAMP)
 hooks: $(DEV_STAMP)
 	$(BIN)/pre-commit install
 
-# The manual, in site/. A broken link, a missing anchor and a page that is not in the menu are errors.
+# The manual, in site/. A broken link, a missing anchor and a page that is not in the menu are errors; then every
+# snippet and notebook is run as printed.
 docs: $(DEV_STAMP)
 	NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/mkdocs build --strict
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist load tests/docs
 
 # Run the notebooks anew and keep what they print.
 notebooks: $(DEV_STAMP)

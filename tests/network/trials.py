@@ -19,7 +19,7 @@ from coterie.runs.config import make_config
 from coterie.runs.folder import RunFolder
 from coterie.runs.records import RoundRecord, Summary
 
-WAIT = float(os.environ.get("COTERIE_TEST_WAIT", "240"))
+WAIT = float(os.environ.get("COTERIE_TEST_WAIT", "480"))
 """The longest that anything may take, in seconds; a quiet machine needs a tenth of it."""
 NODES = 4
 COMMON = {"scenario": "digits-halves", "groups": 2, "samples": 100, "model": "mlp:hidden=16",
