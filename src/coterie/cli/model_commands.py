@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import click
 from rich.table import Table
@@ -15,8 +17,22 @@ from coterie.runs.loading import load
 from coterie.runs.using import shape_of
 from coterie.snapshot import write_atomically
 
-CLIENT = "the client whose model is used"
-CLUSTER = "the cluster whose model is used"
+Command = TypeVar("Command", bound=Callable[..., None])
+
+
+def of_client_or_cluster(command: Command) -> Command:
+    """The options that say whose model is used."""
+    client = click.option(
+        "--client", default=None, help="the client whose model is used  [default: none]", metavar="ID"
+    )
+    cluster = click.option(
+        "--cluster",
+        default=None,
+        type=int,
+        help="the cluster whose model is used  [default: the only one]",
+        metavar="N",
+    )
+    return client(cluster(command))
 
 
 @click.command(
@@ -27,8 +43,7 @@ CLUSTER = "the cluster whose model is used"
 )
 @click.argument("folder", shell_complete=complete_folder)
 @click.argument("data")
-@click.option("--client", default=None, help=f"{CLIENT}  [default: none]", metavar="ID")
-@click.option("--cluster", default=None, type=int, help=f"{CLUSTER}  [default: the only one]", metavar="N")
+@of_client_or_cluster
 @click.option("--probabilities", is_flag=True, help="write a probability of every class too")
 @click.option("--out", default=None, help="the CSV file to write  [default: print it]", metavar="FILE")
 def predict(
@@ -64,8 +79,7 @@ def predict(
 )
 @click.argument("folder", shell_complete=complete_folder)
 @click.argument("data")
-@click.option("--client", default=None, help=f"{CLIENT}  [default: none]", metavar="ID")
-@click.option("--cluster", default=None, type=int, help=f"{CLUSTER}  [default: the only one]", metavar="N")
+@of_client_or_cluster
 @click.option(
     "--metrics", default=None, help="further metrics, as NAME,NAME  [default: those of the run]", metavar="LIST"
 )
@@ -88,8 +102,7 @@ def evaluate(folder: str, data: str, client: str | None, cluster: int | None, me
 )
 @click.argument("folder", shell_complete=complete_folder)
 @click.argument("path")
-@click.option("--client", default=None, help=f"{CLIENT}  [default: none]", metavar="ID")
-@click.option("--cluster", default=None, type=int, help=f"{CLUSTER}  [default: the only one]", metavar="N")
+@of_client_or_cluster
 @click.option(
     "--format",
     default=None,
