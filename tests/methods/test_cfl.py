@@ -19,9 +19,11 @@ from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.methods import CFL, make_method
-from coterie.methods.cfl_check import half_updates
+from coterie.methods.cfl_check import PARTS, grams, half_updates, output_places
 from coterie.methods.cfl_state import newcomer_update
 from coterie.methods.server import Server
+from coterie.parameters import Layout
+from coterie.privacy.masks import masked_layout
 from coterie.randomness import derive
 from coterie.runs.loading import open_run
 from coterie.runs.loop import Run, execute
@@ -442,3 +444,31 @@ def test_bad_options_are_named() -> None:
 def test_cosine_of_updates_that_are_not_finite_is_refused() -> None:
     with pytest.raises(ValueError, match="finite"):
         cosine_matrix(torch.tensor([[1.0, float("nan")], [1.0, 0.0]]))
+
+
+def test_the_numbers_of_each_output_are_the_rows_of_the_last_layer() -> None:
+    network = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))  # 12 + 3, then 6 + 2
+    places = output_places(Layout.of(network))
+    assert [place.tolist() for place in places] == [[15, 16, 17, 21], [18, 19, 20, 22]]
+    assert output_places(masked_layout(Layout.of(network))) == []
+    vectors = torch.randn(6, 23, dtype=torch.float64)
+    found = grams(vectors, Layout.of(network))
+    assert np.allclose(found[0], vectors @ vectors.T)
+    assert np.allclose(found[2], vectors[:, places[1]] @ vectors[:, places[1]].T)
+    assert len(grams(torch.zeros(6, 80), Layout.of(nn.Linear(1, 40)))) == 1 + PARTS
+
+
+def state_after(federation: Federation, t: int, rounds: int, participation: float) -> Any:
+    """CFL's state after round t of so many."""
+    run = run_of(CFL(), federation, rounds, participation)
+    state = run.method.start(run.server)
+    for i in range(1, t + 1):
+        state, _ = run.method.round(state, i, run.server)
+    return state
+
+
+def test_the_last_round_waits_for_nobody_and_has_a_check_of_its_own() -> None:
+    leaves = [len(state_after(opposed((6, 6)), 6, rounds, 0.5).tree.leaves()) for rounds in (60, 6)]
+    assert leaves == [1, 2]  # the check that began in round 5 would wait for the others until round 10
+    checked = [state_after(opposed((4,)), 70, rounds, 1.0).tracks[0].watch.checked for rounds in (100, 70)]
+    assert checked == [59, 70]

@@ -38,7 +38,7 @@ def probe_of(
 ) -> rule.Probe:
     clients = len(a)
     ids = tuple(f"{names}{i}" for i in range(clients))
-    return rule.Probe(age, ids, np.ones(clients), gram_of(a, b), np.full(clients, loss), np.full(clients, alone))
+    return rule.Probe(age, ids, np.ones(clients), gram_of(a, b)[None], np.full(clients, loss), np.full(clients, alone))
 
 
 def check(probe: rule.Probe, *before: rule.Probe) -> tuple[rule.Evidence, list[rule.Fork]]:
@@ -90,6 +90,47 @@ def test_p_values_are_uniform_for_clients_of_one_distribution_and_small_for_seve
     assert half_vectors.p_value(gram_of(*two_groups((4, 4)))) < 0.01
 
 
+def grams_by_part(a: np.ndarray, b: np.ndarray, parts: int) -> np.ndarray:
+    """Inner products of the whole half-updates, then of equal parts of them."""
+    whole = gram_of(a, b)[None]
+    return np.concatenate(
+        [whole, [gram_of(*pair) for pair in zip(np.split(a, parts, 1), np.split(b, parts, 1), strict=True)]]
+    )
+
+
+def test_p_values_stay_uniform_when_parts_are_compared() -> None:
+    generator = np.random.default_rng(2)
+    values = []
+    for _ in range(200):
+        noise = 1 + 3 * generator.random(8)[:, None]
+        a, b = (2 * np.ones(40) + noise * generator.standard_normal((8, 40)) for _ in range(2))
+        values.append(half_vectors.p_value(grams_by_part(a, b, 10), draws=199))
+    distance = np.abs(np.sort(values) - (np.arange(200) + 0.5) / 200).max()
+    assert distance < 1.36 / math.sqrt(200)  # Kolmogorov and Smirnov, 5 %
+
+
+def test_a_difference_in_two_of_ten_parts_is_seen_there_and_decides_who_goes_with_whom() -> None:
+    seen, lost, right = [], [], 0
+    for seed in range(10):
+        generator = np.random.default_rng(seed)
+        mean, noise = np.zeros((12, 400)), np.full(400, 5.0)
+        mean[6:, :80], noise[:80] = 2.0, 1.0
+        a, b = (mean + noise * generator.standard_normal(mean.shape) for _ in range(2))
+        parts = grams_by_part(a, b, 10)
+        scores = half_vectors.part_scores(parts, draws=499)
+        seen.append(half_vectors.p_value_of(scores))
+        lost.append(half_vectors.p_value(parts[0], draws=499))
+        cosines, ones = half_vectors.weighted_cosines(parts, scores[:, 0]), np.ones(12)
+        second = half_vectors.find_sides(
+            half_vectors.cross_products(cosines, ones), half_vectors.cosines_of_clients(cosines, ones)
+        )
+        right += second is not None and second.tolist() == [False] * 6 + [True] * 6
+    assert np.median(seen) < 0.05 < 0.1 < np.median(lost)
+    assert right >= 7
+    # Where nothing differs the whole vectors are compared, as without parts.
+    assert np.allclose(half_vectors.weighted_cosines(parts, -np.ones(11)), half_vectors.unit_gram(parts[0]))
+
+
 def test_few_large_groups_show_in_whom_the_halves_are_like() -> None:
     own, groups = [], []
     for seed in range(10):
@@ -126,7 +167,9 @@ def test_noise_by_hand() -> None:
 
 def test_progress_by_hand_counts_the_clients_that_both_checks_saw() -> None:
     before = rule.Record(5, ("x", "y"), np.array([2.0, 1.0]), np.eye(4), math.nan, math.nan)
-    now = rule.Probe(9, ("y", "z", "x"), np.array([1.0, 5.0, 3.0]), np.eye(6), np.array([0.8, 9.0, 1.6]), np.zeros(3))
+    now = rule.Probe(
+        9, ("y", "z", "x"), np.array([1.0, 5.0, 3.0]), np.eye(6)[None], np.array([0.8, 9.0, 1.6]), np.zeros(3)
+    )
     assert rule.progress_since(before, now) == pytest.approx((1 * 0.2 + 3 * 0.4) / 4 / 4)
     assert math.isnan(rule.progress_since(before, now._replace(clients=("p", "q", "r"))))
 
@@ -241,10 +284,10 @@ def test_the_harm_to_few_clients_is_judged_by_their_samples() -> None:
     sums = unit_sums([[3, 3]] * 2, [[3, 3]] * 2, [[sum(part)] * 2 for part in (gains[:3], gains[3:])])
     sums[-1] = (gains**2).sum() * np.array([1, 1, 2])
     seen = rule.harm_of(sums, sums)
-    assert seen.by_samples
+    assert seen.few
     assert seen.p_value == pytest.approx(2 * stats.ttest_1samp([*gains, *gains], 0, alternative="less").pvalue)
     # Without labels, as in a regression, halves are compared even so.
-    assert not rule.harm_of(sums[:, 1:], sums[:, 1:]).by_samples
+    assert not rule.harm_of(sums[:, 1:], sums[:, 1:]).few
 
 
 def test_only_labels_that_both_sides_hold_count() -> None:
@@ -256,16 +299,30 @@ def test_only_labels_that_both_sides_hold_count() -> None:
     assert rule.harm_of(mine, mine).p_value < 1e-4
 
 
+def harm(p: float, by_samples: float = 1.0, gain: float = 0.1, samples: float = 50.0) -> rule.Harm:
+    """A side that surely is harmed, by halves of its clients with this p-value."""
+    return rule.Harm(p, p, by_samples, 0.5, gain, 1.0, samples, False)
+
+
 @pytest.mark.parametrize(("p", "expected"), [((1e-4, 1e-4), True), ((1e-9, 0.2), False), ((0.04, 0.04), False)])
 def test_a_conflict_harms_both_sides(p: tuple[float, float], expected: bool) -> None:
-    sides = rule.Harm(p[0], 0.5, 0.1, 1.0, 90.0, False), rule.Harm(p[1], 0.5, 0.1, 1.0, 30.0, False)
+    sides = harm(p[0], samples=90.0), harm(p[1], samples=30.0)
     assert rule.is_conflict(sides) == expected
     assert not rule.is_conflict((sides[0], sides[1]._replace(gain=-0.01)))  # it helps not even itself
     assert not rule.is_conflict((sides[0]._replace(harm=0.01), sides[1]))
 
 
+@pytest.mark.parametrize(
+    ("p", "by_samples", "expected"),
+    [((1e-9, 0.02), 1e-9, True), ((1e-9, 0.02), 1e-7, False), ((1e-9, 0.06), 1e-9, False), ((1e-3, 0.02), 1e-9, False)],
+)
+def test_samples_make_up_for_a_side_with_few_clients(p: tuple[float, float], by_samples: float, expected: bool) -> None:
+    assert rule.is_conflict((harm(p[0], 0.0), harm(p[1], by_samples))) == expected
+    assert not rule.is_conflict((harm(p[0], 0.0), harm(p[1], by_samples, gain=-0.01)))
+
+
 def test_a_side_that_the_model_fits_already_needs_gain_nothing() -> None:
-    fitted = rule.Harm(1e-5, 0.5, -0.01, 1.0, 90.0, False)
+    fitted = harm(1e-5, gain=-0.01, samples=90.0)
     for other, expected in ((0.1, True), (0.02, False)):  # in all they gain −0.9 + 3, or −0.9 + 0.6
         assert rule.is_conflict((fitted, fitted._replace(gain=other, samples=30.0))) == expected
 
@@ -318,6 +375,28 @@ def test_at_the_first_check_only_harm_decides() -> None:
     assert [fork.name for fork in rule.accepted(forks[:1], losses, weights, sure)] == [""]
 
 
+def test_a_fork_whose_sides_both_hold_a_conflict_is_made_on_less_evidence() -> None:
+    evidence = replace(EVIDENCE, progress=math.nan)
+    forks = [
+        rule.Fork("", (("a", "b"), ("c", "d")), evidence),
+        rule.Fork("0", (("a",), ("b",)), evidence),
+        rule.Fork("1", (("c",), ("d",)), evidence),
+    ]
+    likely = unit_sums([[8]] * 10, [[9]] * 10, [[-2], [0.1], [-1], [-1.5], [-0.5]] * 2)
+    sure = unit_sums([[8]] * 10, [[9]] * 10, [[-1], [-1.5]] * 5)
+    harmless = unit_sums([[8]] * 10, [[9]] * 10, [[1], [1.5]] * 5)
+    losses, weights = {client: [1.0, 0.5, 0.2] for client in "abcd"}, dict.fromkeys("abcd", 1.0)
+
+    def made(top: np.ndarray, left: np.ndarray, right: np.ndarray) -> list[str]:
+        labels = {"0": top, "1": top, "00": left, "01": left, "10": right, "11": right}
+        return [fork.name for fork in rule.accepted(forks, losses, weights, labels)]
+
+    assert made(likely, sure, sure) == ["", "0", "1"]
+    assert made(likely, sure, harmless) == []
+    assert made(harmless, sure, sure) == []
+    assert made(sure, harmless, sure) == ["", "1"]
+
+
 def test_pooling_checks_finds_groups_that_one_check_does_not() -> None:
     first, last = 0, 0
     for seed in range(8):
@@ -338,15 +417,15 @@ def test_pooling_checks_finds_groups_that_one_check_does_not() -> None:
 
 def test_pooled_cosines_are_means_over_the_checks_that_saw_a_pair() -> None:
     def record(clients: tuple[str, ...], cosines: np.ndarray) -> rule.Record:
-        return rule.Record(5, clients, np.zeros(len(clients)), cosines, math.nan, math.nan)
+        return rule.Record(5, clients, np.zeros(len(clients)), cosines[None], math.nan, math.nan)
 
     first, second = record(("x", "y"), np.arange(16.0).reshape(4, 4)), record(("y",), np.full((2, 2), 9.0))
-    table = rule.pooled([first, second], ("z", "y", "x"))
+    (table,) = rule.pooled([first, second], ("z", "y", "x"))
     # Rows and columns: z, y, x of the a-halves, then of the b-halves.
     assert np.allclose(table[0], 0)
-    assert table[2, 5] == first.cosines[0, 2]
-    assert table[1, 4] == (first.cosines[1, 3] + 9) / 2
-    assert table[1, 2] == first.cosines[1, 0]
+    assert table[2, 5] == first.cosines[0, 0, 2]
+    assert table[1, 4] == (first.cosines[0, 1, 3] + 9) / 2
+    assert table[1, 2] == first.cosines[0, 1, 0]
 
 
 def test_the_scale_of_an_offset_is_chosen_for_the_cluster_and_nan_rows_do_not_vote() -> None:

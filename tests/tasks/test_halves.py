@@ -8,6 +8,7 @@ import pytest
 import torch
 from test_training import F64, context, data, network, replies_to, trainer_of
 from torch import nn
+from torch.nn import functional as F
 
 from coterie.randomness import derive
 from coterie.tasks import HalfLosses, HalfUpdates, Request
@@ -74,18 +75,15 @@ def test_label_sums_by_hand():
         for fit, judge, own, other in ((first, second, models[0], models[2]), (second, first, models[1], models[3])):
             rows = judge.y == label
 
-            def loss(model, fit=fit, judge=judge, rows=rows):
-                offset = output_offset(trainer.outputs(fit, model), fit.y)
-                return trainer.loss_of((trainer.outputs(judge, model) + offset)[rows], judge.y[rows]) * int(rows.sum())
-
-            def one(model, i, fit=fit, judge=judge):
-                offset = output_offset(trainer.outputs(fit, model), fit.y)
-                return trainer.loss_of((trainer.outputs(judge, model) + offset)[i : i + 1], judge.y[i : i + 1])
+            def losses(model, fit=fit, judge=judge):
+                offset = output_offset(trainer.outputs(fit, model[None]), fit.y)
+                return F.cross_entropy((trainer.outputs(judge, model[None]) + offset)[0], judge.y, reduction="none")
 
             if rows.any():
-                n, gain, harm = int(rows.sum()), loss(start) - loss(own), loss(start) - loss(other)
-                each = sum((one(start, i) - one(other, i)) ** 2 for i in rows.nonzero().flatten().tolist())
-                expected += torch.tensor([1, n, gain, harm, harm**2, harm * n, n**2, each], dtype=F64)
+                gain, harm = ((losses(start) - losses(model))[rows] for model in (own, other))
+                n, total = int(rows.sum()), float(harm.sum())
+                numbers = [1, n, float(gain.sum()), total, total**2, total * n, n**2, float((harm**2).sum())]
+                expected += torch.tensor(numbers, dtype=F64)
         assert torch.allclose(torch.stack([column[label] for column in sums]), expected)
     assert not torch.stack(sums)[:, 3:-1].any()
     assert sums.own[-1] == pytest.approx(float(sums.own[:-1].sum()))
@@ -100,8 +98,9 @@ def test_outputs_are_the_same_on_every_trainer():
     loop, start = trainer_of(module)
     fast = BatchedTrainer(module, recognise(module, softmax_loss), F64)
     split = data()
-    outputs = loop.outputs(split, start)
-    assert torch.allclose(fast.outputs(split, start), outputs)
-    losses, _ = loop.evaluate([split], start[None])
-    assert fast.loss_of(outputs, split.y) == pytest.approx(losses.item())
-    assert loop.loss_of(outputs, split.y) == pytest.approx(losses.item())
+    models = torch.stack([start, 2 * start])
+    outputs = loop.outputs(split, models)
+    assert torch.allclose(fast.outputs(split, models), outputs)
+    losses, _ = loop.evaluate([split], models)
+    assert torch.allclose(fast.losses_of(outputs, split.y).mean(1), losses[0])
+    assert torch.allclose(loop.losses_of(outputs, split.y).mean(1), losses[0])

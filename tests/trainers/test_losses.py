@@ -32,7 +32,7 @@ def test_accuracy_by_hand():
 
 def test_the_offset_of_a_model_that_knows_nothing_is_the_log_of_the_label_counts():
     labels = torch.tensor([0, 0, 0, 1])
-    offset = output_offset(torch.zeros(4, 3), labels)
+    offset = output_offset(torch.zeros(1, 4, 3), labels)[0, 0]
     assert math.isclose(float(offset[0] - offset[1]), math.log(3), rel_tol=0.02)
     assert -6 < float(offset[2] - offset[1]) < -2  # a class that is not there is unlikely, not ruled out
     assert math.isclose(float(offset.sum()), 0, abs_tol=1e-5)
@@ -43,10 +43,10 @@ def test_the_offset_repairs_label_skew_and_leaves_a_right_model_alone():
     logits = 2 * torch.randn(4000, 3, generator=generator)
     labels = torch.distributions.Categorical(logits=logits).sample()
     skewed = torch.distributions.Categorical(logits=logits + torch.tensor([1.0, 0.0, -1.0])).sample()
-    assert output_offset(logits, labels).abs().max() < 0.2
-    assert torch.allclose(output_offset(logits, skewed), torch.tensor([1.0, 0.0, -1.0]), atol=0.2)
+    assert output_offset(logits[None], labels)[0, 0].abs().max() < 0.2
+    assert torch.allclose(output_offset(logits[None], skewed)[0, 0], torch.tensor([1.0, 0.0, -1.0]), atol=0.2)
 
 
 def test_the_offset_of_a_regression_is_the_mean_residual_shrunk_by_one_sample():
     outputs, targets = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[3.0], [4.0], [5.0]])
-    assert math.isclose(output_offset(outputs, targets).item(), 2 * 3 / 4)
+    assert math.isclose(output_offset(outputs[None], targets).item(), 2 * 3 / 4)

@@ -20,33 +20,65 @@ DRAWS = 999
 """Random matchings in the permutation test."""
 ENOUGH = 60
 """Matchings as good as the true one after which a p-value is surely too large to matter."""
+PRODUCTS_AT_ONCE = 2**16
+"""Products of cosines that are formed together: a few matchings, because most tests end early."""
 FEW = 4
 """Up to so many clients all their matchings, at most 105, are tried."""
 CLEARANCE = 0.5
 """A cut is clear if no two clients across it are nearer than half the mean distance across."""
 TINY = 1e-12
+TIE = 0.01
+"""What a part counts, beside the square, that speaks against a difference: only enough to order the matchings."""
 
 
 def unit_gram(gram: Floats) -> Floats:
-    """Cosines from inner products (n, n); a zero vector has cosine 0 to all, itself included."""
-    lengths = np.sqrt(np.maximum(np.diag(gram), 0.0))
+    """Cosines from inner products (..., n, n); a zero vector has cosine 0 to all, itself included."""
+    lengths = np.sqrt(np.maximum(np.diagonal(gram, axis1=-2, axis2=-1), 0.0))
     inverse = np.divide(1.0, lengths, out=np.zeros_like(lengths), where=lengths > 0)
-    return np.asarray(gram * np.outer(inverse, inverse))
+    return np.asarray(gram * inverse[..., :, None] * inverse[..., None, :])
 
 
-def p_value(gram: Floats, draws: int = DRAWS, seed: int = 0) -> float:
+def p_value(parts: Floats, draws: int = DRAWS, seed: int = 0) -> float:
     """The p-value of "one distribution for all": are the halves of one client no more alike than those of any two?
 
-    gram: (2M, 2M) inner products of a_1 … a_M, b_1 … b_M. If all clients draw from one distribution, the 2M halves
-    are exchangeable, so the cosines inside the clients sum to no more than those inside the pairs of any other
-    matching. The common direction is projected out first: clients of different sizes hold more or less of it.
+    parts: (P, 2M, 2M) inner products of a_1 … a_M, b_1 … b_M in each of P parts of the vector, or (2M, 2M) in all of
+    it. If all clients draw from one distribution, the 2M halves are exchangeable, so the cosines inside the clients
+    sum to no more than those inside the pairs of any other matching. The common direction is projected out first:
+    clients of different sizes hold more or less of it.
     """
-    if len(gram) < 4:
-        return 1.0
-    cosines, orders = _without_common(gram), _orders(len(gram) // 2, draws, seed)
-    first, second = np.split(orders, 2, axis=1)
-    scores = cosines[first, second].sum(axis=1).tolist()
-    return sum(_as_high(score, scores[0]) for score in scores) / len(scores)
+    return p_value_of(part_scores(parts, draws, seed))
+
+
+def p_value_of(scores: Floats) -> float:
+    """The p-value from the parts' scores, as `part_scores` gives them.
+
+    A difference in few labels shows in few parts, so the squares of what speaks for a difference are added up over
+    the parts. Every part is matched alike, so the p-value stays exact.
+    """
+    totals = (np.maximum(scores, 0.0) ** 2 + TIE * scores).sum(axis=0).tolist()
+    return sum(_as_high(total, totals[0]) for total in totals) / len(totals)
+
+
+def part_scores(parts: Floats, draws: int = DRAWS, seed: int = 0) -> Floats:
+    """For each part and each matching, the true one first, the cosines inside the pairs in standard deviations (P, n).
+
+    parts: as in `p_value`. Less than two clients have no other matching.
+    """
+    parts = parts.reshape(-1, *parts.shape[-2:])
+    clients = parts.shape[-1] // 2
+    if clients < 2:
+        return np.zeros((len(parts), 1))
+    first, second = np.split(_orders(clients, draws, seed), 2, axis=1)
+    each = np.stack([_without_common(part)[first, second].sum(axis=1) for part in parts])
+    spread = each.std(axis=1, keepdims=True)
+    return np.divide(each - each.mean(axis=1, keepdims=True), spread, out=np.zeros_like(each), where=spread > TINY)
+
+
+def weighted_cosines(parts: Floats, scores: Floats) -> Floats:
+    """Mean cosines (2M, 2M) over the parts, weighted by how surely the clients differ in each: scores (P,)."""
+    weights, cosines = np.maximum(scores, 0.0) ** 2, unit_gram(parts)
+    total = float(weights.sum())
+    return np.asarray(np.tensordot(weights / total, cosines, 1)) if total > TINY else np.asarray(cosines[0])
 
 
 def group_p_value(gram: Floats, draws: int = DRAWS, seed: int = 0) -> float:
@@ -57,18 +89,30 @@ def group_p_value(gram: Floats, draws: int = DRAWS, seed: int = 0) -> float:
     """
     if len(gram) < 4:
         return 1.0
-    cosines = _without_common(gram)
-    scores: list[float] = []
-    hits = 0
-    for order in _orders(len(gram) // 2, draws, seed):
-        first, second = np.split(order, 2)
-        across = cosines[np.ix_(first, second)]
-        agree = across * across.T + cosines[np.ix_(first, first)] * cosines[np.ix_(second, second)]
-        scores.append(float(agree.sum() - np.trace(agree)))
-        hits += _as_high(scores[-1], scores[0])
-        if hits == ENOUGH:
-            break  # Besag and Clifford's (1991) sequential p-value
-    return hits / len(scores)
+    cosines, clients = _without_common(gram), len(gram) // 2
+    orders = _orders(clients, draws, seed)
+    hits, true = 0, math.nan
+    at_once = max(1, PRODUCTS_AT_ONCE // clients**2)
+    for start in range(0, len(orders), at_once):
+        scores = _agreement(cosines, orders[start : start + at_once])
+        true = true if start else scores[0]
+        for place, score in enumerate(scores, start + 1):
+            hits += _as_high(score, true)
+            if hits == ENOUGH:  # Besag and Clifford's (1991) sequential p-value
+                return hits / place
+    return hits / len(orders)
+
+
+def _agreement(cosines: Floats, orders: Ints) -> list[float]:
+    """For each matching, orders (n, 2M): the sum over pairs of clients of the products of their halves' cosines."""
+    first, second = np.split(orders, 2, axis=1)
+
+    def between(rows: Ints, columns: Ints) -> Floats:
+        return np.asarray(cosines[rows[:, :, None], columns[:, None, :]])
+
+    across = between(first, second)
+    agree = across * across.transpose(0, 2, 1) + between(first, first) * between(second, second)
+    return list((agree.sum((1, 2)) - np.trace(agree, axis1=1, axis2=2)).tolist())
 
 
 def _without_common(gram: Floats) -> Floats:

@@ -22,6 +22,7 @@ from coterie.errors import RunError
 from coterie.methods import cfl_rule as rule
 from coterie.methods.server import Server, apply_update
 from coterie.methods.tree import Branch, Node
+from coterie.parameters import Layout
 from coterie.snapshot import saved
 from coterie.tasks import HalfLosses, HalfUpdates, Reply, Request
 from coterie.tasks.halves import OFFSET_SCALES, LabelSums
@@ -35,6 +36,10 @@ FEW = 3
 """Members of a side that must have judged it before it is decided on, and at least half of them."""
 MOVABLE = 20
 """Samples from which on a member's own loss may move it to the other side: fewer are too noisy."""
+PARTS = 16
+"""Parts of the vector that are compared apart: the weights of one output each or, of more, of several."""
+PRODUCTS = 2**21
+"""Inner products that are kept of one check, at most."""
 NEAREST = 2
 """Members of a side that a member which was not seen is compared with."""
 
@@ -130,40 +135,44 @@ def check(
     """One round of the check of a cluster: open it if it is due, ask those who take part, and decide when all is in.
 
     `asked` are the members that take part, none where no check may begin; `how` they train for it. The splits come
-    from the top down: the cluster's own first, then those of its sides.
+    from the top down: the cluster's own first, then those of its sides. The last round waits for nobody: a check that
+    is under way is decided by those who have answered, and where all take part there is a last one.
     """
-    age, window = t - leaf.born, check_window(server)
+    age, window, last = t - leaf.born, check_window(server), t >= server.rounds
     if watch.session is None:
         affordable = watch.spent + 1 <= rule.allowance(t, server.participation)
-        if (
-            not asked
-            or len(leaf.members) < max(2, 2 * min_size)
-            or age < rule.next_check(watch.checked)
-            or not affordable
-        ):
+        due = rule.next_check(watch.checked)
+        if last and window == 1:
+            due = min(due, max(rule.FIRST_CHECK, watch.checked + rule.GAP))
+        if not asked or len(leaf.members) < max(2, 2 * min_size) or age < due or not affordable:
             return watch, []
         mean, mean_age = recent_mean(watch, age)
         watch = replace(watch, session=Session(age, mean_age, t, mean.to(leaf.model.dtype), {}, {}, {}))
     session = watch.session
     assert session is not None
+    waits = False
     if session.apart is None:
         session = _ask_updates(session, [c for c in asked if c not in session.updates], t, server, how)
-        missing = [client for client in leaf.members if client not in session.updates]
-        if missing and t - session.opened + 1 < window:
-            return replace(watch, session=session), []
+        under_way = replace(watch, session=session)
+        waits = any(client not in session.updates for client in leaf.members) and t - session.opened + 1 < window
+        if waits and not last:
+            return under_way, []
         watch, session = _look(watch, session, leaf, t, server, weighting, min_size)
         if session is None:
-            return watch, []
+            return under_way if waits else watch, []
     session = _ask_losses(session, asked, server, weighting)
     assert session.apart is not None
     sides = [side for fork in session.forks for side in fork.sides]
     enough = all(sum(c in session.apart for c in side) >= min(len(side), max(FEW, len(side) / 2)) for side in sides)
-    if not enough and t - session.judged + 1 < window:
+    waits = waits or (not enough and t - session.judged + 1 < window)
+    if waits and not last:
         return replace(watch, session=session), []
     made = rule.accepted(
         session.forks, _losses(session, leaf, server, weighting), _weights(leaf, server, weighting), _labels(session)
     )
-    return replace(watch, session=None), _branches(session, leaf, made, t, server, how, weighting) if made else []
+    if not made:
+        return replace(watch, session=session if waits else None), []
+    return replace(watch, session=None), _branches(session, leaf, made, t, server, how, weighting)
 
 
 class Inspection(NamedTuple):
@@ -275,7 +284,7 @@ def _look(
         session.mean_age,
         tuple(usable),
         weights,
-        (vectors @ vectors.T).numpy(),
+        grams(vectors, server.layout),
         rule.best_scale([session.whole[c] for c in usable], weights),
         rule.best_scale([session.alone[c] for c in usable], weights),
     )
@@ -285,6 +294,30 @@ def _look(
     if not any(fork.name == "" for fork in forks):
         return watch, None
     return watch, replace(session, forks=tuple(forks), apart={}, judged=t)
+
+
+def grams(vectors: Tensor, layout: Layout) -> Floats:
+    """Inner products `(P, 2M, 2M)` of `vectors (2M, trainable)`: of the whole, then of the parts of single outputs.
+
+    Outputs share a part where there are many of them, or so many clients that the products would take much memory.
+    """
+    most = min(PARTS, PRODUCTS // len(vectors) ** 2 - 1)
+    found = [vectors]
+    if most > 1 and len(places := output_places(layout)) > 1:
+        found += [vectors[:, torch.cat(places[i::most])] for i in range(min(most, len(places)))]
+    return np.stack([(part @ part.T).numpy() for part in found])
+
+
+def output_places(layout: Layout) -> list[Tensor]:
+    """For each output of the model, as far as the layout shows them, the places of its own weights and bias.
+
+    They are the rows of the last matrix and of the vectors after it. A layout without a matrix shows none.
+    """
+    tensors = [entry for entry in layout.entries if not entry.buffer]
+    last = max((i for i, entry in enumerate(tensors) if len(entry.shape) > 1), default=len(tensors))
+    own = [entry for entry in tensors[last:] if entry.shape[0] == tensors[last].shape[0]]
+    rows = [torch.arange(entry.start, entry.stop).reshape(entry.shape[0], -1) for entry in own]
+    return list(torch.cat(rows, 1)) if rows else []
 
 
 def path_of(client: str, forks: Sequence[rule.Fork]) -> str:

@@ -36,9 +36,11 @@ from coterie.clustering.half_vectors import (
     find_sides,
     group_p_value,
     noise_of,
-    p_value,
+    p_value_of,
+    part_scores,
     reachable_p_value,
     unit_gram,
+    weighted_cosines,
 )
 from coterie.snapshot import saved
 
@@ -88,6 +90,8 @@ FEWEST_UNITS = 8
 CONFLICT = 1e-5
 """The largest p-value of a conflict, both sides together, and ONE_SIDE of each side alone: a run makes many checks."""
 ONE_SIDE = 1e-4
+FEW_SIDE = 1e-5
+"""The largest p-value by single samples, of each side, where one has few clients."""
 SEEN = 0.05
 """The largest p-value of a label whose harm is counted."""
 SUGGESTED, LIKELY = 1e-3, 0.1
@@ -128,7 +132,8 @@ class Probe(NamedTuple):
     weights: Floats
     """(M,) positive; their scale does not matter."""
     gram: Floats
-    """(2M, 2M): inner products of the half-updates a_1 … a_M, b_1 … b_M."""
+    """(P, 2M, 2M): inner products of the half-updates a_1 … a_M, b_1 … b_M; first of the whole vectors, then of the
+    parts that belong to single outputs."""
     whole: Floats
     """(M,) loss of the cluster's model, with an output offset for each client."""
     alone: Floats
@@ -144,7 +149,7 @@ class Record:
     whole: Floats
     """(M,) losses of the cluster's model."""
     cosines: Floats
-    """(2M, 2M) cosines of all half-updates, as in `Probe.gram`."""
+    """(P, 2M, 2M) cosines of all half-updates, as in `Probe.gram`."""
     progress: float
     """Fall of the loss per round since the check before; NaN at the first."""
     fastest: float
@@ -162,20 +167,24 @@ def best_scale(losses: npt.ArrayLike, weights: npt.ArrayLike) -> Floats:
 
 
 def pooled(records: Sequence[Record], clients: Sequence[str]) -> Floats:
-    """Mean cosines (2M, 2M) of the clients' half-updates over several checks; 0 for pairs that no check has seen.
+    """Mean cosines (P, 2M, 2M) of the clients' half-updates over several checks; 0 for pairs that no check has seen.
 
     They are the inner products of the half-updates of all the checks laid end to end, so that the noise of one check
     averages out, though every product is of updates made at one model.
     """
-    total, count = np.zeros((2, 2 * len(clients), 2 * len(clients)))
+    parts = len(records[-1].cosines)
+    total = np.zeros((parts, 2 * len(clients), 2 * len(clients)))
+    count = np.zeros_like(total[0])
     place = {client: i for i, client in enumerate(clients)}
     for record in records:
+        if len(record.cosines) != parts:
+            continue
         rows = np.array([i for i, c in enumerate(record.clients) if c in place], dtype=np.int64)
         here = np.array([place[c] for c in record.clients if c in place], dtype=np.int64)
         theirs = np.concatenate([rows, rows + len(record.clients)])
-        mine = np.ix_(*[np.concatenate([here, here + len(clients)])] * 2)
-        total[mine] += record.cosines[np.ix_(theirs, theirs)]
-        count[mine] += 1
+        mine = np.concatenate([here, here + len(clients)])
+        total[:, mine[:, None], mine] += record.cosines[:, theirs[:, None], theirs]
+        count[np.ix_(mine, mine)] += 1
     return np.asarray(np.divide(total, count, out=np.zeros_like(total), where=count > 0))
 
 
@@ -247,9 +256,11 @@ def _examine(probe: Probe, table: Floats, rows: Ints, progress: float, fastest: 
     """The evidence on some of the members (rows of the probe), and the split of them that is clear, if any."""
     clients = len(probe.clients)
     both = np.concatenate([rows, rows + clients])
-    gram, recent, weights = probe.gram[np.ix_(both, both)], table[np.ix_(both, both)], probe.weights[rows]
+    gram, parts, weights = probe.gram[0][np.ix_(both, both)], table[:, both[:, None], both], probe.weights[rows]
+    scores = part_scores(parts)
+    recent = weighted_cosines(parts, scores[:, 0])
     second = find_sides(cross_products(recent, weights), cosines_of_clients(recent, weights))
-    own = p_value(recent)
+    own = p_value_of(scores)
     share = weights / weights.sum()
     loss = float(share @ probe.whole[rows])
     forward = max(progress, 0.0) if math.isfinite(progress) else 0.0
@@ -259,7 +270,7 @@ def _examine(probe: Probe, table: Floats, rows: Ints, progress: float, fastest: 
         progress=progress,
         fastest=fastest,
         p_value=own,
-        group_p_value=own if own <= SIGNIFICANCE else group_p_value(recent),
+        group_p_value=own if own <= SIGNIFICANCE else group_p_value(parts[0]),
         alone=(loss - float(share @ probe.alone[rows]) - forward) / max(loss, TINY),
         apart=math.nan,
         ratio=math.nan,
@@ -326,7 +337,11 @@ class Harm(NamedTuple):
     """What the other side's step does to a side."""
 
     p_value: float
-    """Of "it raises the loss of no label that both hold"."""
+    """Of "it raises the loss of no label that both hold": `by_units`, or `by_samples` where `few` are on the side."""
+    by_units: float
+    """That p-value by a t-test over halves of clients: sure if it is small, because clients may differ."""
+    by_samples: float
+    """The same over single samples: it sees more, and takes every difference between clients for one of the sides."""
     harm: float
     """The loss it adds on the labels it harms, in parts of what the own step gains."""
     gain: float
@@ -334,8 +349,8 @@ class Harm(NamedTuple):
     shared: float
     """The part of the side's samples whose labels both hold."""
     samples: float
-    by_samples: bool
-    """Were single samples compared, not halves of clients?"""
+    few: bool
+    """Are there too few clients for a t-test over their halves?"""
 
 
 def harm_of(mine: Floats, theirs: Floats) -> Harm:
@@ -358,25 +373,38 @@ def harm_of(mine: Floats, theirs: Floats) -> Harm:
     both[-1] &= shared >= MOST_SHARED
     few = bool(units[-1] < FEWEST_UNITS and single.sum() > 1)
     if not both.any():
-        return Harm(1.0, 0.0, mean_gain, shared, float(samples[-1]), few)
+        return Harm(1.0, 1.0, 1.0, 0.0, mean_gain, shared, float(samples[-1]), few)
     n, o, u = samples[both], other[both], units[both]
     mean = o / n
     spread = np.maximum(squared[both] - 2 * mean * times[both] + mean**2 * samples_squared[both], 0.0)
-    error = np.sqrt(spread * u / (u - 1)) / n
-    error = np.where(few, np.sqrt(np.maximum(by_sample[both] / n - mean**2, 0.0) / (n - 1)), error)
+    own_spread = np.maximum(by_sample[both] / n - mean**2, 0.0)
     tests = np.where(np.arange(len(both)) < len(single), single.sum(), 1)[both]
-    # stdtr(n, x) is P(T ≤ x) of Student's t with n degrees of freedom.
-    values = np.minimum(2 * tests * stdtr(np.where(few, n, u) - 1, mean / np.maximum(error, TINY)), 1.0)
+
+    def p_values(error: Floats, freedom: Floats) -> Floats:
+        # stdtr(n, x) is P(T ≤ x) of Student's t with n degrees of freedom.
+        return np.minimum(2 * tests * stdtr(freedom, mean / np.maximum(error, TINY)), 1.0)
+
+    by_units = p_values(np.sqrt(spread * u / (u - 1)) / n, u - 1)
+    by_samples = p_values(np.sqrt(own_spread / (n - 1)), n - 1)
+    values = by_samples if few else by_units
     gain = float(np.maximum(own[:-1][single], 0.0).sum())
     harms = np.where(values <= SEEN, np.maximum(-o, 0.0), 0.0)
     whole = float(harms[-1]) if both[-1] else 0.0
     harm = max(whole, float(harms.sum()) - whole)
-    return Harm(float(values.min()), harm / max(gain, TINY), mean_gain, shared, float(samples[-1]), few)
+    smallest = [float(p.min()) for p in (values, by_units, by_samples)]
+    return Harm(
+        smallest[0], smallest[1], smallest[2], harm / max(gain, TINY), mean_gain, shared, float(samples[-1]), few
+    )
 
 
 def conflict_p_value(sides: tuple[Harm, Harm]) -> float:
-    """The p-value of "neither side's step harms the other": Fisher's combination of both sides' p-values."""
-    product = max(sides[0].p_value * sides[1].p_value, 1e-300)
+    """The p-value of "neither side's step harms the other", over both sides."""
+    return fisher(*(side.p_value for side in sides))
+
+
+def fisher(first: float, second: float) -> float:
+    """Fisher's combination of two p-values."""
+    product = max(first * second, 1e-300)
     return product * (1 - math.log(product))
 
 
@@ -385,19 +413,21 @@ def is_conflict(sides: tuple[Harm, Harm], sure: bool = False) -> bool:
 
     `sure` asks for the smaller p-values. Steps that help nobody are too long, or learn samples by heart, and harm
     others for that alone. A side that the model fits already, because it has most of the weight, gains nothing more:
-    there the conflict must be sure, and the labels nearly the same.
+    there the conflict must be sure, and the labels nearly the same. Where both sides gain, single samples may make up
+    for a side whose clients are too few or too noisy to be sure by themselves.
     """
     fitted = min(side.gain for side in sides) <= 0
     if fitted and min(side.shared for side in sides) < MOST_SHARED:
         return False
-    sure = sure or fitted
-    level = SURE if sure else CONFLICT
-    return (
-        sum(side.gain * side.samples for side in sides) > 0
-        and conflict_p_value(sides) <= level
-        and max(side.p_value for side in sides) <= ONE_SIDE
-        and min(side.harm for side in sides) >= LEAST_HARM
-    )
+    if sum(side.gain * side.samples for side in sides) <= 0 or min(side.harm for side in sides) < LEAST_HARM:
+        return False
+    units, samples = [side.by_units for side in sides], max(side.by_samples for side in sides)
+    if not fitted and fisher(*units) <= CONFLICT and max(units) <= SEEN and samples <= SURE:
+        return True
+    if any(side.few for side in sides) and samples > FEW_SIDE:
+        return False
+    level = SURE if sure or fitted else CONFLICT
+    return conflict_p_value(sides) <= level and max(side.p_value for side in sides) <= ONE_SIDE
 
 
 def decide(evidence: Evidence, saved_loss: float, progress: float, least_ratio: float) -> tuple[Evidence, bool]:
@@ -423,6 +453,17 @@ def _meets(evidence: Evidence, share: float, ratio: float, alone: float) -> bool
     return evidence.apart >= share and evidence.ratio >= ratio and evidence.alone >= alone
 
 
+class Judgement(NamedTuple):
+    """What is found of a fork once its sides have been judged."""
+
+    fork: Fork
+    """With its full evidence."""
+    conflict: bool
+    """Do its sides conflict?"""
+    suggested: bool
+    """May they? Then the fork is made if both of its sides are to be split by conflicts of their own."""
+
+
 def accepted(
     forks: Sequence[Fork],
     losses: Mapping[str, Sequence[float]],
@@ -433,39 +474,48 @@ def accepted(
 
     `losses[client]` holds the client's losses at the cluster's model and with the steps of the sides it is on, from
     the top down; clients that were not asked are left out. `weights` are the clients' weights. `labels` are the sums
-    `(8, labels + 1)` over each side, by name (those of a fork named x are x0 and x1).
+    `(8, labels + 1)` over each side, by name (those of a fork named x are x0 and x1). Two groups on each side dilute
+    the harm that the sides do to each other, so a fork whose sides both hold a conflict is made on less evidence.
     """
+    judged = {fork.name: found for fork in forks if (found := _judge(fork, losses, weights, labels)) is not None}
     made: list[Fork] = []
     names = {""}
-    for fork in forks:
-        depth = len(fork.name)
-        known = [c for side in fork.sides for c in side if c in losses and len(losses[c]) > depth + 1]
-        first, second = (labels.get(f"{fork.name}{digit}") for digit in (0, 1))
-        if fork.name not in names or not known or first is None or second is None:
-            continue
-        harms = harm_of(first, second), harm_of(second, first)
-        shared = min(side.shared for side in harms)
-        seen = replace(
-            fork.evidence,
-            conflict=conflict_p_value(harms),
-            harm=min(side.harm for side in harms),
-            shared=shared,
-        )
-        table = np.array([[losses[c][0], losses[c][depth], losses[c][depth + 1], losses[c][-1]] for c in known])
-        share = np.array([weights[c] for c in known])
-        whole, together, apart, finest = share @ table / share.sum()
-        progress = seen.progress if depth == 0 else whole - together
-        least = LEAST_RATIO if depth == 0 else INNER_RATIO
-        evidence, splits = decide(seen, whole - apart, progress, least)
-        if not splits:
-            finer, _ = decide(seen, whole - finest, progress, least)
-            splits = math.isfinite(progress) and _meets(finer, FINE_SHARE, FINE_RATIO, FINE_ALONE)
-            evidence = finer if splits else evidence
-        clear = is_signal(fork.evidence, sum(map(len, fork.sides))) and not any(side.by_samples for side in harms)
-        level, each = (SUGGESTED, LIKELY) if clear else (CONFLICT, ONE_SIDE)
-        likely = seen.conflict <= level and max(side.p_value for side in harms) <= each
-        conflict = is_conflict(harms, sure=not clear) or (splits and likely)
-        if shared >= LEAST_SHARED and whole > min(apart, finest) and conflict:
-            made.append(replace(fork, evidence=evidence))
-            names |= {f"{fork.name}0", f"{fork.name}1"}
+    for name, found in judged.items():
+        below = [judged[f"{name}{digit}"] for digit in (0, 1) if f"{name}{digit}" in judged]
+        both = len(below) == 2 and all(side.conflict for side in below)
+        if name in names and (found.conflict or (found.suggested and both)):
+            made.append(found.fork)
+            names |= {f"{name}0", f"{name}1"}
     return made
+
+
+def _judge(
+    fork: Fork, losses: Mapping[str, Sequence[float]], weights: Mapping[str, float], labels: Mapping[str, Floats]
+) -> Judgement | None:
+    """The full evidence on a fork and what follows; None where too few have answered."""
+    depth = len(fork.name)
+    known = [c for side in fork.sides for c in side if c in losses and len(losses[c]) > depth + 1]
+    first, second = (labels.get(f"{fork.name}{digit}") for digit in (0, 1))
+    if not known or first is None or second is None:
+        return None
+    harms = harm_of(first, second), harm_of(second, first)
+    shared = min(side.shared for side in harms)
+    seen = replace(
+        fork.evidence, conflict=conflict_p_value(harms), harm=min(side.harm for side in harms), shared=shared
+    )
+    table = np.array([[losses[c][0], losses[c][depth], losses[c][depth + 1], losses[c][-1]] for c in known])
+    share = np.array([weights[c] for c in known])
+    whole, together, apart, finest = share @ table / share.sum()
+    progress = seen.progress if depth == 0 else whole - together
+    least = LEAST_RATIO if depth == 0 else INNER_RATIO
+    evidence, splits = decide(seen, whole - apart, progress, least)
+    if not splits:
+        finer, _ = decide(seen, whole - finest, progress, least)
+        splits = math.isfinite(progress) and _meets(finer, FINE_SHARE, FINE_RATIO, FINE_ALONE)
+        evidence = finer if splits else evidence
+    clear = is_signal(fork.evidence, sum(map(len, fork.sides))) and not any(side.few for side in harms)
+    level, each = (SUGGESTED, LIKELY) if clear else (CONFLICT, ONE_SIDE)
+    likely = seen.conflict <= level and max(side.p_value for side in harms) <= each
+    possible = shared >= LEAST_SHARED and whole > min(apart, finest)
+    conflict = is_conflict(harms, sure=not clear) or (splits and likely)
+    return Judgement(replace(fork, evidence=evidence), possible and conflict, possible and seen.conflict <= SUGGESTED)

@@ -97,7 +97,7 @@ def _after_checks(track: Track, server: Server) -> Event:
     last = watch.records[-1]
     table, clients = rule.pooled(watch.records[-rule.POOLED :], last.clients), len(last.clients)
     p = p_value(table)
-    p = p if p <= rule.SIGNIFICANCE else min(p, group_p_value(table))
+    p = p if p <= rule.SIGNIFICANCE else min(p, group_p_value(table[0]))
     surest = reachable_p_value(clients // 2, clients - clients // 2)
     details = {"p_value": p, "clients": clients}
     falls = math.isfinite(last.progress) and last.progress >= STILL_FALLING * last.fastest > 0

@@ -108,16 +108,12 @@ class MaskedTrainer(Trainer):
         gradients, losses = self.trainer.gradient(data, self.mask.reveal(model))
         return self.mask.hide(gradients), losses
 
-    def outputs(self, data: Split, model: Tensor) -> Tensor:
-        """What the model behind the transformed one says of a client's samples."""
-        return self.trainer.outputs(data, self.mask.reveal(model))
-
-    def loss_of(self, outputs: Tensor, targets: Tensor) -> float:
-        """The mean loss of outputs against targets."""
-        return self.trainer.loss_of(outputs, targets)
+    def outputs(self, data: Split, models: Tensor) -> Tensor:
+        """What the models behind the transformed ones say of a client's samples."""
+        return self.trainer.outputs(data, self.mask.reveal(models))
 
     def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each sample."""
+        """The loss of each sample under each model."""
         return self.trainer.losses_of(outputs, targets)
 
 

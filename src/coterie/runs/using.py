@@ -129,4 +129,4 @@ def losses_of(result: Result, outputs: Tensor, y: Tensor, shape: ModelShape) -> 
     if own is None:
         own = binary_loss if shape.classes and outputs.numel() == y.numel() else default_loss(not shape.classes)
     with users_code("the loss"):
-        return sample_losses(own, outputs, y)
+        return sample_losses(own, outputs[None], y)[0]

@@ -23,6 +23,7 @@ from coterie.tasks.base import (
     ReplySchema,
     Task,
     reduced,
+    tensor_key,
     with_norm,
 )
 from coterie.trainers.base import Trainer, Training, TrainingJob
@@ -32,6 +33,9 @@ OFFSET_SCALES = (0.0, 0.5, 1.0)
 """How much of a fitted output offset is added; 0 is the model as it is."""
 STEP_SCALES = (1.0, 0.5, 0.25)
 """How much of a client's own step is taken: a small client's whole step overshoots."""
+
+TARGETS_AT_ONCE = 2**14
+"""Targets, times models, that are judged together: the outputs of all are held at once."""
 
 LABELS = 64
 """Places for labels; of more, those that are equal modulo LABELS share one, which can only hide a difference."""
@@ -44,21 +48,57 @@ def halves_of(data: Split, seed: int) -> tuple[Split, Split]:
     return Split(data.x[first], data.y[first]), Split(data.x[second], data.y[second])
 
 
-def offset_losses(fit: Split, judge: Split, model: Tensor, trainer: Trainer) -> list[float]:
-    """Losses of `model` on `judge` with each scale of the output offset fitted on `fit`."""
-    offset = output_offset(trainer.outputs(fit, model), fit.y)
-    outputs = trainer.outputs(judge, model)
-    return [trainer.loss_of(outputs + scale * offset, judge.y) for scale in OFFSET_SCALES]
+class Halves(NamedTuple):
+    """The halves of several clients' data, joined: a client's first half, its second, then those of the next.
+
+    A half is a unit: those of client i are units 2i and 2i + 1.
+    """
+
+    data: Split
+    unit: Tensor
+    """(n,) the unit of each sample."""
+    sizes: Tensor
+    """(units,) samples of each, float64."""
+
+    def means(self, values: Tensor) -> Tensor:
+        """The mean over each client's two units of the mean over a unit's samples: (..., n) gives (..., clients)."""
+        lead = values.shape[:-1]
+        sums = torch.zeros(*lead, len(self.sizes), dtype=torch.float64).index_add_(-1, self.unit, values.double())
+        return (sums / self.sizes).reshape(*lead, -1, 2).mean(-1)
 
 
-def _step_losses(judge: Split, model: Tensor, step: Tensor, trainer: Trainer) -> list[float]:
-    """Losses on `judge` after each scale of a step from `model`."""
-    return [trainer.loss_of(trainer.outputs(judge, model + scale * step), judge.y) for scale in STEP_SCALES]
+def joined(clients: Sequence[Client], seeds: Sequence[int]) -> Halves:
+    """The halves of the clients, each cut by its own seed."""
+    parts = [half for client, seed in zip(clients, seeds, strict=True) for half in halves_of(client.train, seed)]
+    sizes = torch.tensor([len(part) for part in parts])
+    unit = torch.arange(len(parts)).repeat_interleave(sizes)
+    data = Split(torch.cat([part.x for part in parts]), torch.cat([part.y for part in parts]))
+    return Halves(data, unit, sizes.double())
 
 
-def _mean_of(pairs: Sequence[Sequence[float]]) -> list[float]:
-    """The mean of several lists, number by number."""
-    return [sum(values) / len(pairs) for values in zip(*pairs, strict=True)]
+def offset_losses(halves: Halves, models: Tensor, trainer: Trainer) -> Tensor:
+    """The loss of each sample under `models (k, d)`, (scales, k, n) float64, with each of OFFSET_SCALES of the output
+    offset that was fitted on the other half of the client's data."""
+    parts = []
+    for part in models.split(max(1, TARGETS_AT_ONCE // max(halves.data.y.numel(), 1))):
+        outputs = trainer.outputs(halves.data, part)
+        offsets = output_offset(outputs, halves.data.y, halves.unit)[:, halves.unit ^ 1]
+        parts.append(torch.stack([trainer.losses_of(outputs + s * offsets, halves.data.y) for s in OFFSET_SCALES]))
+    return torch.cat(parts, 1).double()
+
+
+def _together(contexts: Sequence[ClientContext], keys: Sequence[Hashable]) -> list[list[int]]:
+    """Positions of clients that are judged together: their keys are equal, and they have not too many targets."""
+    groups: list[list[int]] = []
+    latest: dict[Hashable, tuple[list[int], int]] = {}
+    for i, (context, key) in enumerate(zip(contexts, keys, strict=True)):
+        group, targets = latest.get(key, ([], 0))
+        if not group or targets + context.client.train.y.numel() > TARGETS_AT_ONCE:
+            group, targets = [], 0
+            groups.append(group)
+        group.append(i)
+        latest[key] = group, targets + context.client.train.y.numel()
+    return groups
 
 
 @dataclass(frozen=True)
@@ -102,18 +142,33 @@ class HalfUpdates(Task):
         ]
         trained = trainer.train(jobs, self.training)
         assert trained.vectors is not None
+        whole = self._whole(tasks, contexts, trainer)
         replies = []
         for i, (task, context, pair) in enumerate(zip(tasks, contexts, halves, strict=True)):
             rows = trained.vectors[2 * i : 2 * i + 2]
-            ways = [(pair[0], pair[1], rows[0]), (pair[1], pair[0], rows[1])]
-            whole, alone = [math.nan] * len(OFFSET_SCALES), [math.nan] * len(STEP_SCALES)
+            alone = [math.nan] * len(STEP_SCALES)
             if len(context.client.train) > 1:
-                whole = _mean_of([offset_losses(fit, judge, task.model, trainer) for fit, judge, _ in ways])
-                alone = _mean_of([_step_losses(judge, task.model, row, trainer) for _, judge, row in ways])
-            values = {"loss": float(trained.losses[2 * i : 2 * i + 2].mean()), "whole": whole, "alone": alone}
+                scales = torch.tensor(STEP_SCALES, dtype=rows.dtype)[:, None]
+                ways = [(half, task.model + scales * row) for half, row in zip(pair[::-1], rows, strict=True)]
+                losses = [trainer.losses_of(trainer.outputs(half, models), half.y).double() for half, models in ways]
+                alone = torch.stack([each.mean(1) for each in losses]).mean(0).tolist()
+            values = {"loss": float(trained.losses[2 * i : 2 * i + 2].mean()), "whole": whole[i], "alone": alone}
             reply = Reply(context.client.id, len(context.client.train), rows.reshape(-1), values)
             replies.append(with_norm(reply, trainer.layout))
         return reduced(replies, reduce)
+
+    def _whole(
+        self, tasks: Sequence[HalfUpdates], contexts: Sequence[ClientContext], trainer: Trainer
+    ) -> list[list[float]]:
+        """The losses `whole` of every client; many clients have one model, so they are judged together."""
+        found = [[math.nan] * len(OFFSET_SCALES)] * len(tasks)
+        for group in _together(contexts, [tensor_key(task.model) for task in tasks]):
+            halves = joined([contexts[i].client for i in group], [tasks[i].halves for i in group])
+            losses = halves.means(offset_losses(halves, tasks[group[0]].model[None], trainer)[:, 0])
+            for i, row in zip(group, losses.T.tolist(), strict=True):
+                if len(contexts[i].client.train) > 1:
+                    found[i] = row
+        return found
 
 
 class LabelSums(NamedTuple):
@@ -167,33 +222,48 @@ class HalfLosses(Task):
     def cost(self, client: Client) -> float:
         return float(2 * (1 + len(self.models)) * len(client.train))
 
-    def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
-        data = context.client.train
-        first, second = halves_of(data, self.halves)
-        sums = torch.zeros(self.splits, len(LabelSums._fields), LABELS + 1, dtype=torch.float64)
-        apart: list[list[float]] = []
-        preference = [0.0] * (2 * self.splits)
-        for way, (fit, judge) in enumerate(((first, second), (second, first))):
-            samples = _by_label(torch.ones(len(judge), dtype=torch.float64), judge.y)
-            before = _losses_with_offset(fit, judge, self.model, trainer)
-            owns, others = [], []
-            for split, models in enumerate(self.models.split(4)):
-                gains = [before - _losses_with_offset(fit, judge, models[i + way], trainer) for i in (0, 2)]
-                own, other, squares = (_by_label(gain, judge.y) for gain in (*gains, gains[1] ** 2))
-                held = (samples > 0).double()
-                sums[split] += torch.stack(
-                    LabelSums(held, samples, own, other, other**2, other * samples, samples**2, squares)
-                )
-                owns.append(float(own[-1]) / len(judge))
-                others.append(float(other[-1]) / len(judge))
-            for split, other_gain in enumerate(others):
-                preference[2 * split + way] = max(owns[split:]) - other_gain
-            apart.append(
-                [loss for models in self.models.split(4) for loss in offset_losses(fit, judge, models[way], trainer)]
+    def perform(
+        self,
+        tasks: Sequence[HalfLosses],
+        contexts: Sequence[ClientContext],
+        trainer: Trainer,
+        reduce: Reduction | None = None,
+    ) -> ReplyBlock:
+        keys = [(tensor_key(task.model), tensor_key(task.models)) for task in tasks]
+        replies: dict[int, Reply] = {}
+        for group in _together(contexts, keys):
+            clients = [contexts[i].client for i in group]
+            halves = joined(clients, [tasks[i].halves for i in group])
+            found = tasks[group[0]]._judged(halves, [client.id for client in clients], trainer)
+            replies |= {i: with_norm(reply, trainer.layout) for i, reply in zip(group, found, strict=True)}
+        return reduced([replies[i] for i in range(len(tasks))], reduce)
+
+    def _judged(self, halves: Halves, ids: Sequence[str], trainer: Trainer) -> list[Reply]:
+        """The replies of clients that are asked about the same models."""
+        splits, units = self.splits, len(halves.sizes)
+        losses = offset_losses(halves, torch.cat([self.model[None], self.models]), trainer)
+        # A sample is judged by steps that were made of the other halves: of the first ones if it is in a second one.
+        steps = losses[:, 1:].reshape(len(OFFSET_SCALES), splits, 2, 2, -1)
+        judged = torch.where(halves.unit % 2 == 1, steps[..., 0, :], steps[..., 1, :])  # scale, split, side, sample
+        gains = losses[-1, 0] - judged[-1]
+        own, other, squares = (_by_label(g, halves, units) for g in (gains[:, 0], gains[:, 1], gains[:, 1] ** 2))
+        samples = _by_label(torch.ones_like(gains[:, 0]), halves, units)
+        held = (samples > 0).double()
+        rows = LabelSums(held, samples, own, other, other**2, other * samples, samples**2, squares)
+        sums = torch.stack(rows, 2).unflatten(1, (-1, 2)).sum(2).transpose(0, 1)  # client, split, row, label
+        # The best of the own side's step and those of its parts in the splits below.
+        best = own[..., -1].flip(0).cummax(0).values.flip(0)
+        preference = ((best - other[..., -1]) / halves.sizes).unflatten(1, (-1, 2)).flip(-1).transpose(0, 1)
+        apart = halves.means(judged[:, :, 0]).permute(2, 1, 0)  # client, split, scale
+        return [
+            Reply(
+                client,
+                int(halves.sizes[2 * i : 2 * i + 2].sum()),
+                sums[i].reshape(-1).to(self.models.dtype),
+                {"apart": apart[i].reshape(-1).tolist(), "preference": preference[i].reshape(-1).tolist()},
             )
-        values = {"apart": _mean_of(apart), "preference": preference}
-        reply = Reply(context.client.id, len(data), sums.reshape(-1).to(self.models.dtype), values)
-        return with_norm(reply, trainer.layout)
+            for i, client in enumerate(ids)
+        ]
 
 
 def label_places(targets: Tensor) -> Tensor:
@@ -203,13 +273,9 @@ def label_places(targets: Tensor) -> Tensor:
     return targets.reshape(-1) % LABELS
 
 
-def _losses_with_offset(fit: Split, judge: Split, model: Tensor, trainer: Trainer) -> Tensor:
-    """The loss of each sample of `judge`, float64 `(n,)`, with an output offset fitted on `fit`."""
-    outputs = trainer.outputs(judge, model) + output_offset(trainer.outputs(fit, model), fit.y)
-    return trainer.losses_of(outputs, judge.y).double()
-
-
-def _by_label(values: Tensor, targets: Tensor) -> Tensor:
-    """The sum of the samples' values over each label, and over all `(LABELS + 1,)`."""
-    sums = torch.zeros(LABELS, dtype=torch.float64).index_add_(0, label_places(targets), values)
-    return torch.cat([sums, sums.sum(0, keepdim=True)])
+def _by_label(values: Tensor, halves: Halves, units: int) -> Tensor:
+    """The sums of the samples' values (k, n) over each label of each unit, and over all `(k, units, LABELS + 1)`."""
+    places = halves.unit * LABELS + label_places(halves.data.y)
+    sums = torch.zeros(len(values), units * LABELS, dtype=torch.float64).index_add_(1, places, values)
+    each = sums.unflatten(1, (units, LABELS))
+    return torch.cat([each, each.sum(-1, keepdim=True)], -1)

@@ -177,16 +177,12 @@ class Trainer(ABC):
         """Full-batch gradients `(clients, d)` (zero at buffers) and losses `(clients,)` at one model `(d,)`."""
 
     @abstractmethod
-    def outputs(self, data: Split, model: Tensor) -> Tensor:
-        """What one model `(d,)` says of a client's samples: `(n, ..., outputs)`, in evaluation mode."""
-
-    @abstractmethod
-    def loss_of(self, outputs: Tensor, targets: Tensor) -> float:
-        """The mean loss of outputs `(n, ..., outputs)` against targets `(n, ...)`."""
+    def outputs(self, data: Split, models: Tensor) -> Tensor:
+        """What the models `(k, d)` say of a client's samples: `(k, n, ..., outputs)`, in evaluation mode."""
 
     @abstractmethod
     def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The same for each sample `(n,)`."""
+        """The loss of each sample `(k, n)`, for outputs `(k, n, ..., outputs)` of k models and targets `(n, ...)`."""
 
     @abstractmethod
     def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:

@@ -387,20 +387,15 @@ class BatchedTrainer(Trainer):
             yield _joined(pieces)
 
     @torch.no_grad()
-    def outputs(self, data: Split, model: Tensor) -> Tensor:
-        """What one model `(d,)` says of a client's samples: `(n, outputs)`."""
-        layers = affines(self.plan.stages, model.to(self.device, self.dtype, copy=True)[None])
-        x = self._x(data, len(data)).to(self.device)
-        rows = max(64, GROUP_VALUES // self.plan.width)
-        return torch.cat([forward(self.plan.stages, layers, part[None])[-1][0] for part in x.split(rows)]).cpu()
-
-    def loss_of(self, outputs: Tensor, targets: Tensor) -> float:
-        """The mean loss of outputs `(n, outputs)` against targets `(n, ...)`."""
-        y = targets.to(self.dtype) if targets.is_floating_point() else targets
-        return float(LOSS_OF[self.plan.loss](outputs, y))
+    def outputs(self, data: Split, models: Tensor) -> Tensor:
+        """What the models `(k, d)` say of a client's samples: `(k, n, outputs)`."""
+        layers = affines(self.plan.stages, models.to(self.device, self.dtype, copy=True))
+        x = self._x(data, len(data)).to(self.device).expand(len(models), -1, -1)
+        rows = max(64, GROUP_VALUES // (self.plan.width * len(models)))
+        return torch.cat([forward(self.plan.stages, layers, part)[-1] for part in x.split(rows, dim=1)], 1).cpu()
 
     def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each sample `(n,)`."""
+        """The loss of each sample `(k, n)`, for outputs `(k, n, outputs)` of k models and targets `(n, ...)`."""
         y = targets.to(self.dtype) if targets.is_floating_point() else targets
         return sample_losses(LOSS_OF[self.plan.loss], outputs, y)
 

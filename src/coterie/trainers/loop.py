@@ -221,20 +221,18 @@ class LoopTrainer(Trainer):
             accuracy += share * float(correct(outputs, targets, self.loss))
         return loss, accuracy
 
-    def outputs(self, data: Split, model: Tensor) -> Tensor:
-        """What one model `(d,)` says of a client's samples: `(n, ..., outputs)`, in evaluation mode."""
+    def outputs(self, data: Split, models: Tensor) -> Tensor:
+        """What the models `(k, d)` say of a client's samples: `(k, n, ..., outputs)`, in evaluation mode."""
         self.module.eval()
+        return torch.stack([self._outputs_of(data, model) for model in models])
+
+    def _outputs_of(self, data: Split, model: Tensor) -> Tensor:
         self._load(model)
         with torch.no_grad():
             return torch.cat([self._outputs(self._placed(x)) for x in data.x.split(EVALUATION_ROWS)]).cpu()
 
-    def loss_of(self, outputs: Tensor, targets: Tensor) -> float:
-        """The mean loss of outputs `(n, ..., outputs)` against targets `(n, ...)`."""
-        with torch.no_grad():
-            return float(self.loss(outputs, targets.to(self.dtype) if targets.is_floating_point() else targets))
-
     def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each sample `(n,)`."""
+        """The loss of each sample `(k, n)`, for outputs `(k, n, ..., outputs)` of k models and targets `(n, ...)`."""
         return sample_losses(self.loss, outputs, targets.to(self.dtype) if targets.is_floating_point() else targets)
 
     def gradient(self, data: Sequence[Split], model: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,14 +26,20 @@ def squared_loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def sample_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
-    """The loss of each sample `(n,)`, that of a batch of one; outputs: (n, ..., outputs), targets: (n, ...)."""
+    """The loss of each sample under each of k models `(k, n)`, that of a batch of one.
+
+    outputs: (k, n, ..., outputs), targets: (n, ...).
+    """
+    models, samples = outputs.shape[:2]
+    each = targets.expand(models, *targets.shape)
     if loss is softmax_loss:
-        each = F.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1), reduction="none")
-        return each.reshape(len(targets), -1).mean(1)
+        own = F.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), each.reshape(-1), reduction="none")
+        return own.reshape(models, samples, -1).mean(-1)
     if loss is squared_loss:
-        return (outputs.reshape(targets.shape) - targets).square().reshape(len(targets), -1).mean(1)
+        return (outputs.reshape(each.shape) - targets).square().reshape(models, samples, -1).mean(-1)
     with torch.no_grad():
-        return torch.stack([loss(o[None], y[None]).reshape(()) for o, y in zip(outputs, targets, strict=True)])
+        pairs = [(o, y) for of_model in outputs for o, y in zip(of_model, targets, strict=True)]
+        return torch.stack([loss(o[None], y[None]).reshape(()) for o, y in pairs]).reshape(models, samples)
 
 
 def absolute_loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -120,28 +126,48 @@ PSEUDO_COUNT = 0.5
 """Samples per class, spread as the model expects them, that damp every step: an absent class is not ruled out."""
 
 
-def output_offset(outputs: Tensor, targets: Tensor) -> Tensor:
-    """The constant `(outputs,)` that, added to a model's outputs, best explains the targets.
+def output_offset(outputs: Tensor, targets: Tensor, units: Tensor | None = None) -> Tensor:
+    """The constants that, added to the outputs of k models, best explain the targets: one for each of U units.
 
     It is all that a client needs of its own when its labels are only drawn in other proportions (label skew).
-    outputs: (n, ..., C) logits with targets (n, ...) labels, by iterative scaling (Darroch and Ratcliff 1972); or
-    outputs of the targets' size with real targets (n, ...), by the mean residual, shrunk by one sample.
+    outputs: (k, n, ..., C) logits with targets (n, ...) labels, by iterative scaling (Darroch and Ratcliff 1972); or
+    outputs of the targets' size with real targets (n, ...), by the mean residual, shrunk by one sample. units: (n,)
+    the unit of each sample, from 0 on; none: all are of one. The constants have as many dimensions as the outputs,
+    (k, U, ..., C), so that those of the samples' units can be added.
     """
+    unit = torch.zeros(len(targets), dtype=torch.long) if units is None else units
+    count = int(unit.max()) + 1 if len(unit) else 1
     if targets.is_floating_point():
-        residual = targets - outputs.reshape(targets.shape)
-        return residual.mean(0) * (len(targets) / (len(targets) + 1))
-    logits, labels = outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1)
+        residual = (targets - outputs.reshape(-1, *targets.shape)).flatten(2)
+        sums = residual.new_zeros(len(outputs), count, residual.shape[-1]).index_add_(1, unit, residual)
+        shrunk = sums / (torch.bincount(unit, minlength=count).to(sums.dtype)[:, None] + 1)
+        return shrunk.reshape(len(outputs), count, *outputs.shape[2:])
+    logits, labels = outputs.flatten(1, -2), targets.reshape(-1)
+    of_label = unit.repeat_interleave(labels.numel() // max(len(unit), 1))
     if logits.shape[-1] == 1:  # the logit of the second class: two outputs of which the first is 0
-        both = output_offset(torch.cat([torch.zeros_like(logits), logits], -1), labels)
-        return (both[1] - both[0])[None]
-    seen = torch.bincount(labels, minlength=logits.shape[-1]).to(logits.dtype)
-    expected = torch.softmax(logits, -1).sum(0)
-    prior = PSEUDO_COUNT * logits.shape[-1] * expected / expected.sum()
-    offset = torch.zeros_like(expected)
+        both = _scaled(torch.cat([torch.zeros_like(logits), logits], -1), labels, of_label, count)
+        offset = both[..., 1:] - both[..., :1]
+    else:
+        offset = _scaled(logits, labels, of_label, count)
+    return offset.reshape(len(outputs), count, *[1] * (outputs.ndim - 3), -1)
+
+
+def _scaled(logits: Tensor, labels: Tensor, units: Tensor, count: int) -> Tensor:
+    """Constants (k, count, C) for logits (k, n, C): with them a unit expects each class as often as its labels have it."""
+    classes = logits.shape[-1]
+    seen = torch.bincount(units * classes + labels, minlength=count * classes).reshape(count, classes).to(logits.dtype)
+
+    def expected_with(offset: Tensor) -> Tensor:
+        expected = torch.softmax(logits + offset[:, units], -1)
+        return torch.zeros_like(offset).index_add_(1, units, expected)
+
+    offset = logits.new_zeros(len(logits), count, classes)
+    expected = expected_with(offset)
+    prior = PSEUDO_COUNT * classes * expected / expected.sum(-1, keepdim=True)
     for _ in range(OFFSET_STEPS):
         offset = offset + torch.log((seen + prior) / (expected + prior))
-        expected = torch.softmax(logits + offset, -1).sum(0)
-    return offset - offset.mean()
+        expected = expected_with(offset)
+    return offset - offset.mean(-1, keepdim=True)
 
 
 def predicted_labels(outputs: Tensor, loss: Loss | None = None) -> Tensor:
