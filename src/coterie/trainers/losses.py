@@ -153,7 +153,7 @@ def output_offset(outputs: Tensor, targets: Tensor, units: Tensor | None = None)
 
 
 def _scaled(logits: Tensor, labels: Tensor, units: Tensor, count: int) -> Tensor:
-    """Constants (k, count, C) for logits (k, n, C): with them a unit expects each class as often as its labels have it."""
+    """Constants (k, count, C) for logits (k, n, C), with which every unit expects each class as often as it has it."""
     classes = logits.shape[-1]
     seen = torch.bincount(units * classes + labels, minlength=count * classes).reshape(count, classes).to(logits.dtype)
 

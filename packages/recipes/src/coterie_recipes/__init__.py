@@ -2,6 +2,7 @@
 
 from coterie_recipes import (
     cfl_congruence,
+    cfl_cost,
     cfl_decisions,
     cfl_drop_in,
     cfl_evidence,
@@ -28,6 +29,7 @@ __all__ = [
     "Row",
     "Study",
     "cfl_congruence",
+    "cfl_cost",
     "cfl_decisions",
     "cfl_drop_in",
     "cfl_evidence",

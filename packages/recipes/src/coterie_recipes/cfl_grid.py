@@ -154,8 +154,8 @@ def _noisy(client: Client, case: Case, classes: int, seed: int) -> Client:
     return Client(client.id, parts[0], parts[1], client.test, client.group)
 
 
-def decide(case: Case, data_dir: str | None) -> dict[str, Any]:
-    """What CFL makes of a case: right, late, missed or torn; whole or false; whole, split or torn."""
+def decide(case: Case, data_dir: str | None, method: str = "cfl:fallback=false") -> dict[str, Any]:
+    """What a method makes of a case: right, late, missed or torn; whole or false; whole, split or torn."""
     clients = federation_of(case, data_dir)
     hidden = 16 if case.data != "digits" else 32
     options: dict[str, Any] = {
@@ -163,7 +163,7 @@ def decide(case: Case, data_dir: str | None) -> dict[str, Any]:
         "epochs": case.epochs, "batch_size": 32, "rounds": case.rounds, "participation": case.participation,
         "seed": case.number, "workers": 1, "evaluate_every": case.rounds,
     }  # fmt: skip
-    result = run("cfl:fallback=false", **options)
+    result = run(method, **options)
     group = {client.id: client.group or 0 for client in clients}
     held = [[group[c] for c in members] for members in result.clusters]
     mixed = sum(len(set(members)) > 1 for members in held)
@@ -171,7 +171,8 @@ def decide(case: Case, data_dir: str | None) -> dict[str, Any]:
     if case.kind == "conflict":
         outcome = "torn" if torn else "missed" if mixed else "right"
         if outcome == "missed":
-            alone = result if len(held) == 1 else run("fedavg", **options)
+            joint = len(held) == 1 and method.startswith("cfl")
+            alone = result if joint else run("fedavg", **options)
             outcome = "late" if still_improving(losses_of(alone)) else "missed"
     elif case.kind == "gain":
         outcome = "whole" if len(held) == 1 else "torn" if torn else "split"
@@ -204,6 +205,15 @@ def cfl_grid(study: Study) -> Findings:
     numbers = [FIRST + 30 * seed + i for seed in study.seeds for i in range(30)]
     cases = [draw(number) for number in numbers]
     found = study.cells({f"federation {case.number}": partial(decide, case, study.data_dir) for case in cases})
+    return judged([(case, found[f"federation {case.number}"]) for case in cases])
+
+
+@recipe("ifca-grid", "IFCA with k=auto over the same grid: does it find the number of groups, and who is in which?")
+def ifca_grid(study: Study) -> Findings:
+    """Federations FIRST, FIRST + 1, … of the grid: 30 for each seed."""
+    cases = [draw(FIRST + 30 * seed + i) for seed in study.seeds for i in range(30)]
+    jobs = {f"federation {c.number}": partial(decide, c, study.data_dir, "ifca:k=auto") for c in cases}
+    found = study.cells(jobs)
     return judged([(case, found[f"federation {case.number}"]) for case in cases])
 
 
