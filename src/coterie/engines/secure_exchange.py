@@ -160,7 +160,7 @@ class SecureExchange:
                 share = cluster.weights[number] / largest
                 masked = MaskedTrain(
                     task.model, task.training, task.seed, senders, boxes, share, self.limit, len(cluster.keys),
-                    task.private, task.assess, task.init,
+                    task.private, task.assess, task.init, task.personal,
                 )  # fmt: skip
                 asked.append(Request(request.client, masked))
         for cluster, number, reply in self._replies(asked, clusters):

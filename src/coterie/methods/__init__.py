@@ -21,16 +21,21 @@ from coterie.methods.base import (
     method_classes,
 )
 from coterie.methods.cfl import CFL
+from coterie.methods.clove import CLoVE
+from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedbabu import FedBABU
 from coterie.methods.fedcuau import FedCUAU, divergences
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
 from coterie.methods.fedsem import FedSEM
+from coterie.methods.flhc import FLHC
 from coterie.methods.flt import FLT
+from coterie.methods.groups import Groups
 from coterie.methods.ifca import IFCA
 from coterie.methods.local import Local
 from coterie.methods.oneshot import OneShot
+from coterie.methods.pacfl import PACFL
 from coterie.methods.pca_kmeans_hc import PcaKMeansHC
 from coterie.methods.server import Aggregate, Server, apply_update
 from coterie.parameters import Layout
@@ -52,15 +57,19 @@ from coterie.trainers.base import Trainer, Training
 
 __all__ = [
     "CFL",
+    "FLHC",
     "FLT",
     "IFCA",
+    "PACFL",
     "Aggregate",
     "Array",
     "Assignment",
+    "CLoVE",
     "ClientContext",
     "ClusterInfo",
     "ClusterSplit",
     "ConfigError",
+    "Ditto",
     "Evaluate",
     "Event",
     "FedAvg",
@@ -71,6 +80,7 @@ __all__ = [
     "FedSEM",
     "Field",
     "Gradient",
+    "Groups",
     "Info",
     "Layout",
     "Local",

@@ -15,6 +15,7 @@ from coterie.methods.base import Assignment, Info, method
 from coterie.methods.server import Server
 from coterie.parameters import Layout
 from coterie.snapshot import saved
+from coterie.tasks import Request
 from coterie.trainers.base import Training
 
 
@@ -86,11 +87,14 @@ class FedAvg:
         self.rule().common_layers(server.layout)  # a head that does not fit the model ends here
         return State(server.initial_model())
 
-    def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
+    def requests(self, state: State, clients: Sequence[str], t: int, server: Server) -> list[Request]:
+        """What the clients are asked to do in round `t`."""
         rule = self.rule()
         training, private = rule.training(server.schedule.at(t), server.layout), rule.private_layers(server.layout)
-        requests = server.training_requests(server.participants(t), state.model, t, training, private)
-        [total], _ = server.aggregate(requests, self.weighting)
+        return server.training_requests(clients, state.model, t, training, private)
+
+    def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
+        [total], _ = server.aggregate(self.requests(state, server.participants(t), t, server), self.weighting)
         info = cluster_info(len(server.clients), total, server)
         return State(server.step(state.model, total.mean(), lr=self.server_lr)), Info([info])
 

@@ -110,6 +110,9 @@ def _part_in_words(annotation: Any, limits: Sequence[Any]) -> str:
     if get_origin(annotation) in (tuple, list):
         inner = type_in_words(get_args(annotation)[0])
         return f"({inner}, …)"
+    if get_origin(annotation) is dict:
+        key, value = map(type_in_words, get_args(annotation))
+        return f"{{{key}: {value}, …}}"
     known = {bool: "true or false", str: "text", None: "none", type(None): "none", Any: "anything"}
     return known[annotation] if annotation in known else str(getattr(annotation, "__name__", annotation))
 

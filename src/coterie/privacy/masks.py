@@ -91,11 +91,16 @@ class MaskedTrainer(Trainer):
         if training.layers:
             raise ConfigError("privacy hides the layers from the server: a method that trains some of them cannot run")
         plain: dict[Hashable, Tensor] = {}
-        for job in jobs:
-            key = job.start.data_ptr()
-            if key not in plain:
-                plain[key] = self.mask.reveal(job.start)
-        return [job._replace(start=plain[job.start.data_ptr()]) for job in jobs]
+        for vector in [vector for job in jobs for vector in (job.start, job.centre) if vector is not None]:
+            if vector.data_ptr() not in plain:
+                plain[vector.data_ptr()] = self.mask.reveal(vector)
+        return [
+            job._replace(
+                start=plain[job.start.data_ptr()],
+                centre=None if job.centre is None else plain[job.centre.data_ptr()],
+            )
+            for job in jobs
+        ]
 
     def evaluate(
         self, data: Sequence[Split], models: Tensor, outputs_to: OutputSink | None = None

@@ -123,6 +123,7 @@ class MaskedTrain(Task):
     private: tuple[str, ...] = ()
     assess: bool = False
     init: int | None = None
+    personal: Training | None = None
 
     def schema(self, layout: Layout) -> ReplySchema:
         values: dict[str, Number | Array] = {"loss": Number(), "norm": Number(minimum=0)}
@@ -131,7 +132,7 @@ class MaskedTrain(Task):
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         client = remembered(context.state)
-        task = Train(self.model, self.training, self.seed, self.private, self.assess, self.init)
+        task = Train(self.model, self.training, self.seed, self.private, self.assess, self.init, self.personal)
         [reply], _ = task.perform([task], [context], trainer)
         assert reply.vector is not None
         if not torch.isfinite(reply.vector).all():

@@ -23,6 +23,7 @@ from coterie.tasks.halves import HalfLosses, HalfUpdates
 from coterie.tasks.noise import Noise
 from coterie.tasks.personalise import Personalise
 from coterie.tasks.staged import LayerUpdate, StagedTraining
+from coterie.tasks.subspaces import Subspaces
 from coterie.tasks.train import Collect, Train, with_private
 
 __all__ = [
@@ -47,6 +48,7 @@ __all__ = [
     "Request",
     "Sent",
     "StagedTraining",
+    "Subspaces",
     "Task",
     "Train",
     "perform",

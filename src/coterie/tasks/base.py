@@ -150,9 +150,10 @@ class Task(ABC):
 
     @property
     def keeps_state(self) -> bool:
-        """Whether the task changes what a client keeps to itself: private layers, or its optimiser's state."""
+        """Whether the task changes what a client keeps to itself: its own layers or model, or its optimiser's state."""
         training = getattr(self, "training", None)
-        return bool(getattr(self, "private", ())) or (isinstance(training, Training) and training.keep_optimizer)
+        own = bool(getattr(self, "private", ())) or getattr(self, "personal", None) is not None
+        return own or (isinstance(training, Training) and training.keep_optimizer)
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         """Do the task for one client. A task that can serve many clients at once overrides `perform` instead."""

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from coterie.federation import Client
 from coterie.parameters import Layout, gather, scatter, span_size
 from coterie.tasks.base import (
     ClientContext,
@@ -25,6 +26,7 @@ from coterie.tasks.base import (
     tensor_key,
     train_clients,
 )
+from coterie.tasks.personal import train_personal_models
 from coterie.trainers.base import Trainer, Training, TrainingJob
 
 
@@ -43,7 +45,8 @@ class Train(Task):
 
     `private` layers start as in the initial model that is drawn from `init`, stay with the client, and are zero in the
     update; with `init` given they are never sent. With `assess` the client also reports `start_loss`, the loss of the
-    model as it came on all of its training data.
+    model as it came on all of its training data. With `personal` it also trains a model of its own in that way, which
+    stays with it whole (see `personal.py`).
     """
 
     model: Annotated[Tensor, Sent(without="private", drawn="init")]
@@ -52,13 +55,18 @@ class Train(Task):
     private: tuple[str, ...] = ()
     assess: bool = False
     init: int | None = None
+    personal: Training | None = None
 
     def schema(self, layout: Layout) -> ReplySchema:
         values = {"loss": Number()} | ({"start_loss": Number()} if self.assess else {})
         return ReplySchema(layout.size, values, private=layout.select(self.private))
 
     def batch_key(self) -> Hashable:
-        return Train, self.training, self.private, self.assess
+        return Train, self.training, self.private, self.assess, self.personal
+
+    def cost(self, client: Client) -> float:
+        more = 0 if self.personal is None else self.personal.samples_seen(len(client.train))
+        return super().cost(client) + 3.0 * more
 
     def perform(
         self,
@@ -67,12 +75,15 @@ class Train(Task):
         trainer: Trainer,
         reduce: Reduction | None = None,
     ) -> ReplyBlock:
+        if self.personal is not None:
+            models, seeds = [task.model for task in tasks], [task.seed for task in tasks]
+            train_personal_models(models, seeds, contexts, trainer, self.personal)
         spans = trainer.layout.select(self.private)
         jobs = [
             TrainingJob(context.client.train, with_private(task.model, spans, context.state), task.seed)
             for task, context in zip(tasks, contexts, strict=True)
         ]
-        if not (self.keeps_state or self.assess):
+        if not (spans or self.training.keep_optimizer or self.assess):
             return replies_to(contexts, trainer.train(jobs, self.training, reduce))
         extra: dict[str, Sequence[Any]] = {"start_loss": _start_losses(jobs, trainer)} if self.assess else {}
         trained = train_clients(jobs, contexts, trainer, self.training)

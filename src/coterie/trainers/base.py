@@ -49,7 +49,7 @@ class Training:
     momentum: float = 0.0
     weight_decay: float = 0.0
     proximal: float = 0.0
-    """FedProx's μ: adds μ/2 ‖θ − θ_start‖² to the loss."""
+    """FedProx's μ: adds μ/2 ‖θ − θ_start‖² to the loss, or the distance to the job's own `centre`."""
     layers: tuple[str, ...] = ()
     """Names of the layers to train; the others are frozen. Empty: all."""
     optimizer: str = "sgd"
@@ -102,13 +102,15 @@ class TrainingJob(NamedTuple):
     """One client's training: its data, the vector it starts from `(d,)`, and the seed of its batches.
 
     `memory` `(1 + moments · trainable,)` is the optimiser's state, where the client keeps it: training starts from it
-    and writes over it. All jobs of a training have one, or none has.
+    and writes over it. `centre` `(d,)` is what the proximal term pulls to, where that is not the start. All jobs of a
+    training have the one, or none has; and so with the other.
     """
 
     data: Split
     start: Tensor
     seed: int
     memory: Tensor | None = None
+    centre: Tensor | None = None
 
 
 class Reduction(NamedTuple):

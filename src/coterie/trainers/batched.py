@@ -322,9 +322,13 @@ class BatchedTrainer(Trainer):
         origin: Sequence[Affine],
     ) -> Optimizer:
         """What moves the group's trained tensors along their gradients."""
+        centres = [job.centre.to(self.device, self.dtype) for job in group.jobs if job.centre is not None]
+        pulled_to = affines(self.plan.stages, torch.stack(centres)) if centres else origin
         moving = [
             Moving(place, *tensors)
-            for stage, *layers, parts in zip(self.plan.stages, weights, gradients, origin, group.trained, strict=True)
+            for stage, *layers, parts in zip(
+                self.plan.stages, weights, gradients, pulled_to, group.trained, strict=True
+            )
             for place, *tensors, trained in zip((stage.weight, stage.bias), *layers, parts, strict=True)
             if trained and place is not None
         ]

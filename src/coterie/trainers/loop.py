@@ -169,7 +169,8 @@ class LoopTrainer(Trainer):
 
     def _optimizer(self, job: TrainingJob, training: Training, places: Sequence[slice]) -> Optimizer:
         """What moves the numbers at these places of the flat vector; to it, one client is several of which one."""
-        moving = [Moving(p, self.flat[None, p], self.grad[None, p], job.start[None, p]) for p in places]
+        centre = job.start if job.centre is None else job.centre.to(self.device, self.dtype)
+        moving = [Moving(p, self.flat[None, p], self.grad[None, p], centre[None, p]) for p in places]
         return Optimizer(training, moving, None if job.memory is None else [job.memory])
 
     def _training_loss(self, training: Training, y: Tensor) -> Loss:

@@ -19,7 +19,7 @@ CLIP_FLOOR = 1e-6
 
 
 class Moving(NamedTuple):
-    """A tensor of b clients `(b, ...)` that is trained, its gradient, and where the clients started.
+    """A tensor of b clients `(b, ...)` that is trained, its gradient, and what a proximal term pulls it to.
 
     `place` is where it stands in the flat vector.
     """
@@ -27,7 +27,7 @@ class Moving(NamedTuple):
     place: slice
     weights: Tensor
     gradient: Tensor
-    start: Tensor
+    centre: Tensor
 
 
 class Optimizer:
@@ -79,7 +79,7 @@ class Optimizer:
             self._decay(gradients)
         if how.proximal:
             for m, gradient in zip(self.moving, gradients, strict=True):
-                gradient.add_(m.weights[:active] - m.start[:active], alpha=how.proximal)
+                gradient.add_(m.weights[:active] - m.centre[:active], alpha=how.proximal)
         if clips:
             assert how.clip_gradient is not None
             clip(gradients, how.clip_gradient)

@@ -1,0 +1,175 @@
+"""CLoVE (Bhatia, Papadis, Kodialam, Lakshman, Chakrabarty 2026): clusters by the clients' vectors of k losses.
+
+In a round every participant reports the losses of all models on its training data. The server clusters these vectors
+by k-means, matches clusters and models one to one so that the sum of losses is lowest (Hungarian algorithm), and each
+cluster improves its model. Unlike IFCA, clients that all like one model best can still be told apart by the others.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from pydantic import Field, PositiveInt
+from torch import Tensor
+
+from coterie.clustering.agglomerative import agglomerate, vector_distances
+from coterie.errors import ConfigError
+from coterie.methods.averaging import cluster_info
+from coterie.methods.base import Assignment, Event, Info, method
+from coterie.methods.placing import lowest_loss
+from coterie.methods.server import Server
+from coterie.randomness import derive
+from coterie.snapshot import saved
+from coterie.tasks import Evaluate
+from coterie.trainers.threads import one_thread
+
+RESTARTS = 10
+"""Starts of k-means, each seeded by k-means++; the best counts."""
+BETTER = 1.1
+"""A larger number of clusters is taken if its silhouette is so many times that of a smaller one: the authors' own."""
+
+
+@saved
+class State:
+    """The models `(k, d)`, who was last served by which, and for how many rounds nobody has moved."""
+
+    models: Tensor
+    cluster_of: dict[str, int]
+    steady: int
+
+
+@method("clove")
+class CLoVE:
+    """k models; clients report their losses under all, k-means on these vectors makes the clusters of each round.
+
+    The models start from independent draws. Once nobody has moved for `stable_after` rounds the clusters stay, and
+    each client is sent its own model only. A client that comes later joins the model with its lowest loss.
+    """
+
+    server_steps: ClassVar[bool] = True
+
+    k: Annotated[int, Field(ge=1)] | Literal["auto"] = 2
+    """Number of clusters, or "auto": from 2 to `k_max` in each round, by the silhouette of the loss vectors."""
+    k_max: Annotated[int, Field(ge=2, le=100)] = 8
+    """For k="auto": how many models there are."""
+    stable_after: PositiveInt | None = 3
+    """Rounds without a move after which the clusters stay as they are; none: losses are asked for in every round."""
+    weighting: Literal["samples", "uniform"] = "samples"
+    """Weight of a client in its cluster's mean: its number of samples, or one."""
+
+    def start(self, server: Server) -> State:
+        if self.k != "auto" and self.k > len(server.clients):
+            raise ConfigError(f"k={self.k} with {len(server.clients)} clients: ask for at most one cluster per client")
+        models = self.k_max if self.k == "auto" else self.k
+        return State(torch.stack([server.initial_model(i) for i in range(models)]), {}, 0)
+
+    def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
+        participants = server.participants(t)
+        stays = self.stable_after is not None and state.steady >= self.stable_after
+        now = self._kept(state, participants, server) if stays else self._chosen(state, participants, t, server)
+        moved = [client for client, j in now.items() if state.cluster_of.get(client, j) != j]
+        first = [client for client in now if client not in state.cluster_of]
+        events = []
+        if moved:
+            details = {"clients": len(moved), "participants": len(now)}
+            events.append(Event("moved", f"{len(moved)} of {len(now)} participants changed cluster", details))
+        steady = state.steady if stays or not now else 0 if moved or first else state.steady + 1
+        if not stays and steady == self.stable_after:
+            text = f"nobody moved for {steady} rounds: the clusters stay, each client is sent its own model only"
+            events.append(Event("stable", text, {"rounds": steady}))
+        rows = [row.clone() for row in state.models]
+        requests = server.training_requests(list(now), {client: rows[j] for client, j in now.items()}, t)
+        sums, _ = server.aggregate(requests, self.weighting, list(now.values()), len(rows))
+        models = [server.step(row, total.mean(), j) for j, (row, total) in enumerate(zip(rows, sums, strict=True))]
+        present = set(server.clients)
+        after = State(torch.stack(models), {c: j for c, j in (state.cluster_of | now).items() if c in present}, steady)
+        members = list(after.cluster_of.values())
+        infos = [cluster_info(members.count(j), total, server, j) for j, total in enumerate(sums) if j in members]
+        return after, Info(infos, events)
+
+    def _kept(self, state: State, participants: Sequence[str], server: Server) -> dict[str, int]:
+        """The participants where they were last; those that were nowhere yet with their lowest loss."""
+        known = {client: state.cluster_of[client] for client in participants if client in state.cluster_of}
+        new = [client for client in participants if client not in known]
+        return known | (lowest_loss(self._in_use(state), new, server) if new else {})
+
+    def _chosen(self, state: State, participants: Sequence[str], t: int, server: Server) -> dict[str, int]:
+        """The participants by k-means on their losses, each cluster with the model that the matching gives it."""
+        replies = list(server.ask_all(participants, Evaluate(state.models, "train")))
+        if not replies:
+            return {}
+        losses = finite(np.array([reply.values["loss"] for reply in replies]))
+        k = best_k(losses, self.k_max) if self.k == "auto" else min(self.k, len(losses))
+        labels = k_means(losses, k, derive(server.seed, "clove", t))
+        model_of = matched(losses, labels)
+        return {reply.client: model_of[label] for reply, label in zip(replies, labels.tolist(), strict=True)}
+
+    def _in_use(self, state: State) -> dict[int, Tensor]:
+        """The models that somebody has, by id; all, before anybody has one."""
+        used = sorted(set(state.cluster_of.values())) or list(range(len(state.models)))
+        return {j: state.models[j] for j in used}
+
+    def assignment(self, state: State, server: Server) -> Assignment:
+        """Every client with the model of its last round; those that had none yet are asked for their losses."""
+        cluster_of = {client: state.cluster_of[client] for client in server.clients if client in state.cluster_of}
+        new = [client for client in server.clients if client not in cluster_of]
+        models = self._in_use(state)
+        cluster_of |= dict.fromkeys(new, next(iter(models))) | (lowest_loss(models, new, server) if new else {})
+        members = [[c for c in server.clients if cluster_of[c] == j] for j in range(len(state.models))]
+        taken = [j for j, own in enumerate(members) if own]
+        return Assignment([state.models[j] for j in taken], [members[j] for j in taken], ids=taken)
+
+    def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
+        """The model with the lowest loss on each newcomer's data, among those that somebody has."""
+        return lowest_loss(self._in_use(state), clients, server)
+
+
+def finite(losses: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The losses `(M, k)` with what is not finite above the largest that is, so that distances stay numbers."""
+    known = losses[np.isfinite(losses)]
+    above = float(known.max()) + 1.0 if len(known) else 1.0
+    return np.nan_to_num(losses, nan=above, posinf=above, neginf=-above)
+
+
+def k_means(losses: npt.NDArray[np.float64], k: int, seed: int) -> npt.NDArray[np.int64]:
+    """Labels `(M,)` of at most k clusters of loss vectors `(M, models)`, numbered by their first member."""
+    from sklearn.cluster import KMeans
+    from sklearn.exceptions import ConvergenceWarning
+
+    with warnings.catch_warnings(), one_thread():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # fewer different vectors than clusters: fewer clusters
+        found = KMeans(k, n_init=RESTARTS, random_state=seed % 2**32).fit_predict(losses)
+    _, first, labels = np.unique(found, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[labels].astype(np.int64)
+
+
+def matched(losses: npt.NDArray[np.float64], labels: npt.NDArray[np.int64]) -> list[int]:
+    """The model of each cluster: one each, with the lowest sum of the members' losses `(M, models)` over all."""
+    from scipy.optimize import linear_sum_assignment
+
+    costs = np.stack([losses[labels == label].sum(axis=0) for label in range(int(labels.max()) + 1)])
+    found: list[int] = linear_sum_assignment(costs)[1].tolist()
+    return found
+
+
+def best_k(losses: npt.NDArray[np.float64], most: int) -> int:
+    """The number of clusters of loss vectors `(M, models)` from 2 to `most` whose silhouette is highest.
+
+    As the authors do: clusters by Ward's linkage, and a larger number must have a silhouette higher by a tenth. One
+    cluster has no silhouette, so it is never the answer where there are three clients or more.
+    """
+    from sklearn.metrics import silhouette_score
+
+    best, highest = 1, -1.0
+    distances = vector_distances(losses, "l2")
+    for k in range(2, min(most, len(losses) - 1) + 1):
+        labels = agglomerate(distances, "ward", clusters=k)
+        score = float(silhouette_score(distances, labels, metric="precomputed"))
+        if score > BETTER * highest:
+            best, highest = k, score
+    return best

@@ -1,0 +1,146 @@
+"""PACFL (Vahidian et al. 2023): clusters by the principal angles between the subspaces of clients' data, in one shot.
+
+Each client sends a few leading directions of its inputs, by default of each class that it holds. Two clients are as far
+as the nearest two of their subspaces. The angles come from singular values, so that the arbitrary signs of singular
+vectors do not count.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+from pydantic import PositiveFloat, PositiveInt
+
+from coterie.clustering.agglomerative import agglomerate
+from coterie.clustering.principal_angles import Measure, nearest_subspaces
+from coterie.errors import ConfigError
+from coterie.methods.base import Assignment, Event, Info, Matrix, method
+from coterie.methods.fixed_clusters import FixedClusters, averaged, fixed_assignment, joined, without_cluster
+from coterie.methods.server import Server
+from coterie.privacy.masks import MASKED
+from coterie.snapshot import saved
+from coterie.tasks import Reply, Subspaces
+
+Floats = npt.NDArray[np.float32]
+Bases = tuple[Floats, ...]
+"""A client's subspaces, each as orthonormal rows `(p, inputs)`."""
+
+
+@saved
+class State:
+    """The clusters, and the bases by which newcomers find one."""
+
+    clusters: FixedClusters
+    bases: dict[str, list[Floats]]
+    """The subspaces of each client that has a cluster."""
+    distances: Floats
+    """Degrees `(M, M)` between the clients that were there at the start, in the order of `bases`."""
+
+
+@method("pacfl")
+class PACFL:
+    """Clusters clients once, before training, by the principal angles between subspaces of their inputs.
+
+    FedAvg runs in each cluster. A client that comes later joins the cluster whose clients are nearest on average by the
+    same angles. What clients send is not hidden by masks or secure sums, which are therefore refused.
+    """
+
+    server_steps: ClassVar[bool] = True
+
+    p: PositiveInt = 3
+    """Directions that a client sends of each class, or of all of its data."""
+    per: Literal["class", "client"] = "class"
+    """A subspace for each class that a client holds, which shows the server the classes, or one for all of its data."""
+    measure: Measure = "smallest"
+    """How far two subspaces are: their smallest principal angle, or the sum of all."""
+    linkage: Literal["single", "complete", "average"] = "average"
+    """How far two clusters are: their nearest, farthest or mean pair of clients."""
+    threshold: PositiveFloat = 10.0
+    """Clusters at so many degrees or nearer are merged, where no number of clusters is given."""
+    clusters: PositiveInt | None = None
+    """Number of clusters; none: the threshold decides."""
+    weighting: Literal["samples", "uniform"] = "samples"
+    """Weight of a client in its cluster's mean: its number of samples, or one."""
+
+    def start(self, server: Server) -> State:
+        if self.clusters is not None and self.clusters > len(server.clients):
+            raise ConfigError(f"clusters={self.clusters} with {len(server.clients)} clients: ask for at most one each")
+        bases = self._bases(server.clients, server)
+        if not bases:
+            raise ConfigError("no client sent directions of its data: see the faults of the run")
+        distances = self._distances(list(bases.values()))
+        threshold = self.threshold if self.clusters is None else None
+        labels = agglomerate(distances, self.linkage, clusters=self.clusters, threshold=threshold).tolist()
+        models = server.initial_model().repeat(max(labels) + 1, 1)
+        clusters = FixedClusters(models, dict(zip(bases, labels, strict=True)))
+        return State(clusters, {client: list(own) for client, own in bases.items()}, distances.astype(np.float32))
+
+    def _bases(self, clients: Sequence[str], server: Server) -> dict[str, Bases]:
+        """The subspaces of the clients that answer soundly, as long as most others' are."""
+        if MASKED in server.layout.names or server.engine.secure:
+            raise ConfigError(
+                "method 'pacfl': directions of clients' data would go out in clear beside masked or secure updates: "
+                "use cfl, ifca or fedavg with them, or leave privacy and secure_sums out"
+            )
+        task = Subspaces(self.p, self.per == "class")
+        found = {reply.client: cut for reply in server.ask_all(clients, task) if (cut := opened(reply))}
+        if not found:
+            return {}
+        [(length, _)] = Counter(own[0].shape[1] for own in found.values()).most_common(1)
+        return {client: own for client, own in found.items() if own[0].shape[1] == length}
+
+    def _distances(self, bases: Sequence[Bases]) -> npt.NDArray[np.float64]:
+        """Degrees `(M, M)` between every two clients."""
+        found = np.zeros((len(bases), len(bases)))
+        for i in range(1, len(bases)):
+            found[i, :i] = found[:i, i] = nearest_subspaces(bases[i], bases[:i], self.measure)
+        return found
+
+    def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
+        late = without_cluster(state.clusters, server)
+        bases = self._bases(late, server) if late else {}
+        clusters, events = joined(state.clusters, self._nearest(state, bases))
+        matrices = []
+        if t == 1:
+            sizes = [list(state.clusters.cluster_of.values()).count(j) for j in range(len(state.clusters.models))]
+            events.append(Event("clustered", f"principal angles: clusters of {sizes}", {"sizes": sizes}))
+            meaning = "principal angles of inputs, degrees"
+            matrices = [Matrix("angles", tuple(state.bases)[: len(state.distances)], state.distances, meaning, False)]
+        clusters, info = averaged(clusters, t, server, self.weighting)
+        known = state.bases | {client: list(own) for client, own in bases.items()}
+        return State(clusters, known, state.distances), Info(info.clusters, events, matrices=matrices)
+
+    def assignment(self, state: State, server: Server) -> Assignment:
+        return fixed_assignment(state.clusters, server)
+
+    @property
+    def places_unlabelled(self) -> bool:
+        """Whether newcomers need no labels: they do where there is a subspace for each class."""
+        return self.per == "client"
+
+    def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
+        """The cluster whose clients are nearest to each newcomer on average, by the same angles."""
+        return self._nearest(state, self._bases(clients, server))
+
+    def _nearest(self, state: State, bases: Mapping[str, Bases]) -> dict[str, int]:
+        cluster_of = np.array([state.clusters.cluster_of[client] for client in state.bases])
+        theirs = list(state.bases.values())
+        found = {}
+        for client, own in bases.items():
+            if own[0].shape[1] == theirs[0][0].shape[1]:
+                degrees = nearest_subspaces(own, theirs, self.measure)
+                means = {j: float(degrees[cluster_of == j].mean()) for j in np.unique(cluster_of).tolist()}
+                found[client] = min(means, key=lambda j: means[j])
+        return found
+
+
+def opened(reply: Reply) -> Bases | None:
+    """The subspaces in a reply; None where they do not fit together."""
+    rows, ranks = reply.values["bases"].numpy(), [int(rank) for rank in reply.values["ranks"]]
+    if sum(ranks) != len(rows):
+        return None
+    return tuple(np.split(rows, np.cumsum(ranks)[:-1]))
