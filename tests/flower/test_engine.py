@@ -54,6 +54,11 @@ def trained(engine: FlowerEngine, clients: tuple[str, ...] | None = None) -> lis
         ("fedper", 3),
         ("oneshot:warmup_rounds=1", 3),
         ("fedsem:clusters=2", 3),
+        ("groups:of={'client-0':'a','client-1':'b'}", 3),
+        ("flhc:warmup_rounds=1", 3),
+        ("clove:k=2", 3),
+        ("pacfl:clusters=2", 2),
+        ("ditto", 3),
     ],
 )
 def test_a_method_does_the_same_on_the_grid_as_here(method: str, rounds: int, federation: Federation) -> None:

@@ -32,6 +32,10 @@ SPECS = {
     "oneshot": "oneshot:warmup_rounds=2",
     "flt": "flt:encoder=pca,clusters=2",
     "pca-kmeans-hc": "pca-kmeans-hc:basis=public,clusters=2",
+    "groups": "groups:of={'client-0':'a','client-1':'b','client-2':'a','client-5':'c'}",
+    "flhc": "flhc:warmup_rounds=2",
+    "clove": "clove:stable_after=2",
+    "pacfl": "pacfl:clusters=2",
 }
 """Options under which a method has something to do in six rounds; the others run as they are."""
 
@@ -118,9 +122,14 @@ def test_a_state_with_newcomers_survives_a_snapshot(name: str, federation: Feder
     assert all(torch.equal(a, b) for a, b in zip(after[0].models, after[1].models, strict=True))
 
 
-@pytest.mark.parametrize("name", ["ifca", "oneshot"])
+@pytest.mark.parametrize("name", ["ifca", "oneshot", "flhc", "clove"])
 def test_a_newcomer_joins_the_cluster_of_its_group(name: str, federation: Federation) -> None:
-    options = {"ifca": "k=2,init=k-means++", "oneshot": "warmup_rounds=4"}
+    options = {
+        "ifca": "k=2,init=k-means++",
+        "oneshot": "warmup_rounds=4",
+        "flhc": "metric=cosine,linkage=average,warmup_rounds=6",
+        "clove": "k=2",
+    }
     method = make_method(f"{name}:{options[name]}")
     server, engine = server_of(federation, 12)
     early, late = federation.ids[:6], federation.ids[6:]

@@ -84,7 +84,7 @@ def test_what_the_server_receives_of_an_update_cannot_be_told_from_random() -> N
     assert all(not torch.equal(x, y) for i, x in enumerate(seen.masked) for y in seen.masked[:i])
 
 
-@pytest.mark.parametrize("method", ["cfl", "fedsem:clusters=2", "fedcuau"])
+@pytest.mark.parametrize("method", ["cfl", "fedsem:clusters=2", "fedcuau", "flhc:warmup_rounds=0"])
 def test_a_task_that_would_show_a_single_update_is_never_sent(method: str) -> None:
     seen = Received()
     with pytest.raises(ConfigError, match="single updates"):

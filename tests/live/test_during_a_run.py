@@ -25,6 +25,8 @@ METHODS = {
     "cfl": ("cfl", 30),
     "fedcuau": ("fedcuau:clusters=2", 3),
     "fedsem": ("fedsem:clusters=3", 3),
+    "flhc": ("flhc:warmup_rounds=1", 3),
+    "groups": ("groups:of={'client-0':'a','client-1':'b'}", 3),
     "ifca": ("ifca:k=4", 4),
     "oneshot": ("oneshot:k=2,warmup_rounds=3", 5),
 }

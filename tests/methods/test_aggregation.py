@@ -32,6 +32,11 @@ METHODS = [
     "flt:encoder=pca",
     "flt:encoder=pca,case=1",
     "pca-kmeans-hc",
+    "groups:of={'client-0':'a','client-1':'b'}",
+    "flhc:warmup_rounds=1",
+    "clove:k=2",
+    "pacfl:clusters=2",
+    "ditto",
 ]
 FEDERATION = find_scenario("digits-swapped").build(clients=10, samples=None, groups=None, seed=5, data_dir=None)
 
@@ -126,6 +131,10 @@ def test_without_limits_that_update_does_move_the_model_far():
         "fedsem:clusters=2",
         "oneshot:k=2,warmup_rounds=1",
         "pca-kmeans-hc",
+        "groups:of={'client-0':'a','client-1':'b'}",
+        "flhc:warmup_rounds=0",
+        "clove:k=2",
+        "ditto",
     ],
 )
 def test_every_rule_runs_in_every_method(method, rule):

@@ -94,7 +94,7 @@ def test_buffers_stay_as_they_are():
     assert torch.equal(after[layout.trainable :], plain[layout.trainable :])
 
 
-@pytest.mark.parametrize("method", ["flt:encoder=pca", "pca-kmeans-hc"])
+@pytest.mark.parametrize("method", ["flt:encoder=pca", "pca-kmeans-hc", "pacfl"])
 def test_methods_that_send_centroids_are_refused_under_privacy(method):
     import coterie
 

@@ -15,7 +15,16 @@ OPTIONS = {"scenario": "digits-permuted", "clients": 8, "groups": 2, "rounds": 3
 
 
 @pytest.mark.parametrize(
-    "method", ["fedavg", "fedprox:mu=0.1", "ifca:k=2,init=random", "cfl:projection=64,min_rounds=2"]
+    "method",
+    [
+        "fedavg",
+        "fedprox:mu=0.1",
+        "ifca:k=2,init=random",
+        "cfl:projection=64,min_rounds=2",
+        "groups:of={'client-0':'a','client-1':'b','client-2':'a','client-3':'b'}",
+        "clove",
+        "ditto",
+    ],
 )
 def test_secure_sums_give_the_plain_run_up_to_rounding_at_a_stated_price(method):
     options = OPTIONS | {"seed": 1, "secure_minimum": 2}
@@ -37,7 +46,8 @@ def test_a_cluster_below_the_minimum_is_not_opened():
 
 
 @pytest.mark.parametrize(
-    "method", ["cfl", "fedcuau", "fedsem:clusters=2", "pca-kmeans-hc", "oneshot:k=2,warmup_rounds=1"]
+    "method",
+    ["cfl", "fedcuau", "fedsem:clusters=2", "pca-kmeans-hc", "oneshot:k=2,warmup_rounds=1", "flhc:warmup_rounds=1"],
 )
 def test_methods_that_look_at_single_updates_are_refused(method):
     with pytest.raises(ConfigError, match="single updates"):

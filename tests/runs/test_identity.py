@@ -37,6 +37,8 @@ OPTIONS = {
     "cfl": ({"rounds": SPLIT}, ""),
     "fedcuau": ({"rounds": 3}, "clusters=2"),
     "fedsem": ({"rounds": 3}, "clusters=3"),
+    "flhc": ({"rounds": 3}, "warmup_rounds=1,clusters=3"),
+    "groups": ({"rounds": 3}, "of={'client-0':'a','client-1':'b','client-2':'c'}"),
     "ifca": ({"rounds": 4}, "k=4,init=random"),
     "oneshot": ({"rounds": 3}, "k=3,warmup_rounds=1"),
 }
@@ -247,14 +249,14 @@ def test_a_method_of_ones_own_has_its_own_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("privacy", ["permutation", "signed-permutation"])
-@pytest.mark.parametrize("method", ["fedavg", "local", "ifca:k=2", "oneshot:k=2,warmup_rounds=1"])
+@pytest.mark.parametrize("method", ["fedavg", "local", "ifca:k=2", "oneshot:k=2,warmup_rounds=1", "ditto"])
 def test_models_behind_a_mask_are_saved_as_the_clients_use_them(method: str, privacy: str, tmp_path: Path) -> None:
     fresh = coterie.run(method, privacy=privacy, out=tmp_path / "run", rounds=2, **SMALL)
     check_scores(fresh, federation())
     check_scores(Result.load(tmp_path / "run"), federation())
 
 
-@pytest.mark.parametrize("method", ["local", "fedper", "fedavg", "fedsem:clusters=2"])
+@pytest.mark.parametrize("method", ["local", "fedper", "fedavg", "fedsem:clusters=2", "ditto", "clove"])
 def test_clients_that_were_never_asked_have_a_model_too(method: str, tmp_path: Path) -> None:
     fresh = coterie.run(method, participation=0.3, out=tmp_path / "run", rounds=1, **SMALL)
     check_scores(fresh, federation())

@@ -28,6 +28,8 @@ METHODS = {
     "cfl": "cfl:min_rounds=2,patience=1",
     "fedcuau": "fedcuau:clusters=2",
     "fedsem": "fedsem:clusters=2",
+    "flhc": "flhc:warmup_rounds=1",
+    "groups": "groups:of={'client-0':'a','client-1':'b'}",
     "ifca": "ifca:k=2",
     "oneshot": "oneshot:k=2,warmup_rounds=1",
 }

@@ -27,9 +27,12 @@ BY_LABELS = {
     "ifca": ("ifca:k=3,init=k-means++", 8),
     "fedsem": ("fedsem:clusters=2", 3),
     "oneshot": ("oneshot:k=2,warmup_rounds=2", 4),
+    "groups": ("groups:of={'client-00':'a','client-01':'b'}", 4),
+    "flhc": ("flhc:warmup_rounds=2", 4),
+    "clove": ("clove", 6),
 }
 """Methods that place newcomers by inputs and labels, and the rounds in which they tell two groups apart."""
-TRIVIAL = {"fedavg": 0, "fedprox": 0, "fedbabu": 0, "fedper": 0, "fedcuau": 3}
+TRIVIAL = {"fedavg": 0, "ditto": 0, "fedprox": 0, "fedbabu": 0, "fedper": 0, "fedcuau": 3}
 """Where newcomers go whatever they hold."""
 
 
@@ -96,7 +99,7 @@ def test_where_there_is_one_place_no_labels_are_needed(
 def test_every_method_has_a_rule_for_newcomers() -> None:
     ours = {name for name, cls in method_classes().items() if cls.__module__.startswith("coterie.methods")}
     assert all(hasattr(method_classes()[name], "place") for name in ours)
-    assert ours <= {*BY_LABELS, *TRIVIAL, "flt", "pca-kmeans-hc", "local"}  # each is tried in a test
+    assert ours <= {*BY_LABELS, *TRIVIAL, "flt", "pca-kmeans-hc", "pacfl", "local"}  # each is tried in a test
 
 
 def test_clients_that_train_alone_have_no_place(permuted: tuple[Federation, Federation]) -> None:

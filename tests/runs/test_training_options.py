@@ -180,7 +180,18 @@ def test_every_method_that_averages_takes_a_server_optimiser(method: str, rule: 
 
 
 @pytest.mark.parametrize(
-    "method", ["fedsem:clusters=2", "oneshot:k=2,warmup_rounds=1", "fedcuau:clusters=2", "pca-kmeans-hc"]
+    "method",
+    [
+        "fedsem:clusters=2",
+        "oneshot:k=2,warmup_rounds=1",
+        "fedcuau:clusters=2",
+        "pca-kmeans-hc",
+        "groups:of={'client-0':'a','client-1':'b'}",
+        "flhc:warmup_rounds=1",
+        "clove",
+        "pacfl",
+        "ditto",
+    ],
 )
 def test_methods_with_fixed_clusters_take_one_too(method: str) -> None:
     how = RUN | {"clients": 4, "rounds": 3}

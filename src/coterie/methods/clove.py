@@ -47,8 +47,8 @@ class State:
 class CLoVE:
     """k models; clients report their losses under all, k-means on these vectors makes the clusters of each round.
 
-    The models start from independent draws. Once nobody has moved for `stable_after` rounds the clusters stay, and
-    each client is sent its own model only. A client that comes later joins the model with its lowest loss.
+    The models start from independent draws. Every participant is sent all of them for its losses, and then the one that
+    it trains. A client that comes later joins the model with its lowest loss.
     """
 
     server_steps: ClassVar[bool] = True
@@ -57,8 +57,9 @@ class CLoVE:
     """Number of clusters, or "auto": from 2 to `k_max` in each round, by the silhouette of the loss vectors."""
     k_max: Annotated[int, Field(ge=2, le=100)] = 8
     """For k="auto": how many models there are."""
-    stable_after: PositiveInt | None = 3
-    """Rounds without a move after which the clusters stay as they are; none: losses are asked for in every round."""
+    stable_after: PositiveInt | None = None
+    """Rounds without a move after which the clusters stay as they are and a client is sent its own model only (the
+    authors' code takes 3, which can be too early where models learn slowly); none: never."""
     weighting: Literal["samples", "uniform"] = "samples"
     """Weight of a client in its cluster's mean: its number of samples, or one."""
 
