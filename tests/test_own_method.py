@@ -24,7 +24,7 @@ from coterie.tasks.base import Task
 from printed import blocks, entry_points_in, install
 
 CODE = blocks("methods.md")[0]
-METHOD = "pacfl:clusters=2"
+METHOD = "angles:clusters=2"
 SIZES = {"clients": 8, "groups": 2, "samples": 40}
 OPTIONS: dict[str, Any] = {"scenario": "digits-halves", **SIZES, "rounds": 3, "seed": 1}
 TRUTH = [[f"client-{i}" for i in range(start, 8, 2)] for start in (0, 1)]
@@ -34,14 +34,14 @@ TRUTH = [[f"client-{i}" for i in range(start, 8, 2)] for start in (0, 1)]
 def package(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The printed package, installed; afterwards nobody knows it."""
     (toml,) = blocks("methods.md", "toml")
-    site = install(tmp_path_factory.mktemp("site"), "pacfl", CODE, entry_points_in(toml))
+    site = install(tmp_path_factory.mktemp("site"), "angles", CODE, entry_points_in(toml))
     monkeypatch.syspath_prepend(str(site))
     yield site
     from coterie.methods import base
 
-    sys.modules.pop("pacfl", None)
-    base._METHODS.pop("pacfl", None)
-    for kind in [kind for kind in Task.kinds if kind.startswith("pacfl.")]:
+    sys.modules.pop("angles", None)
+    base._METHODS.pop("angles", None)
+    for kind in [kind for kind in Task.kinds if kind.startswith("angles.")]:
         del Task.kinds[kind]
 
 
@@ -115,10 +115,10 @@ def test_bytes_are_those_of_the_task() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("pacfl:p=0", "method 'pacfl', option p=0: expected whole number from 1"),
-        ("pacfl:p=true", "method 'pacfl', option p=True: expected whole number from 1"),
-        ("pacfl:treshold=1", "method 'pacfl' has no option 'treshold': did you mean 'threshold'"),
-        ("pacfl:clusters=many", "option clusters='many': expected whole number from 1 or none"),
+        ("angles:p=0", "method 'angles', option p=0: expected whole number from 1"),
+        ("angles:p=true", "method 'angles', option p=True: expected whole number from 1"),
+        ("angles:treshold=1", "method 'angles' has no option 'treshold': did you mean 'threshold'"),
+        ("angles:clusters=many", "option clusters='many': expected whole number from 1 or none"),
     ],
 )
 def test_its_options_are_checked(spec: str, message: str) -> None:
@@ -128,13 +128,13 @@ def test_its_options_are_checked(spec: str, message: str) -> None:
 
 def test_one_client_is_refused_in_its_own_words() -> None:
     with pytest.raises(ConfigError, match="use it with two or more"):
-        coterie.run("pacfl", scenario="digits-iid", clients=1, rounds=1, workers=1)
+        coterie.run("angles", scenario="digits-iid", clients=1, rounds=1, workers=1)
 
 
 def test_its_options_are_explained(capfd: pytest.CaptureFixture[str]) -> None:
     from coterie.cli import main
 
-    main(["methods", "pacfl"])
+    main(["methods", "angles"])
     text = " ".join(capfd.readouterr().out.split())
     assert "p whole number from 1 3 Singular vectors that each client sends." in text
     assert "threshold number above 0 30.0 Clusters are merged" in text
@@ -151,8 +151,8 @@ def test_on_an_in_process_grid() -> None:
     federation = find_scenario(OPTIONS["scenario"]).build(**SIZES, seed=3)
     given: dict[str, Any] = {"method": METHOD, "model": "mlp:hidden=16", "rounds": 2, "seed": 1}
     here = coterie.run(federation=federation, workers=1, **given)
-    Task.kinds.pop("pacfl.Subspace")  # as in a process that has not imported the package yet
-    sys.modules.pop("pacfl")
+    Task.kinds.pop("angles.Subspace")  # as in a process that has not imported the package yet
+    sys.modules.pop("angles")
     grid = InProcessGrid(
         client_app("mlp:hidden=16", federation), node_configs=[{"client": client} for client in federation.ids]
     )
@@ -206,6 +206,6 @@ def test_a_task_that_nobody_defines_names_the_packages_that_cannot_be_loaded(pac
 
     install(package, "broken", "import nothing_of_that_name", "[coterie.methods]\nbroken = broken:Method\n")
     importlib.invalidate_caches()
-    assert find_task("pacfl.Subspace").__name__ == "Subspace"
-    with pytest.raises(ConfigError, match=r"no task 'pacfl\.Gone'.*broken:Method of the package 'broken'"):
-        find_task("pacfl.Gone")
+    assert find_task("angles.Subspace").__name__ == "Subspace"
+    with pytest.raises(ConfigError, match=r"no task 'angles\.Gone'.*broken:Method of the package 'broken'"):
+        find_task("angles.Gone")

@@ -122,13 +122,12 @@ def test_a_state_with_newcomers_survives_a_snapshot(name: str, federation: Feder
     assert all(torch.equal(a, b) for a, b in zip(after[0].models, after[1].models, strict=True))
 
 
-@pytest.mark.parametrize("name", ["ifca", "oneshot", "flhc", "clove"])
+@pytest.mark.parametrize("name", ["ifca", "oneshot", "flhc"])
 def test_a_newcomer_joins_the_cluster_of_its_group(name: str, federation: Federation) -> None:
     options = {
         "ifca": "k=2,init=k-means++",
         "oneshot": "warmup_rounds=4",
         "flhc": "metric=cosine,linkage=average,warmup_rounds=6",
-        "clove": "k=2",
     }
     method = make_method(f"{name}:{options[name]}")
     server, engine = server_of(federation, 12)

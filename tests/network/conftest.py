@@ -22,7 +22,7 @@ def trial(tmp_path_factory):
     root = tmp_path_factory.mktemp("trial")
     # The package that docs/methods.md prints, installed for this process and for all that it starts.
     (toml,) = blocks("methods.md", "toml")
-    site = str(install(root / "site", "pacfl", blocks("methods.md")[0], entry_points_in(toml)))
+    site = str(install(root / "site", "angles", blocks("methods.md")[0], entry_points_in(toml)))
     sys.path.insert(0, site)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [site, os.environ.get("PYTHONPATH")]))
     with Network(root / "flower") as network:
