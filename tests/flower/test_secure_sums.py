@@ -42,7 +42,10 @@ def run(method: str, tamper: Any = None, rounds: int = 2, **options: Any) -> Any
     return run_on(grid_of(FEDERATION, tamper=tamper), given)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "fedprox:mu=0.1", "ifca:k=2,init=random"])
+BY_PARITY = f"groups:of={ {f'client-{i}': i % 2 for i in range(6)} }"
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedprox:mu=0.1", "ifca:k=2,init=random", "ditto", BY_PARITY])
 def test_the_result_is_the_plain_runs_up_to_the_stated_rounding(method: str) -> None:
     seen = Received()
     secure, plain = run(method, seen, seed=7, secure_sums=True, secure_minimum=2), run(method, seed=7)
@@ -51,6 +54,8 @@ def test_the_result_is_the_plain_runs_up_to_the_stated_rounding(method: str) -> 
     error = 2 * Quantiser.for_sums(1.0, 6).step
     for ours, theirs in zip(secure.models, plain.models, strict=True):
         assert float((ours - theirs).abs().max()) < 50 * error + 1e-6  # rounding is carried on by the second round
+    for ours, theirs in zip(secure.clients, plain.clients, strict=True):
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)  # also of models that clients keep to themselves
     assert seen.vectors == 0
     assert len(seen.masked) == 12
 

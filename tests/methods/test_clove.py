@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.cluster import AgglomerativeClustering
+from sklearn.metrics import silhouette_score
 
 import coterie
 from coterie.errors import ConfigError
@@ -46,6 +48,21 @@ def test_the_number_of_clusters_is_that_of_the_authors_search() -> None:
     # A pair of pairs: 4 clusters of one have no silhouette, 3 gain nothing.
     assert best_k(np.array([[0.0], [0.1], [5.0], [5.1]]), 8) == 2
     assert best_k(losses[:2], 8) == 1
+
+
+def test_on_random_losses_too() -> None:
+    """Beside scikit-learn's Ward linkage and silhouette: the first number that no later one beats by a tenth."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        size, groups = int(rng.integers(9, 16)), int(rng.integers(2, 5))
+        centres = rng.uniform(0.2, 3, (groups, 4))
+        losses = centres[rng.integers(0, groups, size)] + rng.normal(0, rng.choice([0.02, 0.3]), (size, 4))
+        expected, highest = 1, -1.0
+        for k in range(2, 7):
+            score = silhouette_score(losses, AgglomerativeClustering(k).fit_predict(losses))
+            if score > 1.1 * highest:
+                expected, highest = k, score
+        assert best_k(losses, 6) == expected
 
 
 def test_losses_that_are_not_finite_lie_above_the_others() -> None:

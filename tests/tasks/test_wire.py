@@ -33,6 +33,7 @@ from coterie.tasks import (
     ReplySchema,
     Sent,
     StagedTraining,
+    Subspaces,
     Task,
     Train,
 )
@@ -74,6 +75,7 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
     "train, private head": (Train(LEARNED, HOW, 3, ("3",), True, SEED), {"model": BODY}, {"model"}),
     "train, no seed": (Train(LEARNED, HOW, 3, ("3",), True), {"model": HEAD + BODY}, set()),
     "train, all private": (Train(INITIAL, HOW, 3, LAYOUT.names, init=SEED), {}, {"model"}),
+    "train, personal": (Train(LEARNED, HOW, 3, personal=HOW), {"model": HEAD + BODY}, set()),
     "collect": (Collect(INITIAL, LAYOUT.names, SEED), {}, {"model"}),
     "collect, head": (Collect(LEARNED, ("3",), SEED), {"model": BODY}, {"model"}),
     "evaluate": (Evaluate(MODELS, "validation", ("3",)), {"models": 3 * (HEAD + BODY)}, set()),
@@ -109,6 +111,7 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
         set(),
     ),
     "embed": (Embed("pca", (2, 2), 3, torch.randn(16), 5, 0, 8), {"weights": 16}, set()),
+    "subspaces": (Subspaces(3, False), {}, set()),
     "personalise": (Personalise(LEARNED, HOW, 9, ("3",)), {"model": HEAD + BODY}, set()),
 }
 """A task, how many numbers of each tensor are sent, and which tensors are drawn by the client, in whole or in part."""
