@@ -23,6 +23,7 @@ from coterie.tasks.base import Reply, Task
 from coterie.tasks.embed import Embed
 from coterie.tasks.personalise import Personalise
 from coterie.tasks.staged import LayerUpdate, StagedTraining
+from coterie.tasks.subspaces import Subspaces
 from coterie.tasks.wire import REASON_LETTERS, BadReply
 from coterie.trainers.base import Training
 
@@ -50,6 +51,8 @@ TASKS: list[Task] = [
     EMBED,
     Personalise(MODEL, HOW, 8),
     Collect(MODEL, HEAD),
+    Subspaces(3),
+    Train(MODEL, HOW, 1, personal=HOW),
 ]
 
 
