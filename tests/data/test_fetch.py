@@ -240,7 +240,9 @@ def test_the_catalog_is_well_formed() -> None:
     lengths = {"md5": 32, "sha256": 64}
     for item in (item for downloads in CATALOG.values() for item in downloads):
         assert item.url.startswith(("https://", "http://fashion-mnist."))
-        assert item.checksum is not None
+        if item.checksum is None:
+            assert "archive.ics.uci.edu" in item.url or "Rdatasets" in item.url  # they publish none
+            continue
         algorithm, digest = item.checksum.split(":")
         assert re.fullmatch(f"[0-9a-f]{{{lengths[algorithm]}}}", digest)
         assert (item.members is not None) == item.url.endswith((".zip", ".tar.gz"))

@@ -12,7 +12,16 @@ from published_files import cifar_arrays, cifar_pickle, idx_bytes, leaf_bytes, w
 
 from coterie.data.catalog import BY_HAND, CATALOG
 from coterie.data.pools import windows
-from coterie.data.sources import SOURCES, TEXT_SOURCES, available, data_folder, load_source, load_text_source
+from coterie.data.sources import (
+    SOURCES,
+    TABLE_SOURCES,
+    TEXT_SOURCES,
+    available,
+    data_folder,
+    load_source,
+    load_table_source,
+    load_text_source,
+)
 from coterie.errors import DataError
 
 
@@ -161,7 +170,8 @@ def test_wrong_idx_sets_name_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(CATALOG))
 def test_a_missing_set_names_the_command(tmp_path: Path, name: str) -> None:
-    load = load_text_source if name in TEXT_SOURCES else load_source
+    loaders = {**dict.fromkeys(TEXT_SOURCES, load_text_source), **dict.fromkeys(TABLE_SOURCES, load_table_source)}
+    load = loaders.get(name, load_source)
     with pytest.raises(DataError) as caught:
         load(name, tmp_path)
     assert f"coterie data fetch {name}`" in str(caught.value)
@@ -187,7 +197,7 @@ def test_unknown_and_misplaced_names(tmp_path: Path) -> None:
 
 
 def test_every_set_can_be_fetched_or_says_why_not() -> None:
-    assert set(CATALOG) | set(BY_HAND) == set(SOURCES) | set(TEXT_SOURCES)
+    assert set(CATALOG) | set(BY_HAND) == set(SOURCES) | set(TEXT_SOURCES) | set(TABLE_SOURCES)
 
 
 def test_available(tmp_path: Path) -> None:

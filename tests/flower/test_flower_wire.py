@@ -167,7 +167,9 @@ def sound(task: Task) -> RecordDict:
     """A reply that fits the task, made by hand."""
     schema = task.schema(LAYOUT)
     values: dict[str, Any] = {
-        name: torch.full(kind.shape, 0.5) if isinstance(kind, ArraySchema) else 0.5
+        name: torch.full([length or 2 for length in kind.shape], max(0.5, kind.minimum))
+        if isinstance(kind, ArraySchema)
+        else 0.5
         for name, kind in schema.values.items()
     }
     vector = None
@@ -197,8 +199,8 @@ def test_a_sound_reply_is_taken_and_one_with_a_value_more_or_less_is_not(task: T
         got = (
             torch.tensor(reply.values[name]) if not isinstance(reply.values[name], torch.Tensor) else reply.values[name]
         )
-        assert got.shape == (kind.shape if isinstance(kind, ArraySchema) else ())
-        assert (got == 0.5).all()
+        assert got.shape == (tuple(length or 2 for length in kind.shape) if isinstance(kind, ArraySchema) else ())
+        assert (got == max(0.5, kind.minimum)).all()
     assert sum(len(record) for record in sound(task).values()) >= len(schema.values)
     for part in list(sound(task)):
         for name in list(sound(task)[part]):

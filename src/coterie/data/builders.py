@@ -53,7 +53,7 @@ def groups_of(order: BuildOptions) -> list[int]:
     return [number % order.groups for number in range(order.clients)]
 
 
-def _without_groups(order: BuildOptions) -> None:
+def without_groups(order: BuildOptions) -> None:
     if order.groups != 1:
         raise ConfigError(f"groups={order.groups}: {order.name} has no hidden groups: leave groups out")
 
@@ -146,7 +146,7 @@ def dirichlet(source: str, alpha: float) -> Callable[[BuildOptions], Federation]
     """Label skew without groups."""
 
     def make(order: BuildOptions) -> Federation:
-        _without_groups(order)
+        without_groups(order)
         pool = load_source(source, order.data_dir)
         parts = partitions.dirichlet(pool.y, order.clients, alpha, order.seed, order.samples, minimum=5)
         return _held_out(pool, parts, [0] * order.clients, order)
@@ -235,7 +235,7 @@ def by_writer(source: str) -> Callable[[BuildOptions], Federation]:
     """One client a writer, drawn at random among those with at least 20 samples."""
 
     def make(order: BuildOptions) -> Federation:
-        _without_groups(order)
+        without_groups(order)
         pool = load_source(source, order.data_dir)
         if pool.writer is None:
             raise DataError(f"the source {source!r} does not say who wrote what")
@@ -267,7 +267,7 @@ def news_topics(order: BuildOptions) -> Federation:
 
 def speakers(order: BuildOptions) -> Federation:
     """One client a speaker of Shakespeare's plays, as windows of characters; the longest parts first."""
-    _without_groups(order)
+    without_groups(order)
     pool = load_text_source("shakespeare", order.data_dir)
     made = []
     for key in range(len(pool.keys)):

@@ -102,6 +102,18 @@ SHAKESPEARE = (
     ),
 )
 
+# Neither UCI nor Rdatasets publishes checksums; the readers check what the files hold.
+_UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease"
+HEART_DISEASE = tuple(
+    Download(f"{_UCI}/processed.{name}.data", None, "heart-disease")
+    for name in ("cleveland", "hungarian", "switzerland", "va")
+)
+_RDATASETS = "https://vincentarelbundock.github.io/Rdatasets/csv/mlmRev"
+SCHOOLS = {
+    name.lower(): (Download(f"{_RDATASETS}/{name}.csv", None, "schools", rename=f"{name.lower()}.csv"),)
+    for name in ("Hsb82", "Exam", "Chem97")
+}
+
 CATALOG: dict[str, tuple[Download, ...]] = {
     "mnist": MNIST,
     "fashion-mnist": FASHION_MNIST,
@@ -112,6 +124,8 @@ CATALOG: dict[str, tuple[Download, ...]] = {
     "cifar100": CIFAR100,
     "ag-news": AG_NEWS,
     "shakespeare": SHAKESPEARE,
+    "heart-disease": HEART_DISEASE,
+    **SCHOOLS,
 }
 
 BY_HAND: dict[str, str] = {

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from coterie.data import builders
+from coterie.data import builders, natural
 from coterie.data.builders import BuildOptions
 from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import Federation
@@ -221,6 +221,40 @@ register(
         defaults=Defaults(model="linear", rounds=300, training=Training(lr=0.1, steps=1, batch_size=None)),
     )
 )
+register(
+    Scenario(
+        "heart-disease",
+        "patients of four real hospitals: heart disease from 13 features, of which some hospitals lack several",
+        natural.sites(
+            "heart-disease", "disease", task="classification", categorical=("cp", "restecg", "slope", "thal")
+        ),
+        clients=4,
+        groups=1,
+        defaults=Defaults(model="logistic", rounds=50, training=Training(lr=0.1, epochs=1, batch_size=32)),
+    )
+)
+_PUPILS = Defaults(model="linear", rounds=50, training=Training(lr=0.05, epochs=1, batch_size=32))
+for _name, _label, _schools, _drop, _summary in (
+    ("hsb82", "mAch", 100, ("rownames", "school"), "pupils of real schools in the USA: mathematics achievement"),
+    ("exam", "normexam", 50, ("rownames", "school", "student"), "pupils of real schools in London: examination score"),
+    (
+        "chem97",
+        "score",
+        100,
+        ("rownames", "school", "student", "lea", "gcsecnt"),
+        "pupils of real schools in Britain: chemistry score",
+    ),
+):
+    register(
+        Scenario(
+            _name,
+            f"{_summary} (regression)",
+            natural.sites(_name, _label, task="regression", drop=_drop),
+            clients=_schools,
+            groups=1,
+            defaults=_PUPILS,
+        )
+    )
 _TOY = Defaults(model="logistic", rounds=50, training=Training(lr=0.1, epochs=1, batch_size=None))
 register(
     Scenario(

@@ -13,7 +13,9 @@ from coterie.data import images
 from coterie.data.catalog import BY_HAND, CATALOG
 from coterie.data.news_and_plays import load_ag_news, load_shakespeare
 from coterie.data.pools import Pool, TextPool
+from coterie.data.sites import HOSPITALS, load_heart, load_schools
 from coterie.errors import DataError, did_you_mean
+from coterie.federation.table_files import RawTable
 from coterie.plugins import load_as, offered
 
 Files = Sequence[Sequence[Path]]
@@ -46,6 +48,20 @@ class TextSource:
     classes: int
     layouts: tuple[Layout, ...]
     load: Callable[[Files, int], TextPool]
+
+
+@dataclass(frozen=True)
+class TableSource:
+    """A named data set of tables, one per site; `classes` is 0 where what is predicted is a quantity."""
+
+    name: str
+    summary: str
+    classes: int
+    layouts: tuple[Layout, ...]
+    load: Callable[[Files], dict[str, RawTable]]
+
+
+AnySource = Source | TextSource | TableSource
 
 
 class Availability(NamedTuple):
@@ -119,6 +135,35 @@ TEXT_SOURCES: dict[str, TextSource] = {
 }
 
 
+def _schools(name: str) -> tuple[Layout, ...]:
+    return ((f"schools/{name.lower()}.csv",), (f"schools/{name}.csv",))
+
+
+TABLE_SOURCES: dict[str, TableSource] = {
+    source.name: source
+    for source in (
+        TableSource(
+            "heart-disease",
+            "920 patients of four hospitals, 13 features, many missing",
+            2,
+            (tuple(f"heart-disease/processed.{name}.data" for name in HOSPITALS),),
+            load_heart,
+        ),
+        TableSource(
+            "hsb82", "7,185 pupils of 160 schools in the USA, mathematics", 0, _schools("Hsb82"), load_schools("mAch")
+        ),
+        TableSource("exam", "4,059 pupils of 65 schools in London", 0, _schools("Exam"), load_schools("normexam")),
+        TableSource(
+            "chem97",
+            "31,022 pupils of 2,410 schools in Britain, chemistry",
+            0,
+            _schools("Chem97"),
+            load_schools("score"),
+        ),
+    )
+}
+
+
 def data_folder(data_dir: Path | str | None = None) -> Path:
     """The folder that holds the data sets: the argument, else COTERIE_DATA, else ~/.cache/coterie."""
     if data_dir is not None:
@@ -127,9 +172,9 @@ def data_folder(data_dir: Path | str | None = None) -> Path:
     return Path(named).expanduser() if named else Path.home() / ".cache" / "coterie"
 
 
-def find_source(name: str) -> Source | TextSource:
+def find_source(name: str) -> AnySource:
     """The data set of that name, or a DataError with a suggestion; packages that offer others stay unloaded."""
-    known: dict[str, Source | TextSource] = {**SOURCES, **TEXT_SOURCES}
+    known: dict[str, AnySource] = {**SOURCES, **TEXT_SOURCES, **TABLE_SOURCES}
     if name in known:
         return known[name]
     points = offered(GROUP)
@@ -144,7 +189,8 @@ def load_source(name: str, data_dir: Path | str | None = None) -> Pool:
     """The image set of that name, read from the data folder."""
     source = find_source(name)
     if not isinstance(source, Source):
-        raise DataError(f"{name!r} is text, not images: use load_text_source")
+        other = "text, not images: use load_text_source" if isinstance(source, TextSource) else "tables: use a scenario"
+        raise DataError(f"{name!r} is {other}")
     return source.load(_find(source, data_folder(data_dir)))
 
 
@@ -152,13 +198,22 @@ def load_text_source(name: str, data_dir: Path | str | None = None, vocabulary_s
     """The text set of that name, read from the data folder, with at most `vocabulary_size` words (or characters)."""
     source = find_source(name)
     if not isinstance(source, TextSource):
-        raise DataError(f"{name!r} is images, not text: use load_source")
+        other = "images, not text: use load_source" if isinstance(source, Source) else "tables: use a scenario"
+        raise DataError(f"{name!r} is {other}")
     return source.load(_find(source, data_folder(data_dir)), vocabulary_size)
+
+
+def load_table_source(name: str, data_dir: Path | str | None = None) -> dict[str, RawTable]:
+    """The table of every site of that data set, read from the data folder."""
+    source = find_source(name)
+    if not isinstance(source, TableSource):
+        raise DataError(f"{name!r} is images or text, not tables: use load_source or load_text_source")
+    return source.load(_find(source, data_folder(data_dir)))
 
 
 def source_names() -> list[str]:
     """The names of all data sets: ours, and those that installed packages offer as `coterie.sources` entry points."""
-    return list(dict.fromkeys([*SOURCES, *TEXT_SOURCES, *offered(GROUP)]))
+    return list(dict.fromkeys([*SOURCES, *TEXT_SOURCES, *TABLE_SOURCES, *offered(GROUP)]))
 
 
 def available(data_dir: Path | str | None = None) -> list[Availability]:
@@ -180,14 +235,14 @@ def _matches(root: Path, pattern: str) -> list[Path]:
     return sorted(root.glob(pattern)) or sorted(root.glob(pattern + ".gz"))
 
 
-def _best_layout(source: Source | TextSource, root: Path) -> tuple[Files, list[str]]:
+def _best_layout(source: AnySource, root: Path) -> tuple[Files, list[str]]:
     """The files of the layout that lacks least, and the patterns it lacks."""
     found = [[(pattern, _matches(root, pattern)) for pattern in layout] for layout in source.layouts]
     best = min(found, key=lambda layout: sum(not files for _, files in layout))
     return [files for _, files in best], [pattern for pattern, files in best if not files]
 
 
-def _find(source: Source | TextSource, root: Path) -> Files:
+def _find(source: AnySource, root: Path) -> Files:
     files, missing = _best_layout(source, root)
     if missing:
         ours = f"run `coterie data fetch {source.name}`" if source.name in CATALOG else "put it there"

@@ -177,12 +177,13 @@ def read_table(path: str | Path, decimal: str = ".") -> RawTable:
     except UnicodeDecodeError as problem:
         raise DataError(f"{path}: not a text in UTF-8 (byte {problem.start}): save it as UTF-8") from problem
     try:
-        return _parse(text, str(path), decimal)
+        return parse_table(text, str(path), decimal)
     except csv.Error as problem:
         raise DataError(f"{path}: not a readable CSV file ({problem})") from problem
 
 
-def _parse(text: str, origin: str, decimal: str) -> RawTable:
+def parse_table(text: str, origin: str, decimal: str = ".") -> RawTable:
+    """The table in the text of a CSV file."""
     delimiter, text = _delimiter(text.replace("\r\n", "\n").replace("\r", "\n"))
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     header = next((fields for fields in reader if any(field.strip() for field in fields)), None)

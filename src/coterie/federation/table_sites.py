@@ -14,7 +14,7 @@ from coterie.errors import DataError, did_you_mean
 from coterie.federation.table_files import RawTable, client_names, find_tables, is_frame, read_frame, read_table
 
 Tables = Any
-"""Paths, patterns, data frames, or a mapping of them by client."""
+"""Paths, patterns, data frames, or a mapping of them (or of tables already read) by client."""
 
 
 def read_all(tables: Tables, client_column: str | None = None, decimal: str = ".") -> dict[str, RawTable]:
@@ -23,6 +23,8 @@ def read_all(tables: Tables, client_column: str | None = None, decimal: str = ".
         found = {
             str(name): read_frame(item, f"client {str(name)!r}", decimal)
             if is_frame(item)
+            else item
+            if isinstance(item, RawTable)
             else read_table(item, decimal)
             for name, item in tables.items()
         }
@@ -45,10 +47,10 @@ def read_all(tables: Tables, client_column: str | None = None, decimal: str = ".
         found = {name: read_table(file, decimal) for name, file in zip(client_names(files), files, strict=True)}
     if not found:
         raise DataError("no tables were given: give at least one")
-    return found if client_column is None else _by_client(list(found.values()), client_column, decimal)
+    return found if client_column is None else by_client(list(found.values()), client_column, decimal)
 
 
-def _by_client(tables: Sequence[RawTable], column: str, decimal: str) -> dict[str, RawTable]:
+def by_client(tables: Sequence[RawTable], column: str, decimal: str) -> dict[str, RawTable]:
     """The rows of each client that the column names, of all tables, in the order in which clients first appear."""
     found: dict[str, RawTable] = {}
     for table in tables:
