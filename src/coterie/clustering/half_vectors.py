@@ -71,7 +71,8 @@ def part_scores(parts: Floats, draws: int = DRAWS, seed: int = 0) -> Floats:
     first, second = np.split(_orders(clients, draws, seed), 2, axis=1)
     each = np.stack([_without_common(part)[first, second].sum(axis=1) for part in parts])
     spread = each.std(axis=1, keepdims=True)
-    return np.divide(each - each.mean(axis=1, keepdims=True), spread, out=np.zeros_like(each), where=spread > TINY)
+    above = each - each.mean(axis=1, keepdims=True)
+    return np.asarray(np.divide(above, spread, out=np.zeros_like(each), where=spread > TINY))
 
 
 def weighted_cosines(parts: Floats, scores: Floats) -> Floats:
