@@ -117,6 +117,10 @@ class MaskedTrainer(Trainer):
         """What the models behind the transformed ones say of a client's samples."""
         return self.trainer.outputs(data, self.mask.reveal(models))
 
+    def accuracy_of(self, outputs: Tensor, targets: Tensor) -> float:
+        """The share of labels that are predicted rightly."""
+        return self.trainer.accuracy_of(outputs, targets)
+
     def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each sample under each model."""
         return self.trainer.losses_of(outputs, targets)

@@ -104,6 +104,9 @@ class TrainingJob(NamedTuple):
     `memory` `(1 + moments · trainable,)` is the optimiser's state, where the client keeps it: training starts from it
     and writes over it. `centre` `(d,)` is what the proximal term pulls to, where that is not the start. All jobs of a
     training have the one, or none has; and so with the other.
+
+    `weights` `(n,)` is what the loss of each sample is multiplied by: a step lowers (1/batch) Σ w_s loss_s, so that
+    weights of one change nothing; None: all are one.
     """
 
     data: Split
@@ -111,6 +114,7 @@ class TrainingJob(NamedTuple):
     seed: int
     memory: Tensor | None = None
     centre: Tensor | None = None
+    weights: Tensor | None = None
 
 
 class Reduction(NamedTuple):
@@ -181,6 +185,10 @@ class Trainer(ABC):
     @abstractmethod
     def outputs(self, data: Split, models: Tensor) -> Tensor:
         """What the models `(k, d)` say of a client's samples: `(k, n, ..., outputs)`, in evaluation mode."""
+
+    @abstractmethod
+    def accuracy_of(self, outputs: Tensor, targets: Tensor) -> float:
+        """The share of labels that outputs `(n, ..., outputs)` predict rightly; NaN for real targets."""
 
     @abstractmethod
     def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ from coterie.trainers.kernels import (
     loss_gradient,
     side_by_side,
 )
-from coterie.trainers.losses import class_weights_of, predicted_labels, sample_losses
+from coterie.trainers.losses import class_weights_of, correct, predicted_labels, sample_losses
 from coterie.trainers.optimizers import Moving, Optimizer
 from coterie.trainers.recognition import LOSS_OF
 from coterie.trainers.sample_space import (
@@ -231,7 +231,8 @@ class BatchedTrainer(Trainer):
         if training.class_weights is not None:
             labels = job.data.y.reshape(-1).long()
             weights = class_weights_of(training.class_weights, labels).to(self.dtype)[labels]
-        return Samples(self._x(job.data, n), self._y(job.data, n), n, training.batches(n), batch, weights)
+        factors = None if job.weights is None else job.weights.to(self.dtype)
+        return Samples(self._x(job.data, n), self._y(job.data, n), n, training.batches(n), batch, weights, factors)
 
     def _trained(self, training: Training) -> list[TrainedParts]:
         spans = self.layout.select(training.layers) if training.layers else (slice(0, self.plan.size),)
@@ -397,6 +398,10 @@ class BatchedTrainer(Trainer):
         x = self._x(data, len(data)).to(self.device).expand(len(models), -1, -1)
         rows = max(64, GROUP_VALUES // (self.plan.width * len(models)))
         return torch.cat([forward(self.plan.stages, layers, part)[-1] for part in x.split(rows, dim=1)], 1).cpu()
+
+    def accuracy_of(self, outputs: Tensor, targets: Tensor) -> float:
+        """The share of labels that are predicted rightly; NaN for real targets."""
+        return float(correct(outputs, targets, LOSS_OF[self.plan.loss]))
 
     def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each sample `(k, n)`, for outputs `(k, n, outputs)` of k models and targets `(n, ...)`."""

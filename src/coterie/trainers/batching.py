@@ -45,7 +45,8 @@ def batches(samples: int, training: Training, seed: int) -> Iterator[Tensor | sl
 class Samples:
     """One client's samples `x: (n, inputs)`, targets `y`, and how it goes through them.
 
-    `weights: (n,)` are what the samples weigh in the mean of their step; None: all the same.
+    `weights: (n,)` are what the samples weigh in the mean of their step; None: all the same. `factors: (n,)` are what
+    each one's loss is multiplied by beyond that, which does not make the others weigh more; None: one.
     """
 
     x: Tensor
@@ -54,6 +55,7 @@ class Samples:
     steps: int
     batch: int
     weights: Tensor | None = None
+    factors: Tensor | None = None
 
     @property
     def full(self) -> bool:
@@ -92,6 +94,8 @@ class FullFeed:
         for row, s in zip(self.rows, samples, strict=True):
             if s.weights is not None:
                 row[: s.n] = s.weights / s.weights.sum()
+            if s.factors is not None:
+                row[: s.n] *= s.factors.to(row.device)
 
     def step(self, t: int, active: int) -> tuple[Tensor, Tensor, Tensor]:
         """Inputs, targets and row weights of step `t` for the first `active` clients."""
@@ -136,6 +140,8 @@ class BatchOrder:
                     places = slice(step, min(step + size, start + count))
                     drawn = s.weights[taken[step - start : step - start + size]]
                     self.rows[i, places] = drawn / drawn.sum()
+            if s.factors is not None:
+                self.rows[i, start : start + count] *= s.factors[taken]
 
     def active(self, t: int) -> int:
         """How many clients take step `t`; they are sorted by falling number of steps."""
@@ -160,7 +166,7 @@ class AugmentedFeed:
         for i, s in enumerate(self.samples[:active]):
             index, change = order.index[i, places], self.change[i]
             x = s.x[index]
-            there = int(rows[i].count_nonzero())
+            there = min(s.batch, s.n - t % -(-s.n // s.batch) * s.batch)  # the last batch of a pass may be smaller
             assert change is not None
             x[:there] = change(x[:there].view(there, *self.shapes[i])).reshape(there, -1)
             xs.append(x)

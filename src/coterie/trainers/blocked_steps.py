@@ -20,6 +20,7 @@ from torch import Tensor
 
 from coterie.trainers.batching import BatchOrder, Samples
 from coterie.trainers.kernels import (
+    ELEMENTWISE,
     Affine,
     Plan,
     Stage,
@@ -161,7 +162,8 @@ class _BlockLoss:
         if self.softmax:
             aims = rows.new_zeros(*rows.shape, outputs).scatter_(-1, targets.unsqueeze(-1), weights)
         else:
-            weights = weights * (2 / outputs)
+            self.loss = ELEMENTWISE[plan.loss]
+            weights = weights / outputs
             aims = targets
         self.weights: Sequence[Tensor] = weights.split(size, 1)
         self.aims: Sequence[Tensor] = aims.split(size, 1)
@@ -172,17 +174,14 @@ class _BlockLoss:
             logs = torch.log_softmax(outputs, -1)
             self.seen.append(logs)
             return logs.exp().mul_(self.weights[t]).sub_(self.aims[t])
-        self.seen.append(outputs - self.aims[t])
-        weighted: Tensor = self.seen[-1] * self.weights[t]
-        return weighted
+        seen, gradient = self.loss(outputs, self.aims[t])
+        self.seen.append(seen)
+        return gradient.mul_(self.weights[t])
 
     def total(self) -> Tensor:
         """The sums `(b,)` of the steps' mean losses."""
         seen = torch.cat(self.seen, 1)
-        if self.softmax:
-            each = seen.gather(-1, self.targets.unsqueeze(-1)).squeeze(-1).neg_()
-        else:
-            each = seen.square().mean(-1)
+        each = -seen.gather(-1, self.targets.unsqueeze(-1)).squeeze(-1) if self.softmax else seen.mean(-1)
         return (each * self.rows).sum(-1)
 
 

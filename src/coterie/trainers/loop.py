@@ -21,7 +21,7 @@ from coterie.trainers.augment import augmentation
 from coterie.trainers.base import OutputSink, Trainer, Training, TrainingJob
 from coterie.trainers.batching import batches
 from coterie.trainers.devices import CPU
-from coterie.trainers.losses import Loss, class_weights_of, correct, sample_losses, weighted_loss
+from coterie.trainers.losses import Loss, class_weights_of, correct, sample_losses, sample_weighted_loss, weighted_loss
 from coterie.trainers.low_rank import FactoredLinear, apart, factor_layers, worth_keeping_apart
 from coterie.trainers.optimizers import Moving, Optimizer
 from coterie.trainers.recognition import hooked, sequentials
@@ -145,7 +145,7 @@ class LoopTrainer(Trainer):
         self._load(job.start)
         x, y = self._placed(job.data.x), self._placed(job.data.y)
         places, layers = self._divide(training, len(y))
-        loss_of = self._training_loss(training, y)
+        loss_of = self._training_loss(job, training, y)
         augment = augmentation(training, job.seed)
         optimizer = self._optimizer(job, training, places)
         total, steps = 0.0, 0
@@ -153,7 +153,7 @@ class LoopTrainer(Trainer):
             for index in batches(len(y), training, job.seed):
                 for place in places:
                     self.grad[place].zero_()
-                loss = loss_of(self._outputs(augment(x[index]) if augment else x[index]), y[index])
+                loss = loss_of(self._outputs(augment(x[index]) if augment else x[index]), index)
                 if loss.requires_grad:
                     loss.backward()
                 total += float(loss.detach())
@@ -173,12 +173,23 @@ class LoopTrainer(Trainer):
         moving = [Moving(p, self.flat[None, p], self.grad[None, p], centre[None, p]) for p in places]
         return Optimizer(training, moving, None if job.memory is None else [job.memory])
 
-    def _training_loss(self, training: Training, y: Tensor) -> Loss:
-        """The loss that training lowers for a client with the targets `y`."""
-        if training.class_weights is None:
-            return self._loss_of
-        weights = class_weights_of(training.class_weights, y)
-        return weighted_loss(self.loss, weights.to(self.device, self.dtype))
+    def _training_loss(
+        self, job: TrainingJob, training: Training, y: Tensor
+    ) -> Callable[[Tensor, Tensor | slice], Tensor]:
+        """The loss that training lowers for a client with the targets `y`, of outputs for the samples at an index."""
+        classes = None
+        if training.class_weights is not None:
+            classes = class_weights_of(training.class_weights, y).to(self.device, self.dtype)
+        if job.weights is not None:
+            weights = job.weights.to(self.device, self.dtype)
+
+            def weighted(outputs: Tensor, index: Tensor | slice) -> Tensor:
+                with users_code("the loss"):
+                    return sample_weighted_loss(self.loss, outputs, y[index], weights[index], classes)
+
+            return weighted
+        loss = self._loss_of if classes is None else weighted_loss(self.loss, classes)
+        return lambda outputs, index: loss(outputs, y[index])
 
     def _divide(self, training: Training, samples: int) -> tuple[list[slice], list[FactoredLinear]]:
         """The places of the vector that are trained number by number, and the layers that keep their steps apart."""
@@ -231,6 +242,10 @@ class LoopTrainer(Trainer):
         self._load(model)
         with torch.no_grad():
             return torch.cat([self._outputs(self._placed(x)) for x in data.x.split(EVALUATION_ROWS)]).cpu()
+
+    def accuracy_of(self, outputs: Tensor, targets: Tensor) -> float:
+        """The share of labels that are predicted rightly; NaN for real targets."""
+        return float(correct(outputs, targets, self.loss))
 
     def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each sample `(k, n)`, for outputs `(k, n, ..., outputs)` of k models and targets `(n, ...)`."""

@@ -31,15 +31,27 @@ def sample_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
     outputs: (k, n, ..., outputs), targets: (n, ...).
     """
     models, samples = outputs.shape[:2]
-    each = targets.expand(models, *targets.shape)
+    each = targets.expand(models, *targets.shape).flatten(0, 1)
+    return _element_losses(loss, outputs.flatten(0, 1), each).mean(1).reshape(models, samples)
+
+
+def _element_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """The loss of each target of each sample `(n, targets)`; of a loss of one's own that of each sample `(n, 1)`."""
     if loss is softmax_loss:
-        own = F.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), each.reshape(-1), reduction="none")
-        return own.reshape(models, samples, -1).mean(-1)
+        each = F.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1), reduction="none")
+        return each.reshape(len(targets), -1)
     if loss is squared_loss:
-        return (outputs.reshape(each.shape) - targets).square().reshape(models, samples, -1).mean(-1)
-    with torch.no_grad():
-        pairs = [(o, y) for of_model in outputs for o, y in zip(of_model, targets, strict=True)]
-        return torch.stack([loss(o[None], y[None]).reshape(()) for o, y in pairs]).reshape(models, samples)
+        return (outputs.reshape(targets.shape) - targets).square().reshape(len(targets), -1)
+    if loss is absolute_loss:
+        return (outputs.reshape(targets.shape) - targets).abs().reshape(len(targets), -1)
+    if loss is huber_loss:
+        return F.huber_loss(outputs.reshape(targets.shape), targets, reduction="none").reshape(len(targets), -1)
+    if loss is binary_loss:
+        each = F.binary_cross_entropy_with_logits(
+            outputs.reshape(targets.shape), targets.to(outputs.dtype), reduction="none"
+        )
+        return each.reshape(len(targets), -1)
+    return torch.stack([loss(o[None], y[None]).reshape(1) for o, y in zip(outputs, targets, strict=True)])
 
 
 def absolute_loss(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -111,13 +123,25 @@ def weighted_loss(loss: Loss, weights: Tensor) -> Loss:
         return F.cross_entropy(outputs.reshape(-1, outputs.shape[-1]), targets.reshape(-1), weight=padded)
 
     def binary(outputs: Tensor, targets: Tensor) -> Tensor:
-        each = F.binary_cross_entropy_with_logits(
-            outputs.reshape(targets.shape), targets.to(outputs.dtype), reduction="none"
-        )
-        own = weights[targets.long()]
+        each = _element_losses(loss, outputs, targets)
+        own = weights[targets.long()].reshape(each.shape)
         return (each * own).sum() / own.sum()
 
     return cross_entropy if loss is softmax_loss else binary
+
+
+def sample_weighted_loss(
+    loss: Loss, outputs: Tensor, targets: Tensor, weights: Tensor, classes: Tensor | None = None
+) -> Tensor:
+    """The mean over n samples of each one's weight `(n,)` times its loss; weights of one give the loss itself.
+
+    With weights of `classes` the mean is that of `weighted_loss`: Σ c_y w l / Σ c_y.
+    """
+    each = _element_losses(loss, outputs, targets)
+    if classes is None:
+        return (each.mean(1) * weights).mean()
+    own = classes[targets.long()].reshape(len(targets), -1)
+    return (own * each * weights[:, None]).sum() / own.sum()
 
 
 OFFSET_STEPS = 8
