@@ -47,7 +47,17 @@ def test_a_cluster_below_the_minimum_is_not_opened():
 
 @pytest.mark.parametrize(
     "method",
-    ["cfl", "fedcuau", "fedsem:clusters=2", "pca-kmeans-hc", "oneshot:k=2,warmup_rounds=1", "flhc:warmup_rounds=1"],
+    [
+        "cfl",
+        "fedcuau",
+        "fedsem:clusters=2",
+        "fedem",
+        "fedrc",
+        "fedsoft",
+        "pca-kmeans-hc",
+        "oneshot:k=2,warmup_rounds=1",
+        "flhc:warmup_rounds=1",
+    ],
 )
 def test_methods_that_look_at_single_updates_are_refused(method):
     with pytest.raises(ConfigError, match="single updates"):

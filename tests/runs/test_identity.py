@@ -104,10 +104,11 @@ def test_cluster_ids_are_the_same_everywhere(name: str, folder_of: Any) -> None:
         number: len(members) for number, members in zip(summary["cluster_ids"], summary["clusters"], strict=True)
     }
     kept = {path.stem for path in (folder / "models").iterdir()} - {"private"}
-    assert kept == {f"cluster-{number}" for number in summary["cluster_ids"]} | {row["model"] for row in rows}
+    used = {name for row in rows for name in (row["model"], *row["mixture"])}
+    assert kept == {f"cluster-{number}" for number in summary["cluster_ids"]} | used
     for row in rows:
         file = load_file(folder / "models" / f"{row['model']}.safetensors")
-        if not row["private"]:
+        if not row["private"] and not row["mixture"]:
             state = result.model_of(row["client"]).state_dict()
             assert all(torch.equal(state[name], tensor) for name, tensor in file.items())
 
@@ -249,14 +250,18 @@ def test_a_method_of_ones_own_has_its_own_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("privacy", ["permutation", "signed-permutation"])
-@pytest.mark.parametrize("method", ["fedavg", "local", "ifca:k=2", "oneshot:k=2,warmup_rounds=1", "ditto"])
+@pytest.mark.parametrize(
+    "method", ["fedavg", "local", "ifca:k=2", "oneshot:k=2,warmup_rounds=1", "fedem", "fedsoft", "ditto"]
+)
 def test_models_behind_a_mask_are_saved_as_the_clients_use_them(method: str, privacy: str, tmp_path: Path) -> None:
     fresh = coterie.run(method, privacy=privacy, out=tmp_path / "run", rounds=2, **SMALL)
     check_scores(fresh, federation())
     check_scores(Result.load(tmp_path / "run"), federation())
 
 
-@pytest.mark.parametrize("method", ["local", "fedper", "fedavg", "fedsem:clusters=2", "ditto", "clove"])
+@pytest.mark.parametrize(
+    "method", ["local", "fedper", "fedavg", "fedsem:clusters=2", "fedem", "fedrc", "fedsoft", "ditto", "clove"]
+)
 def test_clients_that_were_never_asked_have_a_model_too(method: str, tmp_path: Path) -> None:
     fresh = coterie.run(method, participation=0.3, out=tmp_path / "run", rounds=1, **SMALL)
     check_scores(fresh, federation())

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from coterie.data import builders, natural
+from coterie.data import builders, drifting, natural
 from coterie.data.builders import BuildOptions
 from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import Federation
@@ -123,6 +123,22 @@ _shifted(
     "mnist", "MNIST", "mnist", ("iid", "permuted", "swapped", "rotated"),
     replace(_blank, samples=500, defaults=_MNIST),
 )  # fmt: skip
+for _short, _title, _source, _samples in (
+    ("digits", "scikit-learn digits (8×8)", "digits", None),
+    ("mnist", "MNIST", "mnist", 500),
+):
+    register(
+        Scenario(
+            f"{_short}-drift",
+            f"{_title}: label permutations that groups exchange from round {drifting.EXCHANGE} on, take back from "
+            f"{drifting.RETURN}, and a new group from {drifting.NEW_GROUP}",
+            drifting.drifting(_source),
+            clients=12,
+            samples=_samples,
+            groups=2,
+            defaults=Defaults(rounds=120, training=Training(lr=0.1, epochs=3, batch_size=32)),
+        )
+    )
 _shifted(
     "fashion",
     "Fashion-MNIST",

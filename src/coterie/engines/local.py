@@ -17,6 +17,7 @@ from coterie.engines.base import Fault, Traffic
 from coterie.engines.pool import WorkerPool
 from coterie.errors import ConfigError, RunError, did_you_mean
 from coterie.federation import Federation, Split
+from coterie.federation.changing import changed_clients
 from coterie.metrics import MetricFunction
 from coterie.parameters import Layout
 from coterie.privacy import Mask, MaskedTrainer
@@ -104,6 +105,7 @@ class LocalEngine:
                 f"workers={workers} compute on the processor, not on device={device!r}: give one of the two"
             )
         self.federation = federation
+        self.now = federation.at(1)
         self.clients = federation.ids
         self.samples = {client.id: len(client.train) for client in federation}
         self.architecture = architecture
@@ -234,6 +236,17 @@ class LocalEngine:
         """The clients left out since the last call."""
         faults, self._faults = self._faults, []
         return faults
+
+    def enter_round(self, t: int) -> list[str]:
+        """Let the clients hold what they hold in round `t`; whose data is another than before."""
+        before, now = self.now, self.federation.at(t)
+        if now is before:
+            return []
+        self.close()  # workers hold the clients as they were when they began
+        self.now = now
+        self.samples = {client.id: len(client.train) for client in now}
+        self.contexts = {client.id: ClientContext(client, self.contexts[client.id].state) for client in now}
+        return [client.id for client in changed_clients(before, now)]
 
     def client_states(self) -> dict[str, dict[str, Tensor]]:
         """What the clients keep to themselves."""

@@ -1,5 +1,16 @@
 """A federation: clients with their data, checked on the way in, from tensors, arrays, folders or data sets."""
 
 from coterie.federation.base import PARTS, Client, Federation, Split, as_target, as_tensor, make_client, part_bounds
+from coterie.federation.changing import ChangingFederation
 
-__all__ = ["PARTS", "Client", "Federation", "Split", "as_target", "as_tensor", "make_client", "part_bounds"]
+__all__ = [
+    "PARTS",
+    "ChangingFederation",
+    "Client",
+    "Federation",
+    "Split",
+    "as_target",
+    "as_tensor",
+    "make_client",
+    "part_bounds",
+]

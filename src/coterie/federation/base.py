@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -132,6 +133,17 @@ class Federation:
         """The hidden groups in the order of `ids`, or None when any is unknown. For metrics only."""
         known = [client.group for client in self.clients if client.group is not None]
         return known if len(known) == len(self) else None
+
+    def at(self, t: int) -> Federation:
+        """The federation in round `t`, counted from 1: this one, unless it changes with time."""
+        return self
+
+    def with_clients(self, clients: Sequence[Client]) -> Federation:
+        """The same with other clients in place of each, of the same ids and kinds: they are not checked again."""
+        made = copy.copy(self)
+        made.clients = tuple(clients)
+        made._by_id = {client.id: client for client in made.clients}
+        return made
 
     def subset(self, ids: Sequence[str]) -> Federation:
         """The federation of the named clients only."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
 
 import torch
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from coterie.errors import ConfigError
 from coterie.federation.base import Client, Federation, Split
+from coterie.federation.changing import ChangingFederation
 from coterie.randomness import torch_generator
 
 ON_DISK_BYTES = 2**26
@@ -25,10 +25,15 @@ def hold_out(federation: Federation, fraction: float, seed: int) -> Federation:
     """
     if not 0 < fraction < 1:
         raise ConfigError(f"validation={fraction!r}: expected a fraction above 0 and below 1")
-    made = copy.copy(federation)
-    made.clients = tuple(hold_out_of(client, fraction, seed) for client in federation)
-    made._by_id = {client.id: client for client in made.clients}
-    return made
+    if isinstance(federation, ChangingFederation):
+        held: dict[int, Client] = {}  # a client that stays the same is held out of once
+        phases = {}
+        for start, phase in federation.phases.items():
+            for client in phase:
+                held.setdefault(id(client), hold_out_of(client, fraction, seed))
+            phases[start] = phase.with_clients([held[id(client)] for client in phase])
+        return ChangingFederation(phases)
+    return federation.with_clients([hold_out_of(client, fraction, seed) for client in federation])
 
 
 def hold_out_of(client: Client, fraction: float, seed: int) -> Client:

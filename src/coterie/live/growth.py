@@ -28,6 +28,7 @@ class Growth:
     def __init__(self) -> None:
         self.nodes: dict[int, GrowingNode] = {}
         self.cluster_of: dict[str, int] = {}
+        self.mixtures: dict[str, dict[int, float]] = {}
         self.split = False
 
     def add(self, record: RoundRecord) -> None:
@@ -48,6 +49,7 @@ class Growth:
                 self.cluster_of.pop(client, None)
             else:
                 self.cluster_of[client] = number
+        self.mixtures |= record.mixtures
 
     def table(self) -> list[dict[str, Any]] | None:
         """The nodes as plain rows, or None as long as nothing was split."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from coterie.live.files import Stamp, is_elsewhere, open_plain, stamp_of
 from coterie.live.tail import HistoryTail, thinned
 from coterie.runs.folder import RunFolder, checksum
 from coterie.runs.records import Summary, parse_json, to_json
+from coterie.runs.words import mixture_text
 
 FILES = ("config.json", "history.jsonl", "summary.json", "clients.json")
 PATIENCE = 15.0
@@ -170,8 +172,11 @@ class WatchedRun:
         if self._rows[0] != self.clients_version:
             rows = self._final_rows()
             if rows is None:
-                places = self.tail.growth.cluster_of
-                rows = [{"client": client, "cluster": cluster} for client, cluster in places.items()]
+                growth = self.tail.growth
+                rows = [
+                    {"client": client, "cluster": cluster} | _mixture(growth.mixtures.get(client, {}))
+                    for client, cluster in growth.cluster_of.items()
+                ]
             self._rows = (self.clients_version, rows)
         rows = self._rows[1]
         shown = rows[start : start + min(most, MOST_ROWS)]
@@ -188,8 +193,14 @@ class WatchedRun:
         return [
             {"client": row.client, "cluster": row.cluster, "test_samples": row.test_samples, **row.metrics}
             | ({} if row.personalised is None else {"personalised": row.personalised})
+            | _mixture(row.mixture)
             for row in found
         ]
+
+
+def _mixture(weights: Mapping[Any, float]) -> dict[str, str]:
+    """What a client's row says of the models it is served by together; nothing where it has one."""
+    return {"mixture": mixture_text(weights)} if weights else {}
 
 
 def read_config(folder: Path) -> dict[str, Any] | None:

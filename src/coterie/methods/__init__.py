@@ -26,9 +26,13 @@ from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedbabu import FedBABU
 from coterie.methods.fedcuau import FedCUAU, divergences
+from coterie.methods.feddrift import FedDrift
+from coterie.methods.fedem import FedEM
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
+from coterie.methods.fedrc import FedRC
 from coterie.methods.fedsem import FedSEM
+from coterie.methods.fedsoft import FedSoft
 from coterie.methods.flhc import FLHC
 from coterie.methods.flt import FLT
 from coterie.methods.groups import Groups
@@ -75,9 +79,13 @@ __all__ = [
     "FedAvg",
     "FedBABU",
     "FedCUAU",
+    "FedDrift",
+    "FedEM",
     "FedPer",
     "FedProx",
+    "FedRC",
     "FedSEM",
+    "FedSoft",
     "Field",
     "Gradient",
     "Groups",

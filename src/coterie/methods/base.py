@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeVar, dataclass_transform
 
 import numpy as np
@@ -76,12 +77,16 @@ class Info:
 
 
 class Served(NamedTuple):
-    """A client with the id of its cluster, and the id and vector `(d,)` of the model it is given."""
+    """A client with the id of its cluster, and the id and vector `(d,)` of the model it is given.
+
+    One that is given a mixture has the weights of its models by id, and as its model the one that weighs most.
+    """
 
     client: str
     cluster: int
     model_id: int
     model: Tensor
+    mixture: Mapping[int, float] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
@@ -93,8 +98,12 @@ class Assignment:
     private: tuple[str, ...] = ()
     ids: Sequence[int] | None = None
     """The clusters' ids, which stay the same from round to round; None: their positions."""
-    served_by: Mapping[str, int] = field(default_factory=dict)
-    """Clients that are given another model than their cluster's, and its id."""
+    served_by: Mapping[str, int | Mapping[int, float]] = field(default_factory=dict)
+    """Clients that are given another model than their cluster's, and its id; or a mixture, and its weights by id.
+
+    The weights of a mixture sum to one. It predicts by the weighted mean of its models' class probabilities, or of
+    their outputs in a regression.
+    """
     other_models: Mapping[int, Tensor] = field(default_factory=dict)
     """The models of `served_by` that are no cluster's, by id."""
     served_because: str = ""
@@ -105,9 +114,14 @@ class Assignment:
         """The id of every cluster."""
         return list(range(len(self.models)) if self.ids is None else self.ids)
 
+    @property
+    def by_id(self) -> dict[int, Tensor]:
+        """Every model that a client may be given, by id: the clusters' and the others."""
+        return dict(zip(self.cluster_ids, self.models, strict=True)) | dict(self.other_models)
+
     def served(self, among: Sequence[str] | None = None) -> Iterator[Served]:
         """Every client (or those `among`) with the model it is given, cluster by cluster."""
-        by_id = dict(zip(self.cluster_ids, self.models, strict=True)) | dict(self.other_models)
+        by_id = self.by_id
         own = self.members
         if among is not None:
             # With one cluster there is no need to look through a million clients for a few.
@@ -115,8 +129,12 @@ class Assignment:
             own = [among] if len(own) == 1 else [[c for c in members if c in wanted] for members in own]
         for cluster, members in zip(self.cluster_ids, own, strict=True):
             for client in members:
-                model = self.served_by.get(client, cluster)
-                yield Served(client, cluster, model, by_id[model])
+                given = self.served_by.get(client, cluster)
+                if isinstance(given, int):
+                    yield Served(client, cluster, given, by_id[given])
+                else:  # of models that weigh the same, the cluster's own
+                    heaviest = max(given, key=lambda number: (given[number], number == cluster))
+                    yield Served(client, cluster, heaviest, by_id[heaviest], given)
 
 
 class Method(Protocol):

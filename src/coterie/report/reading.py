@@ -53,8 +53,8 @@ class RunView:
 
     @property
     def served_elsewhere(self) -> list[ClientRecord]:
-        """Clients that are given another model than their cluster's."""
-        return [row for row in self.clients if row.model not in (None, f"cluster-{row.cluster}")]
+        """Clients that are given another model than their cluster's, and no mixture."""
+        return [row for row in self.clients if row.model not in (None, f"cluster-{row.cluster}") and not row.mixture]
 
     def evaluated(self) -> list[RoundRecord]:
         """The rounds in which accuracy was measured."""

@@ -9,6 +9,7 @@ from typing import Any
 from coterie.report.markup import Markup, element, joined, named, section, table
 from coterie.report.reading import Gains, RunView
 from coterie.runs.records import ClientRecord, FaultRecord
+from coterie.runs.words import mixture_text
 
 WORST, BEST = 50, 10
 """Clients in the table from either end; the figures show them all."""
@@ -106,8 +107,8 @@ def clients(run: RunView, gains: Sequence[Gains]) -> Markup:
     rows = sorted(run.clients, key=worst_first)
     shown = rows if len(rows) <= WORST + BEST else rows[:WORST] + rows[-BEST:]
     others = [name for name in rows[0].metrics if name not in ("accuracy", "loss")]
-    elsewhere = bool(run.served_elsewhere)
-    model = ["model"] if elsewhere else []
+    elsewhere, mixed = bool(run.served_elsewhere), any(row.mixture for row in rows)
+    model = (["model"] if elsewhere else []) + (["mixture"] if mixed else [])
     titles = ["client", "cluster", *model, "test samples", "accuracy", "loss", *others]
     titles += [f"over {one.baseline}" for one in gains]
     lines = [
@@ -115,6 +116,7 @@ def clients(run: RunView, gains: Sequence[Gains]) -> Markup:
             row.client,
             row.cluster,
             *((row.model or "its own",) if elsewhere else ()),
+            *((mixture_text(row.mixture),) if mixed else ()),
             row.test_samples,
             percent(row.accuracy),
             "–" if row.loss is None else f"{row.loss:.4g}",

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.report.reading import Gains, RunView
+from coterie.runs.words import mixtures_told
 
 NOTICEABLE = 0.01
 """A difference in accuracy below one percentage point is called small."""
@@ -43,6 +44,8 @@ def _clusters(run: RunView) -> str:
     if len(sizes) == _clients(run):
         return "Every client has a model of its own."
     text = f"It found {len(sizes)} clusters, of {_list([str(size) for size in sizes])} clients."
+    if told := mixtures_told(run.clients):
+        text += f" {told}"
     rounds = run.split_rounds()
     if len(rounds) == 1:
         text += f" The split came in round {rounds[0]}."

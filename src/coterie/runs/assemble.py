@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from coterie.engines.secure import SecureEngine
 from coterie.errors import ConfigError, RunError
 from coterie.federation import PARTS, Federation
 from coterie.federation.base import JOINED, joined
+from coterie.federation.changing import ChangingFederation
 from coterie.federation.images import holds_images
 from coterie.federation.table_files import find_tables, is_table_path, read_table
 from coterie.federation.validation import hold_out
@@ -191,6 +192,7 @@ def _assembled(
     training = config.training(defaults.training)
     check_training(training, loss, federation)
     engine = engine_for(architecture) if engine_for else make_engine(config, federation, architecture, loss, asked)
+    changing = _changing(federation, engine, config)
     server = Server(
         engine,
         make_schedule(config.lr_schedule, training, rounds),
@@ -248,9 +250,26 @@ def _assembled(
         validate=config.validation is not None or config.patience is not None,
         limits=config.limits(),
         table=federation.table.to_json() if federation.table else None,
+        enter_round=None if changing is None else changing.enter_round,
+        groups_now=None if changing is None else partial(_groups_of, changing),
         placing=make_placing(method, config, architecture, training, rounds, loss),
     )
     return run, used
+
+
+def _changing(federation: Federation, engine: Engine, config: RunConfig) -> LocalEngine | None:
+    """The engine, where it has to follow a federation that changes with time; ConfigError where it cannot."""
+    if not isinstance(federation, ChangingFederation):
+        return None
+    if not isinstance(engine, LocalEngine) or config.engine != "local":
+        raise ConfigError(
+            f"{federation.name} changes with time: it can be simulated on this machine only, engine=local"
+        )
+    return engine
+
+
+def _groups_of(engine: LocalEngine) -> Sequence[int] | None:
+    return engine.now.groups
 
 
 def make_placing(
@@ -442,6 +461,9 @@ def fingerprint(federation: Federation) -> str:
     first = federation.clients[0].train
     digest.update(f"{tuple(first.x.shape[1:])}/{first.x.dtype}/{tuple(first.y.shape[1:])}/{first.y.dtype};".encode())
     digest.update("/".join(f"{client.id};{len(client.train)}" for client in federation).encode())
+    if isinstance(federation, ChangingFederation):
+        later = [f"{start}:{fingerprint(phase)}" for start, phase in federation.phases.items() if start > 1]
+        digest.update("/".join(later).encode())
     for part in PARTS:
         digest.update(np.array([len(client.part(part)) for client in federation]).tobytes())
         for what in ("x", "y"):

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.errors import ConfigError, did_you_mean
+from coterie.models.ensemble import Ensemble
 from coterie.runs.samples import ModelShape
 from coterie.runs.using import module_for, outputs_of, shape_of
 from coterie.snapshot import save_tensors, write_atomically, writing
@@ -43,6 +44,11 @@ def export(
     if target.is_dir():
         raise ConfigError(f"{target}: is a folder: give the file to write, such as {target / 'model.pt'}")
     shape, module = shape_of(result), module_for(result, client, cluster)
+    if kind == "state_dict" and isinstance(module, Ensemble):
+        raise ConfigError(
+            f"client {client!r} is served by a mixture of {len(module.members)} models, a state dict holds one: use "
+            "format='torchscript' or 'onnx', or write the models one by one with cluster=…"
+        )
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         if kind == "state_dict":
@@ -73,6 +79,7 @@ def description(
         "model": result.summary.model,
         "client": client,
         "cluster": result.record_of(client).cluster if client is not None else cluster,
+        "mixture": result.record_of(client).mixture if isinstance(module, Ensemble) and client is not None else None,
         "inputs": {"shape": ["n", *shape.input_shape], "dtype": str(shape.dtype).removeprefix("torch.")},
         "scaled_from_uint8": shape.scaled,
         "outputs": "one logit per sample (n, 1), for the second class" if one else answer,

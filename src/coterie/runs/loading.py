@@ -68,7 +68,8 @@ def load_result(path: Path, model: Model | None = None, loss: Loss | None = None
         placing = run.placing(loss)
     except ConfigError:  # a method of one's own, whose class is not known here
         placing = None
-    names = dict.fromkeys([*map(model_file, summary.cluster_ids), *(r.model for r in clients if r.model)])
+    served = [name for row in clients if row.model for name in (row.model, *row.mixture)]
+    names = dict.fromkeys([*map(model_file, summary.cluster_ids), *served])
     kept = (path / "models").is_dir()  # a run may be asked to keep no models
     files = {name: run.layout_vector(name) for name in names} if kept else {}
     private, layers = run.private_layers() if kept and any(row.private and row.model for row in clients) else ({}, ())

@@ -33,9 +33,10 @@ from coterie.runs.records import (
     SplitRecord,
     Spread,
     Summary,
+    mixtures,
     to_json,
 )
-from coterie.runs.result import History, Result, model_file
+from coterie.runs.result import CHANGED, History, Result, model_file
 from coterie.runs.samples import make_table
 from coterie.runs.stopping import NO_LIMITS, RESTORED, STOPPED, Limits
 from coterie.runs.store import Checkpoint, KeptRound, Store
@@ -71,6 +72,9 @@ class Run:
     """Checkpoint after every round and before the first, however fast they are."""
     groups_now: Callable[[], Sequence[int] | None] | None = None
     """The hidden groups in the end, in place of `groups`, where clients come and go."""
+    enter_round: Callable[[int], list[str]] | None = None
+    """Called with every round before it, and with the last one done where a run is taken up: clients of a federation
+    that changes with time then hold what they hold in that round. Gives those whose data has changed."""
     before_round: Callable[[int], None] | None = None
     """Called before every round: on a network clients come and go, but between rounds only."""
     evaluate: Callable[[Assignment, int], list[ClientScore]] | None = None
@@ -134,6 +138,8 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
         run.engine.restore_client_states(checkpoint.client_states)
         server.optimizer.moments = dict(checkpoint.server_moments)
     history = History(store.rewind_history(checkpoint.round) if store else [])
+    if run.enter_round:
+        run.enter_round(checkpoint.round)
     if store:
         store.write_model_shape(run.model_shape)
         if run.table is not None:
@@ -145,6 +151,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
     followers.start(run, done.round)
 
     known: dict[str, int | None] = {**history.assignment()}
+    mixed = mixtures(history)
     evaluation: Evaluation | None = None
     last_save, cost = time.monotonic(), 0.0
     while stop is None and done.round < server.rounds:
@@ -152,8 +159,9 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
         began = time.monotonic()
         if run.before_round:
             run.before_round(t)
+        changed = run.enter_round(t) if run.enter_round else []
         state, info = method.round(done.state, t, server)
-        info = _with_cut(info, server)
+        info = _with_changed(_with_cut(info, server), changed)
         down, up = server.traffic.drain()
         evaluation = None
         if run.scores_everybody(t, info):
@@ -164,8 +172,9 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
             loss = metrics.spreads(evaluation.scores).get("loss", Spread()).mean
             if event := exploding(loss, history, run.model_shape.get("classes", 0)):
                 info = replace(info, events=[*info.events, event])
-        record = _record(run, t, info, evaluation, known, Bytes(up, down))
+        record = _record(run, t, info, evaluation, known, mixed, Bytes(up, down))
         known = {**known, **record.assignment}
+        mixed = mixed | record.mixtures
         best = _best(run, t, state, record, done.best)
         spent = time.monotonic() - began
         record = replace(record, seconds=round(spent, 4))
@@ -307,7 +316,11 @@ def _with_result(
 
 def served_elsewhere(assignment: Assignment) -> Event | None:
     """What to tell of clients that are given another model than their cluster's in the end; None without any."""
-    served = {client.client: client.model_id for client in assignment.served() if client.model_id != client.cluster}
+    served = {
+        client.client: client.model_id
+        for client in assignment.served()
+        if client.model_id != client.cluster and not client.mixture
+    }
     if not served:
         return None
     named = [f"{client} by model {number}" for client, number in list(served.items())[:5]]
@@ -344,6 +357,15 @@ def _with_cut(info: Info, server: Server) -> Info:
     return replace(info, events=[*info.events, Event("clipped", text, {"clients": clients})])
 
 
+def _with_changed(info: Info, clients: Sequence[str]) -> Info:
+    """The round's report, with who holds other data from this round on; the method is not told."""
+    if not clients:
+        return info
+    named = ", ".join(clients[:5]) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
+    event = Event(CHANGED, f"other data from this round on: {named}", {"clients": list(clients)})
+    return replace(info, events=[*info.events, event])
+
+
 def checkpoint_pause(cost: float) -> float:
     """The least seconds between two checkpoints, if one takes `cost`: they may slow a run down by a twentieth.
 
@@ -371,9 +393,16 @@ def _evaluate_participants(run: Run, state: Any, t: int) -> Evaluation:
 
 
 def _record(
-    run: Run, t: int, info: Info, evaluation: Evaluation | None, known: Mapping[str, int | None], sent: Bytes
+    run: Run,
+    t: int,
+    info: Info,
+    evaluation: Evaluation | None,
+    known: Mapping[str, int | None],
+    mixed: Mapping[str, Mapping[int, float]],
+    sent: Bytes,
 ) -> RoundRecord:
-    """The round's record; `known` is the cluster of every client as recorded so far."""
+    """The round's record; `known` is the cluster of every client as recorded so far, `mixed` the mixtures."""
+    everybody = evaluation if evaluation and not evaluation.participants_only else None
     return RoundRecord(
         round=t,
         clusters=_clusters(info, evaluation),
@@ -382,7 +411,8 @@ def _record(
         metrics=_spreads(evaluation.scores if evaluation else []),
         validation=_spreads(evaluation.validation if evaluation else []),
         participants_only=evaluation is not None and evaluation.participants_only,
-        assignment=_changes(evaluation.assignment, known) if evaluation and not evaluation.participants_only else {},
+        assignment=_changes(everybody.assignment, known) if everybody else {},
+        mixtures=_mixture_changes(everybody.assignment, mixed) if everybody else {},
         splits=[
             SplitRecord(s.cluster, list(s.children), [list(side) for side in s.members], to_json(s.evidence))
             for s in info.splits
@@ -425,6 +455,17 @@ def _changes(assignment: Assignment, known: Mapping[str, int | None]) -> dict[st
     return changed | {client: None for client, number in known.items() if number is not None and client not in now}
 
 
+def _mixture_changes(assignment: Assignment, known: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, float]]:
+    """Mixtures in hundredths that are others than what is known; an empty one where a client has one model again."""
+    now = {client.client: _hundredths(client.mixture) for client in assignment.served()}
+    return {client: mixture for client, mixture in now.items() if mixture != known.get(client, {})}
+
+
+def _hundredths(mixture: Mapping[int, float]) -> dict[int, float]:
+    """A mixture's weights in hundredths, without those that round to none."""
+    return {number: rounded for number, weight in mixture.items() if (rounded := round(weight, 2))}
+
+
 def _conclude(
     run: Run,
     done: Checkpoint,
@@ -460,8 +501,7 @@ def _conclude(
     )
     if run.personalise:
         summary, rows = _personalised(run, assignment, summary, rows)
-    by_id = dict(zip(assignment.cluster_ids, assignment.models, strict=True)) | dict(assignment.other_models)
-    files = {model_file(number): run.engine.reveal(model) for number, model in by_id.items()}
+    files = {model_file(number): run.engine.reveal(model) for number, model in assignment.by_id.items()}
     result = Result(
         summary=summary,
         clusters=clusters,
@@ -516,7 +556,14 @@ def _client(score: ClientScore, held_out: ClientScore | None, private: PrivateLa
     own = score.client in private.vectors or not private.here
     validation = {} if held_out is None else to_json(dict(held_out.metrics))
     return ClientRecord(
-        score.client, score.cluster, model, score.samples, to_json(dict(score.metrics)), own, validation=validation
+        score.client,
+        score.cluster,
+        model,
+        score.samples,
+        to_json(dict(score.metrics)),
+        own,
+        validation=validation,
+        mixture={model_file(number): weight for number, weight in score.mixture.items()},
     )
 
 

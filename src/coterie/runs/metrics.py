@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+
+import torch
 
 from coterie.clustering import adjusted_rand_index
 from coterie.engines.base import Engine
@@ -24,6 +26,8 @@ class ClientScore:
     """The id of the model it was measured with."""
     samples: int
     metrics: Mapping[str, float]
+    mixture: Mapping[int, float] = field(default_factory=dict)
+    """The weights of the models by id, where it was measured with a mixture."""
 
 
 def score_clients(
@@ -37,19 +41,26 @@ def score_clients(
 
     In the order of the engine's clients.
     """
-    tasks: dict[int, Evaluate] = {}
+    by_id = assignment.by_id
+    tasks: dict[tuple[int, ...], Evaluate] = {}
     requests, served = [], {}
     for client in assignment.served(among):
-        if client.model_id not in tasks:
-            tasks[client.model_id] = Evaluate(client.model[None], part, assignment.private, extra)
-        requests.append(Request(client.client, tasks[client.model_id]))
+        models = tuple(client.mixture) or (client.model_id,)
+        if models not in tasks:
+            stacked = torch.stack([by_id[number] for number in models])
+            tasks[models] = Evaluate(stacked, part, assignment.private, extra)
+        weights = tuple(client.mixture.values())
+        task = replace(tasks[models], weights=weights) if weights else tasks[models]
+        requests.append(Request(client.client, task))
         served[client.client] = client
     scores = {}
     for block in engine.run(requests):
         for reply in block.replies:
             own = served[reply.client]
             metrics = {name: reply.values[name][0] for name in (*ALWAYS, *extra)}
-            scores[reply.client] = ClientScore(reply.client, own.cluster, own.model_id, reply.samples, metrics)
+            scores[reply.client] = ClientScore(
+                reply.client, own.cluster, own.model_id, reply.samples, metrics, own.mixture
+            )
     return [scores[client] for client in (engine.clients if among is None else among) if client in scores]
 
 

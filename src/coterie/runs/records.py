@@ -177,6 +177,9 @@ class RoundRecord(WithSpreads):
     """As `metrics`, on validation data, where the run uses it."""
     restored: int | None = None
     """In the last record: the earlier round whose models and clusters the run ended with."""
+    mixtures: dict[str, dict[int, float]] = dataclasses.field(default_factory=dict)
+    """Clients that are served by a mixture of models, with its weights by id in hundredths, where these are others than
+    in the record before."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -195,6 +198,8 @@ class ClientRecord(WithMeans):
     """Accuracy after its own fine-tuning, where that was asked for."""
     validation: dict[str, float | None] = dataclasses.field(default_factory=dict)
     """Its metrics on its own validation data, where the run uses it."""
+    mixture: dict[str, float] = dataclasses.field(default_factory=dict)
+    """The weights of the files in `models/` that it was measured with together; `model` is the heaviest. Empty: one."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -299,6 +304,14 @@ def assignments(rounds: Sequence[RoundRecord]) -> dict[str, int]:
             else:
                 found[client] = cluster
     return found
+
+
+def mixtures(rounds: Sequence[RoundRecord]) -> dict[str, dict[int, float]]:
+    """The mixture of every client that is served by one, in hundredths, after the last of the rounds."""
+    found: dict[str, dict[int, float]] = {}
+    for record in standing(rounds):
+        found |= record.mixtures
+    return {client: mixture for client, mixture in found.items() if mixture}
 
 
 def tree_of(rounds: Sequence[RoundRecord]) -> list[TreeNode]:

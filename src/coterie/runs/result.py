@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from coterie.errors import ConfigError, did_you_mean, extra
-from coterie.parameters import Layout, scatter
+from coterie.models.ensemble import Ensemble
+from coterie.parameters import Layout, scatter, span_size
 from coterie.runs.records import ClientRecord, RoundRecord, Spread, Summary, assignments, to_json
+from coterie.runs.words import mixture_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,6 +22,10 @@ if TYPE_CHECKING:
 
     from coterie.federation.tables import Table
     from coterie.runs.newcomers import Drift, Placing
+
+
+CHANGED = "changed"
+"""The kind of the event that tells of clients whose data has changed."""
 
 
 def model_file(number: int) -> str:
@@ -39,6 +45,26 @@ class History(list[RoundRecord]):
     def assignment(self) -> dict[str, int]:
         """The cluster of every client as last recorded."""
         return assignments(self)
+
+    def recovery(self, within: float = 0.02) -> dict[int, int | None]:
+        """How soon accuracy was back after clients' data changed (see `ChangingFederation`).
+
+        Args:
+            within: how far below the last accuracy before the change it may be.
+
+        Returns:
+            For each round with a change, the rounds after it until the mean accuracy was back, 0 where it never fell;
+            None where it was not back before the next change or the end.
+        """
+        changes = [r.round for r in self if any(event.kind == CHANGED for event in r.events)]
+        ends = [*changes[1:], len(self) + 1]
+        known = {r.round: r.accuracy.mean for r in self if r.accuracy.mean is not None}
+        found: dict[int, int | None] = {}
+        for change, end in zip(changes, ends, strict=False):
+            before = [value for t, value in known.items() if t < change]
+            back = [t - change for t in range(change, end) if before and known.get(t, -1.0) >= before[-1] - within]
+            found[change] = back[0] if back else None
+        return found
 
 
 @dataclass(frozen=True)
@@ -133,15 +159,32 @@ class Result:
         return found
 
     def vector_of(self, client: str) -> Tensor:
-        """The parameters `(d,)` that a client was measured with, its private layers included."""
+        """The parameters `(d,)` that a client was measured with, its private layers included.
+
+        ConfigError for a client that is served by a mixture of models.
+        """
         return self._vector(self.record_of(client))
 
     def _vector(self, row: ClientRecord) -> Tensor:
-        if row.model is None:
+        if self._mixed(row):
+            raise ConfigError(
+                f"client {row.client!r} is served by a mixture of models ({mixture_text(row.mixture)}), not by one "
+                "vector: use model_of, or the models of the clusters"
+            )
+        return self._vector_in(row, row.model)
+
+    def _mixed(self, row: ClientRecord) -> bool:
+        """Whether a client needs several models; one whose layers are all its own has one, whatever the mixture."""
+        own = row.private and span_size(self.layout.select(self.private_layers)) == self.layout.size
+        return bool(row.mixture) and not own
+
+    def _vector_in(self, row: ClientRecord, file: str | None) -> Tensor:
+        """The parameters `(d,)` in a file, with the client's private layers in place."""
+        if file is None:
             raise ConfigError(
                 f"the model of client {row.client!r} is not known here: its own layers never left the client"
             )
-        vector = self.files[row.model]
+        vector = self.files[file]
         if row.private:
             vector = vector.clone()
             scatter(vector, self.layout.select(self.private_layers), self.private[row.client])
@@ -154,12 +197,18 @@ class Result:
             client: the client's id.
 
         Returns:
-            A new module, its private layers included.
+            A new module, its private layers included; for a client that is served by a mixture of models one that
+            answers with their weighted mean.
 
         Raises:
             ConfigError: there is no such client, or its model is not known here.
         """
-        return self.module_with(self.vector_of(client))
+        row = self.record_of(client)
+        if not self._mixed(row):
+            return self.module_with(self._vector(row))
+        members = [self.module_with(self._vector_in(row, file)) for file in row.mixture]
+        regression = not self.shape.get("classes", 0)
+        return Ensemble(members, list(row.mixture.values()), regression=regression).eval()
 
     def module_with(self, vector: Tensor) -> nn.Module:
         """A new module with the parameters `(d,)`, in evaluation mode."""

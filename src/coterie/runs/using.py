@@ -28,22 +28,19 @@ def shape_of(result: Result) -> ModelShape:
     return ModelShape.of(result.shape, result.table)
 
 
-def vector_for(result: Result, client: str | None, cluster: int | None) -> Tensor:
-    """The parameters `(d,)` of a client's model or of a cluster's; without either, of the only model there is."""
+def _cluster_vector(result: Result, cluster: int | None) -> Tensor:
+    """The parameters `(d,)` of a cluster's model; without a cluster, of the only model there is."""
     from coterie.runs.result import model_file
 
-    if client is not None and cluster is not None:
-        raise ConfigError(f"client={client!r} and cluster={cluster!r}: give one of the two")
-    if client is not None:
-        return result.vector_of(client)
     ids = result.summary.cluster_ids
     if cluster is None:
         if len(ids) > 1 or len(result.files) > 1:
             raise ConfigError(f"the run has models for clusters {_listed(ids)}: say which by client=… or cluster=…")
         cluster = ids[0]
     members = dict(zip(ids, result.clusters, strict=True)).get(cluster, [])
-    if len(members) == 1:
-        return result.vector_of(members[0])
+    alone = result.record_of(members[0]) if len(members) == 1 else None
+    if alone is not None and (alone.private or not alone.mixture):
+        return result.vector_of(alone.client)
     if any(row.private for row in result.clients):
         raise ConfigError(
             f"the clients of cluster {cluster} keep layers of their own, so it has no whole model: give client=…"
@@ -59,8 +56,12 @@ def _listed(ids: Sequence[int], most: int = 12) -> str:
 
 
 def module_for(result: Result, client: str | None = None, cluster: int | None = None) -> nn.Module:
-    """The module of `vector_for`, in evaluation mode."""
-    return result.module_with(vector_for(result, client, cluster))
+    """A client's model or a cluster's, in evaluation mode; without either, the only model there is."""
+    if client is not None and cluster is not None:
+        raise ConfigError(f"client={client!r} and cluster={cluster!r}: give one of the two")
+    if client is not None:
+        return result.model_of(client)
+    return result.module_with(_cluster_vector(result, cluster))
 
 
 def outputs_of(module: nn.Module, x: Tensor) -> Tensor:

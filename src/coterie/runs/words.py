@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from coterie.errors import ConfigError, did_you_mean
 from coterie.runs.records import ClientRecord, TreeNode
@@ -44,12 +45,29 @@ def path_to(nodes: Mapping[int, TreeNode], client: str) -> list[TreeNode]:
 
 def served_elsewhere(clients: Sequence[ClientRecord], most: int = 5) -> str:
     """Which clients were measured with another model than their cluster's, in a sentence; empty where none was."""
-    served = [row for row in clients if row.model not in (None, f"cluster-{row.cluster}")]
+    served = [row for row in clients if row.model not in (None, f"cluster-{row.cluster}") and not row.mixture]
     if not served:
         return ""
     named = [f"{row.client} (cluster {row.cluster}) by {row.model}" for row in served[:most]]
     more = [f"{len(served) - most} more"] if len(served) > most else []
     return f"served by another model than their cluster's: {', '.join(named + more)}"
+
+
+def mixture_text(mixture: Mapping[Any, float]) -> str:
+    """The weights of a mixture's models, by id or by file, in per cent, the heaviest first."""
+    ranked = sorted(mixture.items(), key=lambda pair: -pair[1])
+    shares = [(str(name).removeprefix("cluster-"), weight) for name, weight in ranked if round(weight, 2)]
+    return ", ".join(f"{name}: {100 * weight:.0f} %" for name, weight in shares) or "–"
+
+
+def mixtures_told(clients: Sequence[ClientRecord]) -> str:
+    """How much clients are mixtures, in a sentence; empty where each has one model."""
+    heaviest = [max(row.mixture.values()) for row in clients if row.mixture]
+    if not heaviest:
+        return ""
+    who = "Every client is" if len(heaviest) == len(clients) else f"{len(heaviest)} of {len(clients)} clients are"
+    mean = 100 * sum(heaviest) / len(heaviest)
+    return f"{who} served by a mixture of the models, in which the heaviest weighs {mean:.0f} % on average."
 
 
 def member_lines(ids: Sequence[int], clusters: Sequence[Sequence[str]]) -> list[str]:

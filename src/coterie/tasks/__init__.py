@@ -20,8 +20,10 @@ from coterie.tasks.embed import Embed
 from coterie.tasks.evaluate import Evaluate
 from coterie.tasks.gradient import Gradient
 from coterie.tasks.halves import HalfLosses, HalfUpdates
+from coterie.tasks.mixture import MixtureTraining, MixtureWeights
 from coterie.tasks.noise import Noise
 from coterie.tasks.personalise import Personalise
+from coterie.tasks.soft import ImportanceWeights, SoftTraining
 from coterie.tasks.staged import LayerUpdate, StagedTraining
 from coterie.tasks.subspaces import Subspaces
 from coterie.tasks.train import Collect, Train, with_private
@@ -37,7 +39,10 @@ __all__ = [
     "Gradient",
     "HalfLosses",
     "HalfUpdates",
+    "ImportanceWeights",
     "LayerUpdate",
+    "MixtureTraining",
+    "MixtureWeights",
     "Noise",
     "Number",
     "Personalise",
@@ -47,6 +52,7 @@ __all__ = [
     "ReplySchema",
     "Request",
     "Sent",
+    "SoftTraining",
     "StagedTraining",
     "Subspaces",
     "Task",

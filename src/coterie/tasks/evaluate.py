@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor
 from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import Client, Split
 from coterie.metrics import METRICS, MetricFunction, measure
-from coterie.parameters import Layout
+from coterie.models.ensemble import mix_outputs
+from coterie.parameters import Layout, span_size
 from coterie.tasks.base import Array, ClientContext, Reduction, Reply, ReplyBlock, ReplySchema, Task, tensor_key
 from coterie.tasks.train import with_private
 from coterie.trainers.base import Trainer
@@ -22,19 +23,21 @@ from coterie.trainers.base import Trainer
 class Evaluate(Task):
     """Report the mean loss and accuracy of each of k models `(k, d)` on one part of the client's data.
 
-    `metrics` names others to report beside them: known ones, or those of the trainer.
+    `metrics` names others to report beside them: known ones, or those of the trainer. With `weights` (one for each
+    model) the mixture of the models is reported in their place.
     """
 
     models: Tensor
     part: str = "test"
     private: tuple[str, ...] = ()
     metrics: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
 
     def schema(self, layout: Layout) -> ReplySchema:
-        return ReplySchema(None, scores_schema(len(self.models), self.metrics), part=self.part)
+        return ReplySchema(None, scores_schema(1 if self.weights else len(self.models), self.metrics), part=self.part)
 
     def batch_key(self) -> Hashable:
-        return Evaluate, self.part, self.private, self.metrics, tensor_key(self.models)
+        return Evaluate, self.part, self.private, self.metrics, bool(self.weights), tensor_key(self.models)
 
     def cost(self, client: Client) -> float:
         return float(len(self.models) * len(client.part(self.part)))
@@ -51,14 +54,12 @@ class Evaluate(Task):
         if spans:
             # Every client has models of its own, so nothing is shared.
             rows = [
-                self._scores(
-                    [split], torch.stack([with_private(m, spans, context.state) for m in self.models]), trainer
-                )
-                for split, context in zip(data, contexts, strict=True)
+                self._scores([split], self._own(context, spans, trainer.layout), trainer, [task])
+                for split, context, task in zip(data, contexts, tasks, strict=True)
             ]
             scores = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
         else:
-            scores = self._scores(data, self.models, trainer)
+            scores = self._scores(data, self.models, trainer, tasks)
         columns = {name: column.tolist() for name, column in scores.items()}
         replies = [
             Reply(context.client.id, len(split), values={name: column[i] for name, column in columns.items()})
@@ -66,8 +67,19 @@ class Evaluate(Task):
         ]
         return ReplyBlock(replies, {})
 
-    def _scores(self, data: Sequence[Split], models: Tensor, trainer: Trainer) -> dict[str, Tensor]:
-        """Every metric by name `(clients, k)`."""
+    def _own(self, context: ClientContext, spans: Sequence[slice], layout: Layout) -> Tensor:
+        """The models with the client's private layers in place; of a mixture, one model if these are all there is."""
+        given = self.models
+        if self.weights and "private" in context.state and span_size(spans) == layout.size:
+            given = given[:1]
+        return torch.stack([with_private(model, spans, context.state) for model in given])
+
+    def _scores(
+        self, data: Sequence[Split], models: Tensor, trainer: Trainer, tasks: Sequence[Evaluate]
+    ) -> dict[str, Tensor]:
+        """Every metric by name `(clients, k)`, or `(clients, 1)` of the mixture that each client's task asks for."""
+        if self.weights and len(models) > 1:
+            return self._mixed_scores(data, models, trainer, tasks)
         if not self.metrics:
             losses, accuracies = trainer.evaluate(data, models)
             return {"loss": losses, "accuracy": accuracies}
@@ -85,6 +97,45 @@ class Evaluate(Task):
 
         losses, accuracies = trainer.evaluate(data, models, take)
         return {"loss": losses, "accuracy": accuracies, **dict(zip(asked, found, strict=True))}
+
+    def _mixed_scores(
+        self, data: Sequence[Split], models: Tensor, trainer: Trainer, tasks: Sequence[Evaluate]
+    ) -> dict[str, Tensor]:
+        """Every metric by name `(clients, 1)` of the clients' mixtures of the models."""
+        asked = {name: _function(name, trainer) for name in self.metrics}
+        names = ["loss", "accuracy", *asked]
+        found = torch.full((len(names), len(data), 1), float("nan"), dtype=torch.float64)
+
+        def take(i: int, outputs: Tensor) -> None:
+            y = data[i].y
+            mixed = mix_outputs(outputs, torch.tensor(tasks[i].weights, dtype=torch.float64), y.is_floating_point())
+            values = [
+                float(trainer.losses_of(mixed[None], y).mean()),
+                trainer.accuracy_of(mixed, y),
+                *measure(asked, mixed, y).values(),
+            ]
+            found[:, i, 0] = torch.tensor(values, dtype=torch.float64)
+
+        outputs_by_client(data, models, trainer, take)
+        return dict(zip(names, found, strict=True))
+
+
+def outputs_by_client(
+    data: Sequence[Split], models: Tensor, trainer: Trainer, take: Callable[[int, Tensor], None]
+) -> None:
+    """Give `take` each client's position and the outputs `(k, n, ...)` of all models, as soon as they are all there.
+
+    A client without samples is left out.
+    """
+    pieces: dict[int, list[list[Tensor]]] = {}
+
+    def collect(i: int, j: int, outputs: Tensor) -> None:
+        mine = pieces.setdefault(i, [[] for _ in models])
+        mine[j].append(outputs)
+        if all(sum(map(len, own)) == len(data[i]) for own in mine):
+            take(i, torch.stack([torch.cat(own) for own in pieces.pop(i)]))
+
+    trainer.evaluate(data, models, collect)
 
 
 def _function(name: str, trainer: Trainer) -> MetricFunction | None:

@@ -352,7 +352,7 @@ class Pane {
   }
 
   drawClients() {
-    const names = { client: "client", cluster: "cluster", accuracy: "accuracy", personalised: "tuned", loss: "loss",
+    const names = { client: "client", cluster: "cluster", mixture: "mixture", accuracy: "accuracy", personalised: "tuned", loss: "loss",
       test_samples: "test data" };
     const keys = Object.keys(names).filter((key) => this.rows.some((row) => row[key] !== undefined));
     this.find(".clients").hidden = this.rows.length === 0;

@@ -1,0 +1,129 @@
+"""FedSoft (Ruan, Joe-Wong 2022): clients between clusters, each with one model of its own.
+
+The server keeps k centres. Every `interval` rounds a client finds how much of each it is: u_is is the share of its
+samples that have their lowest loss under centre s, at least `smoothing`. It trains one model, its own, with the
+proximal term λ/2 Σ_s u_is ‖w − c_s‖²; a centre becomes the mean of all clients' models, weighted by u_is n_i.
+
+Where the paper is silent or we differ:
+* the weights are made to sum to one, so that they can be told as a mixture; in the authors' code the sum is above one
+  by `smoothing` for every centre that fits nothing best;
+* between two estimates the client is sent Σ_s u_is c_s alone, whose proximal term has the same gradient;
+* who takes part is drawn as for every method; the paper draws clients for each cluster, by their weight in it;
+* clients start from one common initial model, as in the authors' code, and keep theirs to go on from. A client is
+  served by its own model; one that was never asked by the mixture of the centres;
+* its cluster, for tables and the adjusted Rand index, is the centre that weighs most.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from pydantic import Field, NonNegativeFloat, PositiveInt
+from torch import Tensor
+
+from coterie.errors import ConfigError
+from coterie.methods.aggregation import Part
+from coterie.methods.base import Assignment, Info, method
+from coterie.methods.graph_averaging import Mixed
+from coterie.methods.mixtures import heaviest, mixture_assignment, mixture_infos
+from coterie.methods.server import Server
+from coterie.snapshot import saved
+from coterie.tasks import ImportanceWeights, Reply, Request, SoftTraining
+from coterie.tasks.soft import mean_centre
+
+
+@saved
+class State:
+    """The centres `(k, d)`, and the importance weights of each client that was asked."""
+
+    centres: Tensor
+    weights: dict[str, tuple[float, ...]]
+
+
+@method("fedsoft")
+class FedSoft:
+    """Clients between clusters: each trains one model of its own near the mean of the centres that fit its samples."""
+
+    server_steps: ClassVar[bool] = True
+
+    clusters: PositiveInt = 2
+    """Number of centres k."""
+    proximal: NonNegativeFloat = 0.1
+    """λ: how strongly a client's model is drawn to its centres."""
+    interval: PositiveInt = 2
+    """Rounds between two estimates of a client's weights (τ)."""
+    smoothing: Annotated[float, Field(gt=0, lt=1)] = 1e-4
+    """Weight of a centre that fits no sample of a client best (σ)."""
+    weighting: Literal["samples", "uniform"] = "samples"
+    """Weight of a client in a centre, beside its importance weight."""
+
+    def start(self, server: Server) -> State:
+        if server.schedule.at(1).keep_optimizer:
+            raise ConfigError(
+                "keep_optimizer: clients of 'fedsoft' keep their models, not their optimisers: leave it out"
+            )
+        return State(torch.stack([server.initial_model(s) for s in range(1, self.clusters + 1)]), {})
+
+    def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
+        centres, size = state.centres, state.centres.shape[1]
+        start = server.initial_model()
+        sent = {c: self._task(state, c, t, start, server) for c in server.participants(t)}
+        requests = [Request(client, task) for client, task in sent.items()]
+        column = {client: i for i, client in enumerate(sent)}
+        shares = np.zeros((self.clusters, len(requests)))
+        weights = dict(state.weights)
+        means: dict[str, Tensor] = {}
+        told: dict[str, Reply] = {}
+        mixed = Mixed(shares, column, means, size)
+
+        def begin() -> Callable[[Part], None]:
+            nonlocal mixed
+            mixed = Mixed(shares, column, means, size)
+            return mixed.add
+
+        def parts_of(reply: Reply) -> list[Part]:
+            """The reply, whose vector is the client's model minus the mean of its centres."""
+            client, task = reply.client, sent[reply.client]
+            if task.weights is None:
+                weights[client] = tuple(reply.values["weights"])
+            means[client] = mean_centre(task.centres, reply.values["weights"])
+            shares[:, column[client]] = np.multiply(weights[client], server.weight(client, self.weighting))
+            told[client] = dataclasses.replace(reply, vector=None)
+            return [Part(0, reply)]
+
+        if server.aggregation.rule == "mean":
+            server.stream(requests, parts_of, begin)
+            sums, total = mixed.finish()
+        else:
+            clipped = server.clipped([part for reply in server.ask(requests) for part in parts_of(reply)])
+            sums, total = mixed.by_rule([reply for _, reply in clipped], server.aggregation)
+        updates = [s / w - c.double() if w else 0 * s for s, w, c in zip(sums, total.tolist(), centres, strict=True)]
+        after = [server.step(c, update, s) for s, (c, update) in enumerate(zip(centres, updates, strict=True))]
+        return State(torch.stack(after), weights), Info(mixture_infos(weights, told.values(), updates, server))
+
+    def _task(self, state: State, client: str, t: int, start: Tensor, server: Server) -> SoftTraining:
+        """With all centres where the client is to estimate its weights, else with their mean alone."""
+        training = dataclasses.replace(server.schedule.at(t), proximal=self.proximal)
+        init, seed = server.model_seed(), server.seed_of(t, client)
+        if client not in state.weights or (t - 1) % self.interval == 0:
+            return SoftTraining(start, state.centres, None, self.smoothing, training, seed, init)
+        mean = mean_centre(state.centres, state.weights[client])[None]
+        return SoftTraining(start, mean, torch.ones(1), self.smoothing, training, seed, init)
+
+    def assignment(self, state: State, server: Server) -> Assignment:
+        """Every client with its own model; one that was never asked with the mixture of the centres, found now."""
+        absent = [client for client in server.clients if client not in state.weights]
+        weights = state.weights | self._weights(state, absent, server)
+        return mixture_assignment(state.centres, weights, server, server.layout.names)
+
+    def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
+        """The centre that fits most of each newcomer's samples best."""
+        return {client: heaviest(weights) for client, weights in self._weights(state, clients, server).items()}
+
+    def _weights(self, state: State, clients: Sequence[str], server: Server) -> dict[str, tuple[float, ...]]:
+        task = ImportanceWeights(state.centres, self.smoothing)
+        return {reply.client: tuple(reply.values["weights"]) for reply in server.ask_all(clients, task)}
