@@ -382,7 +382,7 @@ def harm_of(mine: Floats, theirs: Floats) -> Harm:
 
     def p_values(error: Floats, freedom: Floats) -> Floats:
         # stdtr(n, x) is P(T ≤ x) of Student's t with n degrees of freedom.
-        return np.minimum(2 * tests * stdtr(freedom, mean / np.maximum(error, TINY)), 1.0)
+        return np.asarray(np.minimum(2 * tests * stdtr(freedom, mean / np.maximum(error, TINY)), 1.0))
 
     by_units = p_values(np.sqrt(spread * u / (u - 1)) / n, u - 1)
     by_samples = p_values(np.sqrt(own_spread / (n - 1)), n - 1)
