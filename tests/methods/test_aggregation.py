@@ -12,7 +12,9 @@ from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.methods import Server, flt, make_method
 from coterie.methods.aggregation import Aggregation, Limit, Part, Streamed
+from coterie.methods.ifca_init import worst_fitted_models
 from coterie.models import build
+from coterie.randomness import numpy_generator
 from coterie.runs.attacks import ATTACKS, HostileEngine, choose_hostile
 from coterie.tasks import Reply
 from coterie.trainers.base import Training
@@ -231,3 +233,29 @@ def test_options_are_read():
         1: Limit(15.0, 40.0),
     }
     assert NO_LIMITS.limits({0: [1.0]}) == {0: Limit(math.inf, math.inf)}
+
+
+@pytest.mark.parametrize("attack", ["scale", "sign-flip"])
+def test_a_hostile_client_seeds_no_model_of_ifca(attack):
+    honest, _ = server_of()
+    first = numpy_generator(honest.seed, "k-means++", 0).integers(len(honest.clients))
+    bad = honest.clients[int(first)]  # the first whose model would be taken
+    engine = HostileEngine(FEDERATION, network, attack=ATTACKS[attack], hostile=[bad])
+    server = Server(engine, honest.schedule, 0, 3)
+    models = worst_fitted_models(server, 2, 0, rounds=3)
+    usual = float(worst_fitted_models(honest, 2, 0, rounds=3).norm(dim=1).max())
+    assert models.shape[0] == 2
+    assert float(models.norm(dim=1).max()) < 2 * usual
+
+
+def test_on_a_network_updates_against_the_others_are_left_out_and_named():
+    server, bad = server_of("inner-product", 2, engine=None)
+    assert not server.engine.repeatable
+    played("fedavg", server)
+    assert server.cut == bad
+
+
+def test_only_lengths_are_looked_at_where_that_is_all_that_may_be_done():
+    assert Aggregation().compares
+    assert not Aggregation.parse("median").compares
+    assert not Aggregation(clip=None, longest=1.0).compares  # differential privacy

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,7 @@ def _numbers(name: str, text: str) -> list[int]:
 @click.option("--seeds", default="0", help="seeds; the table shows means over them")
 @click.option("--clip", default=None, help="as in 'coterie run'")
 @click.option("--weight-cap", default=None, type=float, help="as in 'coterie run'")
-@click.option("--out", default=None, help="file for the table, in Markdown")
+@click.option("--out", default=None, help="file for the table: Markdown, or JSON if it ends in .json")
 def attack(
     methods: str, attacks: str, rules: str, hostile: str, seeds: str, out: str | None, **options: Any,
 ) -> None:  # fmt: skip
@@ -64,5 +66,6 @@ def attack(
     )  # fmt: skip
     table = as_markdown(found)
     if out:
-        Path(out).write_text(table, encoding="utf-8")
+        rows = [dataclasses.asdict(result) for result in found]
+        Path(out).write_text(json.dumps(rows, indent=1) if out.endswith(".json") else table, encoding="utf-8")
     click.echo(table)

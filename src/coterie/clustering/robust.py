@@ -25,15 +25,21 @@ TOLERANCE = 1e-9
 
 
 def usual_norms(groups: Sequence[Sequence[float]]) -> list[float]:
-    """What the updates' norms in each group are measured by: the group's median or, where larger, that of all groups.
+    """What the updates' norms in each group are measured by: the upper quartile of all groups or, where larger, the
+    norm that a third of the group does not exceed.
 
-    A group that has converged has short updates of very different lengths; by their own median, honest ones would be
-    far too long. For an even number the median is the lower of the two in the middle, so that one of two is not its own
-    measure; one that is alone is measured by all groups. Where that is zero, nothing can be said: infinity.
+    Where training has nearly converged, most updates are short and those of clients that still learn are long: by the
+    median, honest ones would be too long. Of the group only a third, because three hostile clients of five must not be
+    their own measure, nor one of two. Where the measure is zero, nothing can be said: infinity.
     """
-    overall = lower_median([norm for group in groups for norm in group])
-    usual = [max(overall, lower_median(group)) if len(group) > 1 else overall for group in groups]
+    overall = upper_quartile([norm for group in groups for norm in group])
+    usual = [max(overall, sorted(group)[(len(group) - 1) // 3]) if len(group) > 1 else overall for group in groups]
     return [norm if norm > 0 else math.inf for norm in usual]
+
+
+def upper_quartile(values: Sequence[float]) -> float:
+    """The value that a quarter of all exceed, but at least one does; of one or two the lower, zero of none."""
+    return sorted(values)[max(0, len(values) - 1 - max(1, len(values) // 4))] if values else 0.0
 
 
 def lower_median(values: Sequence[float]) -> float:

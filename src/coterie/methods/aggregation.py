@@ -1,9 +1,9 @@
 """How updates become one: the rule that all methods average by, and what it does about clients that lie.
 
-The rule is one option of a run, not of a method. By default it is the weighted mean with two limits that no honest
-client met in the runs on digits that they were set by: an update of more than 30 times the usual length in its cluster
-is left out, and a claimed number of samples counts up to ten times the median number. That costs nothing and stops
-most of what is crude. A lower `clip` or another rule stops more, and now and then changes what an honest client sends.
+The rule is one option of a run, not of a method. By default it is the weighted mean, with limits that honest clients
+hardly meet: an update of more than eight times the usual length is left out, a claimed number of samples counts up to
+ten times the median number, and where single updates are seen, those that pull against the others are cut or left out
+(`clustering.agreement`). A lower `clip` or another rule stops more, and changes what honest clients send more often.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.clustering import robust
+from coterie.clustering import cosine_matrix, robust
+from coterie.clustering.agreement import counted
 from coterie.errors import ConfigError, did_you_mean
 from coterie.tasks import Reply
 
 RULES = ("mean", "median", "trimmed-mean", "multi-krum", "geometric-median")
 AMOUNTS = {"trimmed-mean": 0.2, "multi-krum": 0.2}
 """Rules that expect a share of hostile clients, and the share where none is given."""
-CLIP = "30x"
+CLIP = "8x"
 WEIGHT_CAP = 10.0
 FAR = 8.0
 """An update of more than so many times the usual length is left out, unless `clip` lets it be longer."""
@@ -90,7 +91,7 @@ class Aggregation:
     """The rule that updates are averaged by, with its limits.
 
     `rule` is one of RULES; `amount` the hostile clients that it expects, a share below 1 or a number. `clip` times the
-    usual norm in its cluster is how long an update may be, `longest` the same as a plain number. `weight_cap` times
+    usual norm is how long an update may be, `longest` the same as a plain number. `weight_cap` times
     the median number of samples is the most that a client may weigh. None switches a limit off.
     """
 
@@ -122,6 +123,12 @@ class Aggregation:
         """Whether norms are bounded."""
         return self.clip is not None or self.longest is not None
 
+    @property
+    def compares(self) -> bool:
+        """Whether updates are compared with each other: not under rules that do so by themselves, nor where a fixed
+        length is all that may be done to them."""
+        return self.rule == "mean" and self.clip is not None
+
     def limits(self, norms: Mapping[int, Sequence[float]]) -> dict[int, Limit]:
         """How long an update may be in each group, from the norms in all of them."""
         fixed = math.inf if self.longest is None else self.longest
@@ -133,13 +140,23 @@ class Aggregation:
             group: Limit(min(self.clip * norm, fixed), far * norm) for group, norm in zip(norms, usual, strict=True)
         }
 
-    def clipped(self, parts: Sequence[Part]) -> list[Part]:
-        """The parts with vectors too long for their group cut, those far too long left out, the others as they are."""
+    def clipped(self, parts: Sequence[Part], weights: Sequence[float], trained: int) -> list[Part]:
+        """The parts as they count: those too long for their group, or against it, are cut or left out.
+
+        `weights` are those of the parts in their groups' means; the first `trained` numbers of a vector are compared.
+        """
         if not self.clips:
             return list(parts)
         limits = self.limits(norms_by_group(parts))
-        after = [(part.group, limits[part.group].applied(part.reply)) for part in parts]
-        return [Part(group, reply) for group, reply in after if reply is not None]
+        after = [limits[group].applied(reply) for group, reply in parts]
+        for group in limits if self.compares else ():
+            rows = [i for i, part in enumerate(parts) if part.group == group and after[i] is not None]
+            own = [reply for i in rows if (reply := after[i]) is not None]
+            pulls = np.array([weights[i] * reply.norm for i, reply in zip(rows, own, strict=True)])
+            vectors = torch.stack([_vector(reply)[:trained] for reply in own]) if own else torch.zeros(0, 0)
+            for i, reply, share in zip(rows, own, counted(cosine_matrix(vectors), pulls), strict=True):
+                after[i] = shortened(reply, float(share) * reply.norm) if share > 0 else None
+        return [Part(part.group, reply) for part, reply in zip(parts, after, strict=True) if reply is not None]
 
     def combine(self, replies: Sequence[Reply], weights: Sequence[float], size: int) -> WeightedSum:
         """The replies' vectors as one by the rule, as a sum whose mean it is; norms are taken as they are."""
@@ -250,11 +267,11 @@ def _clip(text: str) -> tuple[float | None, float | None]:
     """The multiple of the median, or the plain number, that a clip option stands for."""
     if text.lower() in {"none", "0", "0x"}:
         return None, None
-    what, expected = f"clip={text!r}", "such as '3x' (times the median norm), 1.5 (a norm), or 'none'"
+    what, expected = f"clip={text!r}", "such as '3x' (times the usual norm), 1.5 (a norm), or 'none'"
     if re.fullmatch(r".*x", text):
         multiple = _number(text[:-1], what, expected)
         if multiple < 1:
-            raise ConfigError(f"{what}: expected 1 or more times the median norm")
+            raise ConfigError(f"{what}: expected 1 or more times the usual norm")
         return multiple, None
     return None, _number(text, what, expected)
 

@@ -199,7 +199,8 @@ class CFL:
                 replies.setdefault(leaves[reply.group], []).append(reply)
             return replies, {}, dict(zip(leaves, found, strict=True))
         arrived = {reply.client: reply for reply in server.ask(requests)}
-        for leaf, reply in server.clipped([Part(leaf_of[reply.client].id, reply) for reply in arrived.values()]):
+        parts = [Part(leaf_of[reply.client].id, reply) for reply in arrived.values()]
+        for leaf, reply in server.clipped(parts, self.weighting):
             replies.setdefault(leaf, []).append(reply)
         counted = {reply.client for own in replies.values() for reply in own}
         left_out = {c: reply.vector for c, reply in arrived.items() if c not in counted and reply.vector is not None}
@@ -459,7 +460,9 @@ class CFL:
                 sums = server.aggregate(server.training_requests(members, branch.model, t), self.weighting).sums
                 branches.append(replace(branch, model=server.step(branch.model, sums[0].mean(), name)))
                 continue
-            trained = server.clipped([Part(0, reply) for reply in server.train(members, branch.model, t)])
+            trained = server.clipped(
+                [Part(0, reply) for reply in server.train(members, branch.model, t)], self.weighting
+            )
             total = self._mean([reply for _, reply in trained], server)
             branches.append(replace(branch, model=server.step(branch.model, total.mean(), name)))
         return replace(track, trial=replace(trial, branches=(branches[0], branches[1])))

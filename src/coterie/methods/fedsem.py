@@ -84,7 +84,7 @@ class FedSEM:
         trained: dict[str, Tensor] = {}
         asked = server.training_requests(list(start_of), start_of, t)
         arrived = [Part(state.cluster_of.get(reply.client, -1), reply) for reply in server.ask(asked)]
-        for _, reply in server.clipped(arrived):
+        for _, reply in server.clipped(arrived, self.weighting):
             assert reply.vector is not None
             trained[reply.client] = start_of[reply.client] + reply.vector
             replies.append(dataclasses.replace(reply, vector=None))

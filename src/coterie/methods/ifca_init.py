@@ -42,24 +42,33 @@ def worst_fitted_models(server: Server, k: int, restart: int, rounds: int) -> Te
 
     The first client is drawn at random. Each seeding client trains `rounds` times the first round's training from
     one common initialisation. Choosing the worst, not drawing in proportion to the loss, makes it repeatable. A client
-    whose training fails seeds nothing; where too few can, the last models are fresh draws.
+    whose training fails seeds nothing, nor does one whose model nobody would choose, not even itself: that is what a
+    hostile client sends. Where too few can, the last models are fresh draws.
     """
     clients = server.clients
     first = int(numpy_generator(server.seed, "k-means++", restart).integers(len(clients)))
-    fit = dict.fromkeys([*clients[first:], *clients[:first]], math.inf)
+    untried = [*clients[first:], *clients[:first]]
     models: list[Tensor] = []
-    while len(models) < k and fit:
+    losses: list[dict[str, float]] = []
+    while len(models) < k and untried:
+        fit = {client: min((row[client] for row in losses if client in row), default=math.inf) for client in untried}
         worst = max(fit, key=lambda client: fit[client])
+        untried.remove(worst)
         model = _trained_alone(server, worst, restart, rounds)
         if model is None:
-            del fit[worst]
             continue
         models.append(model)
-        known = {
-            r.client: float(r.values["loss"][0]) for r in server.ask_all(list(fit), Evaluate(model[None], "train"))
-        }
-        fit = {c: min(fit[c], known[c]) for c in fit if math.isfinite(known.get(c, math.nan))}
+        losses.append(_losses(server, clients, model))
+        chosen = {min(range(len(losses)), key=lambda j: losses[j].get(client, math.inf)) for client in clients}
+        models, losses = [models[j] for j in sorted(chosen)], [losses[j] for j in sorted(chosen)]
     return torch.stack([*models, *(server.initial_model(restart * k + j) for j in range(len(models), k))])
+
+
+def _losses(server: Server, clients: tuple[str, ...], model: Tensor) -> dict[str, float]:
+    """The clients' training losses under a model, as far as they are finite."""
+    replies = server.ask_all(clients, Evaluate(model[None], "train"))
+    losses = {reply.client: float(reply.values["loss"][0]) for reply in replies}
+    return {client: loss for client, loss in losses.items() if math.isfinite(loss)}
 
 
 def _trained_alone(server: Server, client: str, restart: int, rounds: int) -> Tensor | None:

@@ -26,6 +26,9 @@ from coterie.randomness import derive, numpy_generator
 from coterie.tasks import Reduction, Reply, Request, Task, Train
 from coterie.trainers.base import Training
 
+HELD = 2**25
+"""Numbers that a server holds at once to compare updates with each other; more pass through one by one."""
+
 
 class Schedule(Protocol):
     """How local training changes over the rounds."""
@@ -66,7 +69,7 @@ class Server:
     optimizer: ServerOptimizer = field(default_factory=ServerOptimizer)
     """What the server makes of a cluster's mean update; by default nothing."""
     cut: set[str] = field(default_factory=set)
-    """Clients whose updates were too long and were cut or left out, since the run's loop last looked."""
+    """Clients whose updates were cut or left out since the run's loop last looked."""
     _weights: tuple[dict[str, int], dict[str, float]] = field(default=({}, {}), repr=False)
 
     @property
@@ -262,12 +265,12 @@ class Server:
             sums[:] = [WeightedSum(size) for size in sizes]
             return lambda part: sums[part.group].add(part.reply, self.weight(part.reply.client, weighting))
 
-        self.stream(requests, parts, begin, again=again)
+        self.stream(requests, parts, begin, weighting, again=again)
         return sums
 
     def _by_rule(self, parts: Sequence[Part], sizes: Sequence[int], weighting: str) -> list[WeightedSum]:
         kept: list[list[Reply]] = [[] for _ in sizes]
-        for group, reply in self.clipped(parts):
+        for group, reply in self.clipped(parts, weighting):
             kept[group].append(reply)
         weights = [[self.weight(reply.client, weighting) for reply in own] for own in kept]
         return [self.aggregation.combine(*each) for each in zip(kept, weights, sizes, strict=True)]
@@ -277,6 +280,7 @@ class Server:
         requests: Sequence[Request],
         parts: Callable[[Reply], Sequence[Part]],
         begin: Callable[[], Callable[[Part], None]],
+        weighting: str = "samples",
         *,
         again: bool = True,
     ) -> None:
@@ -285,7 +289,7 @@ class Server:
 
         `begin` makes what takes the parts. An engine that repeats itself passes all on in order, and if someone turns
         out to be too long, begins again. On a network nobody is asked twice, because a second answer could be another:
-        there, parts that look too long wait until all have come.
+        there all parts wait to be compared or, where those are too many numbers to hold, the ones that look too long.
         """
         take, rule = begin(), self.aggregation
         if again and rule.clips and self.engine.repeatable:
@@ -308,15 +312,21 @@ class Server:
                 for part in parts(reply):
                     take(part)
             return
+        if len(requests) * self.layout.size <= HELD:
+            found = [part for reply in self.ask(requests) for part in parts(reply)]
+            for part in self.clipped(found, weighting):
+                take(part)
+            return
         waiting = Streamed(rule, take)
         for reply in self.ask(requests):
             for part in parts(reply):
                 waiting.add(part)
         self.cut |= set(waiting.finish())
 
-    def clipped(self, parts: Sequence[Part]) -> list[Part]:
-        """The parts as they count: cut where they are too long for their group, without those that are far too long."""
-        after = self.aggregation.clipped(parts)
+    def clipped(self, parts: Sequence[Part], weighting: str = "samples") -> list[Part]:
+        """The parts as they count: those too long for their group, or against it, are cut or left out."""
+        weights = [self.weight(part.reply.client, weighting) for part in parts]
+        after = self.aggregation.clipped(parts, weights, self.layout.trainable)
         whole = {id(part.reply) for part in after}
         self.cut |= {part.reply.client for part in parts if id(part.reply) not in whole}
         return after

@@ -152,7 +152,7 @@ def run(
             it, or a projection of the updates that CFL compares.
         aggregate: how a cluster's updates become one: "mean", "median", "trimmed-mean:0.2", "multi-krum:0.2" or
             "geometric-median".
-        clip: the longest update: "30x" (times its cluster's median norm), a number such as "1.5", or "none".
+        clip: the longest update: "8x" (times the usual norm), a number such as "1.5", or "none".
         weight_cap: the most samples that count for a client, times the median number; 0: no limit.
         secure_sums: form sums under masks that cancel, so that no single update is seen.
         secure_limit: the largest number of an update in a secure sum; larger ones are cut.

@@ -7,10 +7,10 @@ one cluster.
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from statistics import fmean, median
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -143,8 +143,11 @@ def poisoned(federation: Federation, attack: Attack, hostile: Sequence[str]) -> 
 class HostileEngine(LocalEngine):
     """The engine of a simulation in which some clients are hostile.
 
-    They know the honest clients' updates, and the limits of the run's `aggregation`.
+    They know the honest clients' updates, and the limits of the run's `aggregation`. As on a network, nobody is asked
+    twice, and the server compares the updates in every round.
     """
+
+    repeatable = False
 
     def __init__(
         self,
@@ -166,7 +169,7 @@ class HostileEngine(LocalEngine):
         if attack.samples is not None:
             self.samples = self.samples | dict.fromkeys(hostile, attack.samples)
         elif attack.heavy:
-            most = int((known.weight_cap or UNBOUNDED) * statistics.median(self.samples.values()))
+            most = int((known.weight_cap or UNBOUNDED) * median(self.samples.values()))
             self.samples = self.samples | dict.fromkeys(hostile, most)
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
@@ -220,13 +223,24 @@ class AttackResult:
     hostile: int
     accuracy: float
     """Mean over the honest clients, each on its own test data."""
+    without: float
+    """The same clients' mean where nobody is hostile."""
     cut: int
     """Rounds in which updates were cut or left out."""
     backdoor: float | None = None
     """Share of the honest clients' marked test inputs that were given class 0, of those of other classes."""
 
 
-def attacked_run(config: RunConfig, attack: str, hostile: int) -> AttackResult:
+class Outcome(NamedTuple):
+    """How one run ended."""
+
+    accuracy: dict[str, float]
+    """Of each honest client, on its own test data."""
+    cut: int
+    backdoor: float | None
+
+
+def attacked_run(config: RunConfig, attack: str, hostile: int) -> Outcome:
     """One run of the configuration with so many hostile clients, drawn from its seed."""
     chosen = find_attack(attack)
     federation, defaults = make_federation(config)
@@ -244,11 +258,11 @@ def attacked_run(config: RunConfig, attack: str, hostile: int) -> AttackResult:
 
     run, _ = assemble(config, federation=federation, defaults=defaults, engine_for=engine_for)
     result = execute(run)
-    honest = [row for row in result.clients if row.client not in bad and row.accuracy is not None]
+    accuracy = {
+        row.client: row.accuracy for row in result.clients if row.client not in bad and row.accuracy is not None
+    }
     cut = sum(event.kind == "clipped" for record in result.history for event in record.events)
-    mean = sum(float(row.accuracy or 0.0) for row in honest) / max(1, len(honest))
-    rate = backdoor_rate(result, federation, bad) if attack == "backdoor" else None
-    return AttackResult(config.method, config.aggregate, attack, hostile, mean, cut, rate)
+    return Outcome(accuracy, cut, backdoor_rate(result, federation, bad) if attack == "backdoor" else None)
 
 
 def backdoor_rate(result: Result, federation: Federation, hostile: Sequence[str]) -> float:
@@ -281,20 +295,26 @@ def attack_table(
     found = []
     for method in methods:
         for rule in rules:
+            options = {**given(config), "method": method, "aggregate": rule}
+            configs = [make_config(options | {"seed": seed}) for seed in seeds]
+            clean = [attacked_run(one, "none", 0) for one in configs]
             for attack in attacks:
                 for count in [0] if attack == "none" else hostile:
-                    runs = [
-                        attacked_run(make_config({**given(config), "method": method, "aggregate": rule, "seed": seed}),
-                                     attack, count)
-                        for seed in seeds
-                    ]  # fmt: skip
-                    mean = sum(run.accuracy for run in runs) / len(runs)
-                    rates = [run.backdoor for run in runs if run.backdoor is not None]
-                    rate = sum(rates) / len(rates) if rates else None
-                    cut = round(sum(run.cut for run in runs) / len(runs))
-                    found.append(AttackResult(method, rule, attack, count, mean, cut, rate))
+                    runs = clean if attack == "none" else [attacked_run(one, attack, count) for one in configs]
+                    found.append(_averaged(method, rule, attack, count, runs, clean))
                     told(found[-1])
     return found
+
+
+def _averaged(
+    method: str, rule: str, attack: str, hostile: int, runs: Sequence[Outcome], clean: Sequence[Outcome]
+) -> AttackResult:
+    """The mean of the runs of several seeds, beside those of the same clients without attack."""
+    accuracy = fmean(fmean(run.accuracy.values()) for run in runs)
+    without = fmean(fmean(other.accuracy[c] for c in run.accuracy) for run, other in zip(runs, clean, strict=True))
+    rates = [run.backdoor for run in runs if run.backdoor is not None]
+    cut = round(fmean(run.cut for run in runs))
+    return AttackResult(method, rule, attack, hostile, accuracy, without, cut, fmean(rates) if rates else None)
 
 
 def given(config: RunConfig) -> dict[str, Any]:
@@ -303,15 +323,13 @@ def given(config: RunConfig) -> dict[str, Any]:
 
 
 def as_markdown(results: Sequence[AttackResult]) -> str:
-    """The table as text, with what each attack cost against the same method and rule without one."""
-    base = {(r.method, r.rule): r.accuracy for r in results if r.attack == "none"}
+    """The table as text, with what each attack cost the honest clients against the run without one."""
     lines = [
         "| method | rule | attack | hostile | accuracy % | lost | backdoor % | rounds with cuts |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
-        clean = base.get((r.method, r.rule))
-        lost = "" if clean is None or r.attack == "none" else f"{100 * (clean - r.accuracy):.1f}"
+        lost = "" if r.attack == "none" else f"{100 * (r.without - r.accuracy):.1f}"
         rate = "" if r.backdoor is None else f"{100 * r.backdoor:.0f}"
         lines.append(
             f"| {r.method} | {r.rule} | {r.attack} | {r.hostile} | {100 * r.accuracy:.1f} | {lost} | {rate} | {r.cut} |"

@@ -347,13 +347,13 @@ def _as_served(record: RoundRecord, evaluation: Evaluation, event: Event) -> Rou
 
 
 def _with_cut(info: Info, server: Server) -> Info:
-    """The round's report, with who sent updates that were too long."""
+    """The round's report, with who sent updates that were too long, or against the others."""
     if not server.cut:
         return info
     clients = sorted(server.cut)
     server.cut.clear()
     named = ", ".join(clients[:5]) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
-    text = f"far longer than others', and cut or left out: the updates of {named}"
+    text = f"far longer than others' or against them, and cut or left out: the updates of {named}"
     return replace(info, events=[*info.events, Event("clipped", text, {"clients": clients})])
 
 
