@@ -20,6 +20,7 @@ from coterie_recipes import (
     ifca_figures,
     ifca_start,
     ifca_tables,
+    private_accuracy,
 )
 from coterie_recipes.base import Findings, Recipe, Row, Study, find_recipe, list_recipes, recipe, reproduce
 
@@ -49,6 +50,7 @@ __all__ = [
     "ifca_start",
     "ifca_tables",
     "list_recipes",
+    "private_accuracy",
     "recipe",
     "reproduce",
 ]
