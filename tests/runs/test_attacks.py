@@ -87,6 +87,13 @@ def test_a_hostile_client_does_not_end_a_run_of_cfl(attack):
     assert len(attacked_run(config, attack, 2).accuracy) == 6
 
 
+def test_cfl_does_not_split_off_a_side_that_all_have_left():
+    """With these liars a check finds a side inside a side whose only member moved away at the fork above."""
+    options = {"scenario": "digits-permuted", "method": "cfl", "clients": 20, "samples": 120, "rounds": 26, "seed": 11}
+    found = attacked_run(make_config(options | {"workers": 1, "evaluate_every": 10**6}), "little", 3)
+    assert len(found.accuracy) == 17
+
+
 def test_an_unknown_attack_gets_a_suggestion():
     with pytest.raises(ConfigError, match="did you mean 'scale'"):
         find_attack("scael")

@@ -423,8 +423,13 @@ def _branches(
     models = {"": session.model}
     splits = []
     for fork in made:
+        if fork.name not in names:
+            continue
+        sides = _completed(fork, names[fork.name], updates, _movers(fork, session, server))
+        if not all(any(c in updates for c in side) for side in sides):
+            continue  # all of a side have moved away at a fork above
         branches = []
-        for digit, members in enumerate(_completed(fork, names[fork.name], updates, _movers(fork, session, server))):
+        for digit, members in enumerate(sides):
             name = f"{fork.name}{digit}"
             names[name] = members
             seen = [c for c in members if c in updates]
