@@ -28,6 +28,20 @@ def cuau(updates: Updates, samples: npt.ArrayLike) -> npt.NDArray[np.float64]:
     return np.asarray(squares.sqrt().numpy())
 
 
+def neutral_cuau(first: torch.Tensor, second: torch.Tensor, samples: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """CUAU without the noise of few samples, from the updates of two halves of each client's data. (M, d) each; (M,).
+
+    ‖CU_k − AU‖² holds the noise of the update, which is larger the fewer samples there are. Two halves have independent
+    noise, so ⟨CU'_k − AU, CU''_k − AU⟩ has none on average. The value is the root of that product, with its sign: a
+    client that differs from the others by its noise alone is as often below zero as above.
+    """
+    one, two = first.double(), second.double()
+    shares = _shares(one, samples)
+    mean = shares @ (one + two) / 2
+    products = ((one - mean) * (two - mean)).sum(dim=1).numpy()
+    return np.asarray(np.sign(products) * np.sqrt(np.abs(products)))
+
+
 def _shares(updates: Updates, samples: npt.ArrayLike) -> torch.Tensor:
     """Each client's share (M,) of all samples."""
     counts = np.asarray(samples, dtype=np.float64)

@@ -61,11 +61,8 @@ def decide(case: Case, encoder: str, data_dir: str | None) -> dict[str, Any]:
     return found
 
 
-def encoder_of(study: Study, case: Case) -> str:
-    """The package's encoder, or the file of one trained for this study on the case's own source."""
-    if case.encoder == "default":
-        return "default"
-    source = SOURCES[case.data]
+def small_encoder(study: Study, source: str) -> str:
+    """The file of an encoder trained on some images of the source, once for this study."""
     path = study.out / "encoders" / f"{source}.safetensors"
     if not path.exists():
         study.log(f"encoder on {source}: training")
@@ -73,6 +70,11 @@ def encoder_of(study: Study, case: Case) -> str:
         images = load_source(source, study.data_dir).images(np.arange(IMAGES))
         save_encoder(train_encoder(images, epochs=EPOCHS), path, source)
     return str(path)
+
+
+def encoder_of(study: Study, case: Case) -> str:
+    """The package's encoder, or one trained for this study on the case's own source."""
+    return "default" if case.encoder == "default" else small_encoder(study, SOURCES[case.data])
 
 
 @recipe("flt-decisions", "FLT's choice of one family or several, over a grid of federations; every miss is listed")
@@ -110,12 +112,13 @@ def judged(results: Sequence[tuple[Case, dict[str, Any]]]) -> Findings:
         "right: one cluster where there is one family; an adjusted Rand index of at least 0.95 with the hidden groups. "
         f"case=auto: {_auto(results)}."
     ]
-    misses = [
-        f"miss: {case.words()}; clusters of {f['evidence']['sizes']}, ARI {f['evidence']['ari']:.2f}; {f['evidence']['text']}"
-        for case, f in results
-        if not f["evidence"]["right"]
-    ]
+    misses = [f"miss: {case.words()}; {_made(f['evidence'])}" for case, f in results if not f["evidence"]["right"]]
     return Findings(rows, [*notes, *misses])
+
+
+def _made(decision: dict[str, Any]) -> str:
+    """A decision in words."""
+    return f"clusters of {decision['sizes']}, ARI {decision['ari']:.2f}; {decision['text']}"
 
 
 def _auto(results: Sequence[tuple[Case, dict[str, Any]]]) -> str:
