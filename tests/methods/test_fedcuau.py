@@ -190,7 +190,7 @@ def test_clients_with_equal_data_tie_and_are_still_partitioned(federation: Feder
     server = server_of(twins)
     # Full batches, so that the order of a client's samples makes no difference between twins.
     server.schedule = LearningRateSchedule(replace(TRAINING, batch_size=None), 5)
-    method = FedCUAU(clusters=2)
+    method = FedCUAU(clusters=2, measure="update")
     state = method.start(server)
     assert len(set(state.cuau.values())) == 1
     assert [len(m) for m in method.assignment(state, server).members] == [3, 2]

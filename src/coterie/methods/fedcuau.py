@@ -228,7 +228,11 @@ def divergences(
     clipped = [reply for _, reply in server.clipped([Part(0, reply) for reply in replies])]
     vectors = torch.stack([reply.vector for reply in clipped if reply.vector is not None])
     samples = [server.weight(reply.client, "samples") for reply in clipped]
-    values = neutral_cuau(*vectors.chunk(2, dim=1), samples) if measure == "halves" else cuau(vectors, samples)
+    if measure == "halves":
+        first, second = vectors.chunk(2, dim=1)
+        values = neutral_cuau(first, second, samples)
+    else:
+        values = cuau(vectors, samples)
     return dict(zip((reply.client for reply in clipped), values.tolist(), strict=True))
 
 

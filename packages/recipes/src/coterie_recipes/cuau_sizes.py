@@ -11,7 +11,7 @@ import torch
 from scipy.stats import spearmanr
 
 from coterie import Client, Federation, Split
-from coterie.data import load_source, partitions
+from coterie.data import load_source, power_law_sizes
 from coterie.methods import FedAvg, divergences
 from coterie.randomness import derive, numpy_generator
 from coterie.runs import assemble, make_config
@@ -41,7 +41,7 @@ def skewed_federation(source: str, setting: str, seed: int, data_dir: str | None
     alpha = SKEWED if setting == "labels skewed" else EVEN
     left = [list(generator.permutation(np.flatnonzero(pool.y == label))) for label in range(pool.classes)]
     clients = []
-    for number, size in enumerate(generator.permutation(partitions.power_law_sizes(TOTAL, CLIENTS, SMALLEST, DELTA))):
+    for number, size in enumerate(generator.permutation(power_law_sizes(TOTAL, CLIENTS, SMALLEST, DELTA))):
         counts = generator.multinomial(size, generator.dirichlet([alpha] * pool.classes))
         chosen = np.array([left[label].pop() for label, count in enumerate(counts) for _ in range(count)])
         images, labels = pool.images(chosen), pool.labels(chosen)
@@ -64,9 +64,12 @@ def correlations(source: str, setting: str, seed: int, data_dir: str | None) -> 
         finally:
             run.engine.close()
         cuau = [values[client.id] for client in federation]
-        against = {"labels": [distance[c.id] for c in federation], "samples": [len(c.train) for c in federation]}
+        against = {
+            "labels": [distance[c.id] for c in federation],
+            "samples": [float(len(c.train)) for c in federation],
+        }
         if setting.endswith("turned"):
-            against["turned"] = [c.group or 0 for c in federation]
+            against["turned"] = [float(c.group or 0) for c in federation]
         found[name] = {key: float(spearmanr(cuau, other).statistic) for key, other in against.items()}
     return found
 

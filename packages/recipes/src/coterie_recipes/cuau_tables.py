@@ -85,12 +85,14 @@ def with_and_without(study: Study, base: str, seed: int) -> dict[str, Any]:
     method = FedCUAU(base=BASES[base], clusters=2, specific=named if study.full else "last")
 
     def measure(done: FinishedRun) -> dict[str, Any]:
-        everybody = done.run.server.clients
-        groups = [*done.assignment.members, everybody]
+        members = done.assignment.members
+        personal = [done.personal([*members, done.run.server.clients], cluster) for cluster in (0, 1)]
+        # Every client's own model is one of the two, which were personalised already.
+        own = sum(len(group) * personal[i][i] for i, group in enumerate(members)) / sum(map(len, members))
         return {
             "initial": None if base == "fedper" else [done.initial(0), done.initial(1)],
-            "personal": [done.personal(groups, cluster) for cluster in (0, 1)],
-            "own": done.personal([everybody])[0],
+            "personal": personal,
+            "own": own,
         }
 
     config = setting_of(study).config(study, seed)

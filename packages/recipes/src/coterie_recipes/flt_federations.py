@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from coterie import Client, Federation, Split
-from coterie.data import BuildOptions, by_writer, dirichlet, load_source, partitions, shifted
+from coterie.data import BuildOptions, by_group_classes, by_writer, dirichlet, load_source, shifted
 from coterie.randomness import derive, numpy_generator
 
 ONE_FAMILY = ("iid", "dirichlet 1", "dirichlet 0.3", "writers")
@@ -93,7 +93,7 @@ def by_random_classes(source: str, case: Case, options: BuildOptions) -> Federat
     if case.shift == "overlapping":
         sets = [[*own, after[0]] for own, after in zip(sets, sets[1:] + sets[:1], strict=True)]
     groups = group_numbers(case)
-    train = partitions.by_group_classes(pool.y, sets, groups, case.samples, options.seed)
+    train = by_group_classes(pool.y, sets, groups, case.samples, options.seed)
     clients = []
     for number, group in enumerate(groups):
         own = Split(pool.images(train[number]), pool.labels(train[number]))
