@@ -82,7 +82,7 @@ def with_and_without(study: Study, base: str, seed: int) -> dict[str, Any]:
     {w^s, w^C2} is the base method's own trajectory, bit for bit, so that the base needs no run of its own.
     """
     named: tuple[str, ...] = ("block4", "head") if base in {"fedavg", "fedprox"} else ("block4",)
-    method = FedCUAU(base=BASES[base], clusters=2, specific=named if study.full else "last")
+    method = FedCUAU(base=BASES[base], clusters=2, measure="update", specific=named if study.full else "last")
 
     def measure(done: FinishedRun) -> dict[str, Any]:
         members = done.assignment.members
