@@ -8,14 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from scipy.stats import spearmanr
 from torch import Tensor, nn
 
+from coterie.clustering import cuau, neutral_cuau
 from coterie.data.scenarios import find_scenario
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.methods import Assignment, FedAvg, FedCUAU, Server, make_method
-from coterie.methods.fedcuau import State, divergences
+from coterie.methods.fedcuau import State, divergences, ranked_clusters
 from coterie.parameters import gather, scatter, span_size
 from coterie.runs.metrics import check_partition, score_clients
 from coterie.runs.personalised import personalised
@@ -188,7 +190,7 @@ def test_clients_with_equal_data_tie_and_are_still_partitioned(federation: Feder
     server = server_of(twins)
     # Full batches, so that the order of a client's samples makes no difference between twins.
     server.schedule = LearningRateSchedule(replace(TRAINING, batch_size=None), 5)
-    method = FedCUAU(clusters=2)
+    method = FedCUAU(clusters=2, measure="update")
     state = method.start(server)
     assert len(set(state.cuau.values())) == 1
     assert [len(m) for m in method.assignment(state, server).members] == [3, 2]
@@ -196,10 +198,12 @@ def test_clients_with_equal_data_tie_and_are_still_partitioned(federation: Feder
 
 def test_stage_one_sends_a_seed_down_and_one_layer_up(federation: Federation) -> None:
     server = server_of(federation)
-    FedCUAU(clusters=2).start(server)
+    FedCUAU(clusters=2, measure="update").start(server)
     head = 16 * 10 + 10
     assert server.traffic.drain() == (10 * 8, 10 * (4 * head + 8))
-    divergences(server, ("3", "5"))
+    divergences(server)
+    assert server.traffic.drain() == (10 * 8, 10 * (4 * 2 * head + 8))
+    divergences(server, ("3", "5"), measure="update")
     assert server.traffic.drain() == (10 * 8, 10 * (4 * (head + 24 * 16 + 16) + 8))
 
 
@@ -229,6 +233,34 @@ def test_a_client_whose_first_update_fails_joins_the_last_cluster(federation: Fe
     assert state.cluster[wild.id] == 2
     assert wild.id not in state.cuau
     check_partition(method.assignment(state, server).members, federation.ids)
+
+
+def test_clients_without_a_value_are_in_the_last_cluster_however_many_they_are() -> None:
+    clients = [f"c{i}" for i in range(12)]
+    few = {"c2": 0.3, "c5": 0.1, "c7": 0.2}
+    found = ranked_clusters(few, clients, 2)
+    assert {c for c, cluster in found.items() if cluster == 0} == {"c5", "c7"}
+    assert ranked_clusters({"c4": 1.0}, clients, 3) == dict.fromkeys(clients, 2) | {"c4": 0}
+
+
+def test_cuau_by_halves_is_the_product_of_two_updates_worked_by_hand(federation: Federation) -> None:
+    one = torch.tensor([[2.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
+    two = torch.tensor([[2.0, 2.0], [0.0, 0.0], [0.0, -1.0]])
+    mean = torch.tensor([1.0, 0.5])  # samples 2, 1, 1: (2·(2, 1) + (0, 0) + (0, 0)) / 4
+    products = [float((a - mean) @ (b - mean)) for a, b in zip(one, two, strict=True)]
+    assert products == [0.25, 1.25, 0.25]
+    assert neutral_cuau(one, two, [2, 1, 1]) == pytest.approx([0.5, 1.25**0.5, 0.5])
+    values = divergences(server_of(federation))
+    assert sorted(values) == sorted(federation.ids)
+
+
+def test_cuau_by_halves_does_not_grow_with_noise_and_the_papers_does() -> None:
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.linspace(0.1, 1.0, 200)[:, None]
+    one, two = (noise * torch.randn(200, 30, generator=generator) for _ in range(2))
+    samples = (1 / noise.squeeze().square()).tolist()
+    assert abs(spearmanr(neutral_cuau(one, two, samples), samples).statistic) < 0.15
+    assert spearmanr(cuau((one + two) / 2, samples), samples).statistic < -0.9
 
 
 def test_specific_layers_by_name_depth_and_default(federation: Federation) -> None:

@@ -9,16 +9,19 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
+from scipy.cluster.hierarchy import linkage
 
 import coterie
 import coterie.encoders
 from coterie.clustering import adjusted_rand_index, mixing_matrix
+from coterie.clustering.relatedness import ward_merges
 from coterie.data.scenarios import find_scenario
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.methods import FLT, FedSEM, PcaKMeansHC, Server, make_method
 from coterie.methods.fedsem import Point
+from coterie.methods.flt import form_relatives
 from coterie.methods.graph_averaging import Relatives, State, averaging_round, graph_assignment
 from coterie.models import build
 from coterie.snapshot import load_snapshot, save_snapshot
@@ -176,7 +179,7 @@ def test_the_stage_counts_the_encoder_down_and_the_centroids_up(digits: Federati
 
 def test_newcomers_join_their_group_and_move_nobody(digits: Federation) -> None:
     pytest.importorskip("umap")
-    method = FLT()
+    method = FLT(gamma="clearest")
     early = desk(digits.subset(digits.ids[:15]))
     before = method.start(early)
     before, _ = method.round(before, 1, early)
@@ -198,12 +201,88 @@ def test_newcomers_join_their_group_and_move_nobody(digits: Federation) -> None:
     assert graph.relatives.related[15:].any(axis=1).all()
 
 
+@pytest.fixture
+def without_umap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Centroids are laid out by their main directions: what is tested comes after the layout."""
+    monkeypatch.setattr("coterie.clustering.manifold._UMAP_NEEDS", 10**9)
+    monkeypatch.setattr("coterie.methods.flt.import_umap", lambda: None)
+
+
+def test_one_family_stays_whole_unless_gamma_decides(without_umap: None) -> None:
+    alike = find_scenario("digits-permuted").build(clients=20, groups=1, seed=3)
+    method = FLT(encoder="pca")
+    state = method.start(desk(alike))
+    assert state.relatives.related.all()
+    assert "one family" in state.relatives.text
+    assert state.relatives.gamma is None
+    assert not replace(method, gamma=0.5, case=1).reconsidered(state).relatives.related.all()
+
+
+def test_case_auto_takes_clusters_a_graph_or_one_family_by_the_evidence() -> None:
+    rng = np.random.default_rng(0)
+    centres = 10 * rng.normal(size=(10, 2))
+
+    def formed(words: np.ndarray) -> Relatives:
+        positions = (centres[words] + 0.1 * rng.normal(size=(*words.shape, 2))).astype(np.float32)
+        ids = tuple(f"c{i}" for i in range(len(words)))
+        return form_relatives(ids, positions, positions, FLT(case="auto"))
+
+    groups = np.arange(30) % 3
+    clusters = formed(3 * groups[:, None] + np.array([0, 1, 2, 0, 1]))
+    assert clusters.gamma is None
+    assert adjusted_rand_index(np.unique(clusters.related, axis=0, return_inverse=True)[1].reshape(-1), groups) == 1
+    family = formed(np.stack([rng.choice(10, 5, replace=False) for _ in range(30)]))
+    assert family.gamma is None
+    assert family.related.all()
+    graph = formed(np.stack([rng.choice(10, 5, p=rng.dirichlet([0.3] * 10)) for _ in range(30)]))
+    assert graph.gamma is not None
+    assert not graph.related.all()
+
+
+def test_a_client_whose_codes_are_not_finite_is_a_fault_and_the_others_go_on(
+    digits: Federation, without_umap: None
+) -> None:
+    first = digits.clients[0]
+    wild = replace(first, train=Split(torch.full_like(first.train.x, 3e38), first.train.y))
+    server = desk(Federation([wild, *digits.clients[1:]], 10))
+    state = FLT(encoder="pca").start(server)
+    assert state.relatives.ids == digits.ids[1:]
+    assert [(fault.client, fault.reason) for fault in server.engine.faults()] == [
+        (first.id, "its centroids are not finite: look at its data")
+    ]
+
+
+def test_gamma_that_relates_nobody_or_everybody_leaves_no_ground_for_clusters(
+    digits: Federation, without_umap: None
+) -> None:
+    server = desk(digits)
+    for gamma, who in ((1e-9, "nobody"), (1e9, "everybody")):
+        with pytest.raises(ConfigError, match=f"relates {who} .* no ground for 4 clusters"):
+            FLT(encoder="pca", gamma=gamma, clusters=4).start(server)
+
+
+def test_umaps_dimensions_wards_input_and_the_number_of_clusters_are_options(
+    digits: Federation, without_umap: None
+) -> None:
+    state = FLT(encoder="pca", components=3, clusters=5).start(desk(digits))
+    assert state.relatives.positions.shape == (20, 5, 3)
+    assert len(np.unique(state.relatives.related, axis=0)) == 5
+    near = np.zeros((7, 7), dtype=bool)
+    near[:4, :4] = near[4:6, 4:6] = near[6, 6] = True
+    near[3, 4] = near[4, 3] = True
+    assert not np.array_equal(ward_merges(near), ward_merges(near, unit=False))
+    plain = ward_merges(near, unit=False)[:, 2]
+    assert plain[-1] == pytest.approx(linkage(near.astype(float), "ward")[-1, 2])
+
+
 def test_options_that_do_not_fit_are_refused(digits: Federation) -> None:
     server = desk(digits)
     with pytest.raises(ConfigError, match="clusters=21 with 20 clients"):
         FLT(clusters=21).start(server)
     with pytest.raises(ConfigError, match="case=1"):
         FLT(case=1, clusters=3).start(server)
+    with pytest.raises(ConfigError, match=r"gamma=0\.5 goes with case=1 or case=2"):
+        FLT(case="auto", gamma=0.5).start(server)
     with pytest.raises(ConfigError, match="no such file"):
         FLT(encoder="nowhere.safetensors").start(server)
     with pytest.raises(ConfigError, match="conv encoder"):
@@ -216,6 +295,8 @@ def test_options_that_do_not_fit_are_refused(digits: Federation) -> None:
         "flt:k=0",
         "flt:distance=far",
         "flt:gamma=sometimes",
+        "flt:neighbours=1",
+        "flt:components=0",
         "fedsem:clusters=0",
     ):
         with pytest.raises(ConfigError):

@@ -34,6 +34,8 @@ def size(module: nn.Module) -> int:
         ("cnn-leaf", DIGITS),
         ("cnn-leaf", MNIST),
         ("cnn-leaf", CIFAR),
+        ("cnn-flt", MNIST),
+        ("cnn-flt", CIFAR),
         ("resnet18", (1, 28, 28)),
         ("resnet18", CIFAR),
     ],
@@ -95,6 +97,7 @@ def test_the_language_model_predicts_every_position_from_the_past_only() -> None
         ("cnn-small", MNIST, 10, (25 * 6 + 6) + (150 * 16 + 16) + (256 * 120 + 120) + (120 * 84 + 84) + (84 * 10 + 10)),
         ("cnn-leaf", MNIST, 62, (25 * 32 + 32) + (800 * 64 + 64) + (3136 * 2048 + 2048) + (2048 * 62 + 62)),
         ("cnn-leaf", MNIST, 62, 6_603_710),
+        ("cnn-flt", MNIST, 62, 3_459_582),  # FLT, appendix C.3
         ("cnn-cifar", CIFAR, 10, (27 * 32 + 32) + (288 * 64 + 64) + (576 * 64 + 64) + (1024 * 128 + 128) + 1290),
         ("autoencoder", MNIST, 10, 51_577),  # as FLT C.3 prints
         ("resnet18", CIFAR, 10, 11_173_962),

@@ -13,7 +13,18 @@ from torch import nn
 from coterie.errors import ConfigError
 from coterie.models import build, list_models, reinitialise
 
-NAMES = ["linear", "logistic", "mlp", "cnn-small", "cnn-cifar", "cnn-leaf", "autoencoder", "resnet18", "lstm"]
+NAMES = [
+    "linear",
+    "logistic",
+    "mlp",
+    "cnn-small",
+    "cnn-cifar",
+    "cnn-leaf",
+    "cnn-flt",
+    "autoencoder",
+    "resnet18",
+    "lstm",
+]
 
 USER_FILE = """
 from __future__ import annotations

@@ -126,6 +126,7 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
     "choose": (Choose(MODELS, None, 5), {"models": 3 * (HEAD + BODY)}, set()),
     "choose, shared body": (Choose(MODELS, HOW, 5, SHARED), {"models": BODY + 3 * HEAD}, set()),
     "layer update": (LayerUpdate(INITIAL, HOW, 6, ("1", "3"), SEED), {}, {"model"}),
+    "layer update, halves": (LayerUpdate(LEARNED, HOW, 6, "last", None, 3), {"model": HEAD + BODY}, set()),
     "layer update, no seed": (LayerUpdate(LEARNED, HOW, 6), {"model": HEAD + BODY}, set()),
     "staged": (
         StagedTraining(LEARNED, torch.randn(2, 3), ("1.bias",), HOW, 7, ("3",), SEED),

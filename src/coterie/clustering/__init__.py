@@ -2,7 +2,8 @@
 
 from coterie.clustering.bipartition import Bipartition, bipartition
 from coterie.clustering.cosine import cosine_matrix, norms
-from coterie.clustering.divergence import aggregate_update, cuau, percentile_clusters
+from coterie.clustering.divergence import aggregate_update, cuau, cuau_bounds, neutral_cuau, percentile_clusters
+from coterie.clustering.guarantees import mean_squared_step_bound, misplacement_bound
 from coterie.clustering.matching import adjusted_rand_index, matched_distance, paper_distance
 from coterie.clustering.relatedness import (
     auto_gamma,
@@ -35,12 +36,16 @@ __all__ = [
     "cosine_matrix",
     "cross_bound",
     "cuau",
+    "cuau_bounds",
     "gamma",
     "gamma_criterion",
     "matched_distance",
     "matching_distances",
+    "mean_squared_step_bound",
     "min_pair_distances",
+    "misplacement_bound",
     "mixing_matrix",
+    "neutral_cuau",
     "norms",
     "paper_distance",
     "percentile_clusters",

@@ -28,6 +28,20 @@ def cuau(updates: Updates, samples: npt.ArrayLike) -> npt.NDArray[np.float64]:
     return np.asarray(squares.sqrt().numpy())
 
 
+def neutral_cuau(first: torch.Tensor, second: torch.Tensor, samples: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """CUAU without the noise of few samples, from the updates of two halves of each client's data. (M, d) each; (M,).
+
+    ‖CU_k − AU‖² holds the noise of the update, which is larger the fewer samples there are. Two halves have independent
+    noise, so ⟨CU'_k − AU, CU''_k − AU⟩ has none on average. The value is the root of that product, with its sign: a
+    client that differs from the others by its noise alone is as often below zero as above.
+    """
+    one, two = first.double(), second.double()
+    shares = _shares(one, samples)
+    mean = shares @ (one + two) / 2
+    products = ((one - mean) * (two - mean)).sum(dim=1).numpy()
+    return np.asarray(np.sign(products) * np.sqrt(np.abs(products)))
+
+
 def _shares(updates: Updates, samples: npt.ArrayLike) -> torch.Tensor:
     """Each client's share (M,) of all samples."""
     counts = np.asarray(samples, dtype=np.float64)
@@ -51,3 +65,27 @@ def percentile_clusters(values: npt.ArrayLike, clusters: int) -> npt.NDArray[np.
     labels = np.empty(members, dtype=np.int64)
     labels[np.argsort(ranked, kind="stable")] = np.arange(members) * clusters // members
     return labels
+
+
+def cuau_bounds(
+    label_shares: npt.ArrayLike, samples: npt.ArrayLike, lr: float, smoothness: npt.ArrayLike, gradients: npt.ArrayLike
+) -> npt.NDArray[np.float64]:
+    """A bound on CUAU of each client (M,) by its labels alone (Proposition 1).
+
+    label_shares: (M, L), p_k(y = i); samples: (M,). All clients take E full-batch steps of size `lr` from the same
+    model. For each class i, `smoothness` (L,) is the Lipschitz constant λ_i of its mean gradient; `gradients` (E,) is
+    g_max, the largest norm of a class's mean gradient, at each model on the way of training on all data together.
+
+    ‖CU_k − CU_all‖ <= η Σ_i |p_k(i) − p(i)| Σ_t a_k^(E−1−t) g_max(t) with a_k = 1 + η Σ_i p_k(i) λ_i; the constant that
+    is the same for all clients bounds ‖AU − CU_all‖ by the mean of these. The paper has a factor n_k / n before the
+    first term and in a_k, with which it is no bound: a small client can be as far away as any.
+    """
+    shares = np.asarray(label_shares, dtype=np.float64)
+    counts = np.asarray(samples, dtype=np.float64)
+    largest = np.asarray(gradients, dtype=np.float64)
+    weights = counts / counts.sum()
+    gaps = np.abs(shares - weights @ shares).sum(axis=1)
+    growth = 1 + lr * shares @ np.asarray(smoothness, dtype=np.float64)
+    left = np.arange(len(largest))[::-1]
+    alone = lr * gaps * (growth[:, None] ** left @ largest)
+    return np.asarray(alone + weights @ alone)

@@ -1,4 +1,4 @@
-"""UMAP of clients' centroids to the plane: the same for the same centroids, and newcomers move nobody."""
+"""UMAP of clients' centroids to few dimensions: the same for the same centroids, and newcomers move nobody."""
 
 from __future__ import annotations
 
@@ -20,46 +20,57 @@ _SPECTRAL_NEEDS = 12
 _UMAP_NEEDS = 5
 
 
-def project(centroids: Floats, seed: int) -> npt.NDArray[np.float32]:
-    """Where UMAP puts each centroid: `(M, k, e)` gives `(M, k, 2)`; rows of nan (no such centroid) stay nan.
+def project(
+    centroids: Floats, seed: int, neighbours: int = NEIGHBOURS, components: int = COMPONENTS
+) -> npt.NDArray[np.float32]:
+    """Where UMAP puts each centroid: `(M, k, e)` gives `(M, k, u)`; rows of nan (no such centroid) stay nan.
 
     The seed fixes UMAP's random state, so that equal centroids give equal positions. Fewer than five centroids in all
-    are too few for a neighbourhood graph and are laid out by their own two main directions instead.
+    (or than u + 2) are too few for a neighbourhood graph and are laid out by their own main directions instead.
     """
     real = ~np.isnan(centroids).any(axis=2)
     points = np.asarray(centroids[real], dtype=np.float32)
-    placed = np.full((*real.shape, COMPONENTS), np.nan, dtype=np.float32)
-    placed[real] = _main_directions(points) if len(points) < _UMAP_NEEDS else _fit(points, seed).embedding_
+    placed = np.full((*real.shape, components), np.nan, dtype=np.float32)
+    if _too_few(points, components):
+        placed[real] = _main_directions(points, components)
+    else:
+        placed[real] = _fit(points, seed, neighbours, components).embedding_
     return placed
 
 
-def place(newcomers: Floats, centroids: Floats, positions: Floats, seed: int) -> npt.NDArray[np.float32]:
-    """Where centroids of newcomers `(N, k, e)` come to lie among `positions` `(M, k, 2)` of the `centroids` known.
+def place(
+    newcomers: Floats, centroids: Floats, positions: Floats, seed: int, neighbours: int = NEIGHBOURS
+) -> npt.NDArray[np.float32]:
+    """Where centroids of newcomers `(N, k, e)` come to lie among `positions` `(M, k, u)` of the `centroids` known.
 
     A fitted UMAP cannot be saved without pickle, so it is fitted again from the stored centroids with the stored seed;
     the positions given are then used as they are, so that not even another version of UMAP moves those already placed.
     """
     real, new = ~np.isnan(centroids).any(axis=2), ~np.isnan(newcomers).any(axis=2)
     points = np.asarray(centroids[real], dtype=np.float32)
-    placed = np.full((*new.shape, COMPONENTS), np.nan, dtype=np.float32)
-    if len(points) < _UMAP_NEEDS:
-        centre = points.mean(axis=0)
-        placed[new] = _main_directions(points, np.asarray(newcomers[new], dtype=np.float32), centre)
+    components = positions.shape[2]
+    placed = np.full((*new.shape, components), np.nan, dtype=np.float32)
+    if _too_few(points, components):
+        placed[new] = _main_directions(points, components, np.asarray(newcomers[new], dtype=np.float32))
         return placed
-    fitted = _fit(points, seed)
+    fitted = _fit(points, seed, neighbours, components)
     fitted.embedding_ = np.ascontiguousarray(positions[real], dtype=np.float32)
     placed[new] = fitted.transform(np.asarray(newcomers[new], dtype=np.float32))
     return placed
 
 
-def _fit(points: npt.NDArray[np.float32], seed: int) -> Any:
+def _too_few(points: Floats, components: int) -> bool:
+    return len(points) < max(_UMAP_NEEDS, components + 2)
+
+
+def _fit(points: npt.NDArray[np.float32], seed: int, neighbours: int, components: int) -> Any:
     """UMAP fitted to points `(n, e)`; with few points it looks at fewer neighbours and starts at random."""
     umap = import_umap()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns that a fixed seed means one thread, which is what is wanted
         return umap.UMAP(
-            n_neighbors=min(NEIGHBOURS, len(points) - 1),
-            n_components=COMPONENTS,
+            n_neighbors=min(neighbours, len(points) - 1),
+            n_components=components,
             spread=SPREAD,
             random_state=seed % 2**32,
             init="spectral" if len(points) >= _SPECTRAL_NEEDS else "random",
@@ -74,9 +85,9 @@ def import_umap() -> Any:
     return umap
 
 
-def _main_directions(points: Floats, shown: Floats | None = None, centre: Floats | None = None) -> Floats:
-    """Coordinates `(n, 2)` of `shown` (default: the points themselves) along the two main directions of the points."""
-    middle = points.mean(axis=0) if centre is None else centre
+def _main_directions(points: Floats, components: int, shown: Floats | None = None) -> Floats:
+    """Coordinates `(n, components)` of `shown` (default: the points themselves) along the points' main directions."""
+    middle = points.mean(axis=0)
     _, _, axes = np.linalg.svd(points - middle, full_matrices=False)
-    flat = ((points if shown is None else shown) - middle) @ axes[:COMPONENTS].T
-    return np.asarray(np.pad(flat, ((0, 0), (0, COMPONENTS - flat.shape[1]))))
+    flat = ((points if shown is None else shown) - middle) @ axes[:components].T
+    return np.asarray(np.pad(flat, ((0, 0), (0, components - flat.shape[1]))))

@@ -65,7 +65,7 @@ def _matched_means(costs: Floats) -> Floats:
     return np.asarray(np.nanmean(np.take_along_axis(costs, columns[:, :, None], axis=2), axis=(1, 2)))
 
 
-def _real_centroids(points: npt.NDArray[np.floating]) -> Flags:
+def real_centroids(points: npt.NDArray[np.floating]) -> Flags:
     """Which centroids (M, k) are there; every client must have one."""
     if points.ndim != 3:
         raise ValueError(f"points have shape {points.shape}, expected (clients, k, e)")
@@ -79,7 +79,7 @@ def _distance_blocks(points: npt.NDArray[np.floating]) -> Iterator[tuple[int, Fl
     """Yield a first client and distances (b, k, M - first, k) of b clients' centroids to those of all from it on."""
     from scipy.spatial.distance import cdist
 
-    _real_centroids(points)
+    real_centroids(points)
     clients, k, e = points.shape
     flat = np.ascontiguousarray(points, dtype=np.float64).reshape(clients * k, e)
     start = 0
@@ -171,13 +171,13 @@ def mixing_matrix(related: Flags, samples: npt.ArrayLike, participants: npt.Arra
     return np.asarray(np.divide(weights, totals, out=np.eye(clients), where=totals > 0))
 
 
-def ward_clusters(relatedness: Flags | Floats, clusters: int | None = None) -> npt.NDArray[np.int64]:
+def ward_clusters(relatedness: Flags | Floats, clusters: int | None = None, unit: bool = True) -> npt.NDArray[np.int64]:
     """Disjoint clusters by Ward's method on the clients' rows (case II); labels (M,) numbered by their first member.
 
     relatedness: (M, M), who is related to whom or how far they are. Clients are alike if they stand alike to everybody.
     With `clusters=None` the number is read from the dendrogram, between 2 and M // 2: the level below the largest jump
     in merge heights, or one cluster if that jump is less than a quarter of the last height. If nobody is related to
-    anybody else, every client is alone.
+    anybody else, every client is alone. `unit` as in `ward_merges`.
     """
     profiles = np.asarray(relatedness, dtype=np.float64)
     members = len(profiles)
@@ -185,20 +185,23 @@ def ward_clusters(relatedness: Flags | Floats, clusters: int | None = None) -> n
         return np.zeros(1, dtype=np.int64)
     if clusters is None and relatedness.dtype == np.bool_ and np.count_nonzero(relatedness) == np.trace(profiles):
         return np.arange(members, dtype=np.int64)
-    merges = ward_merges(relatedness)
+    merges = ward_merges(relatedness, unit)
     return cut(merges, clear_level(merges[:, 2])[0] if clusters is None else clusters)
 
 
-def ward_merges(relatedness: Flags | Floats) -> Floats:
-    """The dendrogram of Ward's method on the clients' rows: (M - 1, 4) in scipy's form. relatedness: (M, M), M >= 2."""
+def ward_merges(relatedness: Flags | Floats, unit: bool = True) -> Floats:
+    """The dendrogram of Ward's method on the clients' rows: (M - 1, 4) in scipy's form. relatedness: (M, M), M >= 2.
+
+    Rows of flags are scaled to length one, or else small families would look alike because they have few relatives
+    each; `unit=False` takes the zeros and ones as they are. The paper says neither.
+    """
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
 
     # Flags give whole numbers, which float32 holds exactly and multiplies twice as fast.
     profiles: npt.NDArray[np.floating] = relatedness.astype(np.float32 if relatedness.dtype == np.bool_ else np.float64)
     gram = (profiles @ profiles.T).astype(np.float64)
-    if relatedness.dtype == np.bool_:
-        # Rows of unit length, or else small families would look alike because they have few relatives each.
+    if unit and relatedness.dtype == np.bool_:
         degrees = np.diag(gram)
         gram = gram / np.sqrt(np.outer(degrees, degrees))
     squares = np.diag(gram)

@@ -13,6 +13,7 @@ from coterie.data.builders import (
     groups_of,
     shifted,
 )
+from coterie.data.partitions import by_group_classes, power_law_sizes
 from coterie.data.pools import Pool, TextPool
 from coterie.data.scenarios import Defaults, Scenario, find_scenario, list_scenarios
 from coterie.data.shifts import rotate
@@ -27,6 +28,7 @@ __all__ = [
     "TextPool",
     "TextSource",
     "available",
+    "by_group_classes",
     "by_writer",
     "class_sets",
     "client_name",
@@ -37,6 +39,7 @@ __all__ = [
     "list_scenarios",
     "load_source",
     "load_text_source",
+    "power_law_sizes",
     "rotate",
     "shifted",
 ]

@@ -23,7 +23,7 @@ from coterie.parameters import Layout
 from coterie.privacy import Mask, MaskedTrainer
 from coterie.privacy.keys import Secret, make_key
 from coterie.tasks.base import ClientContext, Reduction, Reply, ReplyBlock, Request, perform
-from coterie.tasks.wire import reply_bytes, task_bytes
+from coterie.tasks.wire import not_finite, reply_bytes, task_bytes
 from coterie.trainers.base import Trainer
 from coterie.trainers.batched import GRAM_BYTES, BatchedTrainer
 from coterie.trainers.choice import PRECISIONS, make_trainer
@@ -216,11 +216,14 @@ class LocalEngine:
         """The finite replies; their bytes are counted, the others become faults."""
         sound = []
         for request, reply in zip(requests, replies, strict=True):
-            if math.isfinite(reply.values.get("norm", 0.0)):
-                self.traffic.up += reply_bytes(reply, request.task.schema(self.layout))
-                sound.append(reply)
-            else:
+            schema = request.task.schema(self.layout)
+            if not math.isfinite(reply.values.get("norm", 0.0)):
                 self._faults.append(Fault(reply.client, "its update is not finite: lower the learning rate"))
+            elif broken := not_finite(reply, schema):
+                self._faults.append(Fault(reply.client, f"its {broken} are not finite: look at its data"))
+            else:
+                self.traffic.up += reply_bytes(reply, schema)
+                sound.append(reply)
         return sound
 
     def initial_model(self, seed: int) -> Tensor:

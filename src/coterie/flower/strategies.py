@@ -91,10 +91,15 @@ class FedCUAU(Clustered):
     """
 
     name = "fedcuau"
+    defaults: ClassVar[Mapping[str, Any]] = {"measure": "update"}
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         assert isinstance(self.method, FedCUAUMethod)
+        if self.method.measure != "update":
+            raise ConfigError(
+                f"measure={self.method.measure!r} trains on halves of the data, which an app as it is cannot"
+            )
         rule = self.method.base_method().rule()
         if rule.frozen or rule.private:
             raise ConfigError(f"base={self.method.base!r} freezes or keeps layers, which an app as it is cannot do")

@@ -1,8 +1,10 @@
 """FedCUAU (2022): clusters by degree of heterogeneity; knowledge flows from the homogeneous to the heterogeneous.
 
 Stage one, once: every client updates a fresh random model, and its distance from the mean update (CUAU) says how
-unlike the others its data is. Stage two: the base method continues undisturbed as {w^s, w^CC}; beside it every cluster
-Cj but the last has specific layers w^Cj that only clients of C1 … Cj train, on shared layers that they do not touch.
+unlike the others its data is. An update is longer the more steps a client makes, and noisier the fewer samples it has;
+by default CUAU depends on neither (`neutral_cuau`). Stage two: the base method continues undisturbed as {w^s, w^CC};
+beside it every cluster Cj but the last has specific layers w^Cj that only clients of C1 … Cj train, on shared layers
+that they do not touch.
 
 Where the paper is silent or slips:
 * the shared layers under w^Cj are those the client has just trained, as line 24 of Algorithm 1 reads;
@@ -19,14 +21,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
 from pydantic import PositiveInt
 from torch import Tensor
 
-from coterie.clustering import cuau, percentile_clusters
+from coterie.clustering import cuau, neutral_cuau, percentile_clusters
 from coterie.errors import ConfigError, RunError
 from coterie.methods.aggregation import Part
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, make_method, method
@@ -38,6 +40,10 @@ from coterie.tasks import LayerUpdate, Reply, Request, StagedTraining
 from coterie.tasks.staged import trainable_spans
 
 BASES = "fedavg, fedprox, fedbabu, fedper"
+Measure = Literal["halves", "update"]
+STEPS = 5
+"""Full-batch steps on each half: after one, or after ten and more, CUAU follows the labels less closely (recipe
+`cuau-sizes`, seeds 10 to 14, step size 0.1)."""
 
 
 @saved
@@ -63,6 +69,10 @@ class FedCUAU:
     """Number of clusters C; 1 is the base method alone."""
     layers: str | tuple[str, ...] = "last"
     """Layers whose update CUAU looks at: names, or "last"."""
+    measure: Measure = "halves"
+    """How CUAU is measured. halves: a few full-batch steps on each of two halves of a client's data, which makes it
+    independent of the client's size. update: the distance of one local update, trained as in the rounds; with `steps`
+    that is the paper's."""
     specific: str | PositiveInt | tuple[str, ...] = "last"
     """Layers that each cluster has for itself: names, or how many of the last; "last" is 1. Frozen and private ones
     do not count."""
@@ -103,10 +113,8 @@ class FedCUAU:
         if self.clusters > count:
             raise ConfigError(f"clusters={self.clusters}: the federation has {count} clients, use as many or fewer")
         places = layout.select(self.specific_layers(layout))
-        values = divergences(server, self.layers)
-        ranked = [values.get(client, np.inf) for client in server.clients]  # Algorithm 1, lines 2-9
-        labels = percentile_clusters(ranked, self.clusters)
-        cluster = dict(zip(server.clients, labels.tolist(), strict=True))
+        values = divergences(server, self.layers, measure=self.measure)
+        cluster = ranked_clusters(values, server.clients, self.clusters)  # Algorithm 1, lines 2-9
         model = self.base_method().start(server).model  # line 10
         specific = gather(model, places).repeat(self.clusters - 1, 1)
         return State(model, specific, cluster, values)
@@ -172,29 +180,59 @@ class FedCUAU:
         return dict.fromkeys(clients, self.clusters - 1)
 
 
+def ranked_clusters(values: dict[str, float], clients: Sequence[str], clusters: int) -> dict[str, int]:
+    """Each client's cluster by the percentiles of the values; clients without one are in the last, whoever is there."""
+    known = [client for client in clients if client in values]
+    labels = percentile_clusters([values[client] for client in known], min(clusters, len(known)))
+    # With fewer values than clusters the first clusters have one client each.
+    return dict.fromkeys(clients, clusters - 1) | dict(zip(known, labels.tolist(), strict=True))
+
+
 def divergences(
-    server: Server, layers: str | tuple[str, ...] = "last", model: Tensor | None = None, t: int = 1
+    server: Server,
+    layers: str | tuple[str, ...] = "last",
+    model: Tensor | None = None,
+    t: int = 1,
+    measure: Measure = "halves",
 ) -> dict[str, float]:
     """CUAU of every client (Algorithm 1, lines 2-8): how far its update of a fresh random model is from the mean one.
 
     All layers train, whatever the base method; only the update of `layers` is sent. A `model` `(d,)` and a round `t`
-    ask for CUAU there instead, as in the paper's Figure 1.
+    ask for CUAU there instead, as in the paper's Figure 1. `measure` as in `FedCUAU`.
     """
     layout = server.layout
     if not span_size(trainable_spans(layout, layers)):
         raise ConfigError(f"layers={layers!r} holds no trainable numbers: name at least one layer")
     start, training = server.initial_model(1) if model is None else model, server.schedule.at(t)
     init = server.model_seed(1) if model is None else None
+    if measure == "halves":
+        training = dataclasses.replace(training, steps=STEPS, batch_size=None)
     requests = [
-        Request(c, LayerUpdate(start, training, server.seed_of(t, c, "cuau"), layers, init)) for c in server.clients
+        Request(
+            c,
+            LayerUpdate(
+                start,
+                training,
+                server.seed_of(t, c, "cuau"),
+                layers,
+                init,
+                server.seed_of(t, c, "cuau halves") if measure == "halves" else None,
+            ),
+        )
+        for c in server.clients
     ]
     replies = list(server.ask(requests))
     if not replies:
         raise RunError("no client gave an update to measure heterogeneity by: see the faults of the run")
     # One update that is far too long would draw the mean to itself and turn everybody's distance around.
     clipped = [reply for _, reply in server.clipped([Part(0, reply) for reply in replies])]
-    vectors = [reply.vector for reply in clipped if reply.vector is not None]
-    values = cuau(torch.stack(vectors), [server.weight(reply.client, "samples") for reply in clipped])
+    vectors = torch.stack([reply.vector for reply in clipped if reply.vector is not None])
+    samples = [server.weight(reply.client, "samples") for reply in clipped]
+    if measure == "halves":
+        first, second = vectors.chunk(2, dim=1)
+        values = neutral_cuau(first, second, samples)
+    else:
+        values = cuau(vectors, samples)
     return dict(zip((reply.client for reply in clipped), values.tolist(), strict=True))
 
 

@@ -2,24 +2,28 @@
 
 Stage (FCR, Algorithm 2): clients embed their inputs and send k centroids; the server lays all centroids out in the
 plane with UMAP, measures how near clients come, and calls those below γ related. Rounds (Algorithm 3): each client's
-model is the mean of its relatives' models (case I), or clusters are cut from the relatedness and average by themselves
-(case II). Against the paper: Sign(A − γ) would mark the far pairs, here related means nearer than γ; and the mixing
-weights are n_j over the relatives that took part, so that they sum to one.
+model is the mean of its relatives' models (case I), or disjoint clusters average by themselves (case II). With γ given
+clusters are cut from the relatedness as in the paper; by default they are read from the patches of the plane that
+clients share, and the clients are one family unless the evidence says several (`find_families`). Against the paper:
+Sign(A − γ) would mark the far pairs, here related means nearer than γ; and the mixing weights are n_j over the
+relatives that took part, so that they sum to one.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from coterie.clustering import matching_distances, min_pair_distances, related, ward_clusters
 from coterie.clustering.clearest import clearest_gamma
-from coterie.clustering.manifold import SPREAD, import_umap, place, project
+from coterie.clustering.dendrogram import cut
+from coterie.clustering.families import count_words, find_families, unlike, word_merges
+from coterie.clustering.manifold import COMPONENTS, NEIGHBOURS, SPREAD, import_umap, place, project
 from coterie.encoders import Encoder, load_encoder
 from coterie.errors import ConfigError, RunError
 from coterie.methods.base import Assignment, Info, Matrix, method
@@ -46,8 +50,9 @@ class FLT:
 
     server_steps: ClassVar[bool] = True
 
-    case: Literal[1, 2] = 2
-    """1: each client averages its relatives (any graph). 2: disjoint clusters, FedAvg in each."""
+    case: Literal[1, 2, "auto"] = 2
+    """1: each client averages its relatives (any graph). 2: disjoint clusters, FedAvg in each. auto: clusters where the
+    evidence says several families; else the graph if clients differ more than chance explains; else all together."""
     encoder: str = "default"
     """A file made by `coterie encoder train`, or one that comes with the package: default, pca."""
     k: PositiveInt = 5
@@ -56,27 +61,46 @@ class FLT:
     """Samples behind a centroid at the least: the mean of few samples shows them. Smaller clients are left out."""
     finetune: NonNegativeInt = 0
     """F: epochs for which each client first fine-tunes the encoder on its own inputs."""
-    gamma: PositiveFloat | Literal["auto"] = "auto"
-    """Clients nearer than this are related; auto takes the value up to 1, UMAP's own scale and the paper's γ, under
-    which clients fall into clusters most clearly (see `clearest_gamma`)."""
+    gamma: PositiveFloat | Literal["auto", "clearest"] = "auto"
+    """Clients nearer than this are related (the paper's γ; 1 is UMAP's own scale). clearest: the value up to 1 under
+    which Ward's dendrogram has its largest jump. auto: in case II no γ, but the families that clients' shared patches
+    of the plane give evidence for (see `find_families`); in case I as clearest."""
     distance: Literal["min", "matching"] = "min"
-    """Of two clients: the nearest pair of centroids, or the mean of the best one-to-one match."""
+    """Of two clients: the nearest pair of centroids, or the mean of the best one-to-one match (the authors' code)."""
     clusters: PositiveInt | None = None
-    """Case II: the number of clusters; None reads it from the dendrogram."""
+    """Case II: the number of clusters; None decides by the evidence or, with γ, by the dendrogram's largest jump."""
+    ward: Literal["unit", "plain"] = "unit"
+    """What Ward's method sees with γ: each client's row of relatives, scaled to length one or as it is."""
+    neighbours: Annotated[int, Field(ge=2)] = NEIGHBOURS
+    """Neighbours that UMAP looks at."""
+    components: PositiveInt = COMPONENTS
+    """u: dimensions that UMAP lays the centroids out in."""
     umap_seed: NonNegativeInt = 0
     """UMAP's own seed, apart from the run's: the same centroids always give the same picture."""
 
     def start(self, server: Server) -> State:
-        if self.clusters is not None and self.case == 1:
-            raise ConfigError("clusters goes with case=2: case=1 averages over the relatives, without clusters")
-        if self.case == 1 and server.optimizer.rule != "none":
-            raise ConfigError(f"server_optimizer={server.optimizer.rule!r} goes with case=2: case=1 has no clusters")
+        if self.clusters is not None and self.case != 2:
+            raise ConfigError(
+                f"clusters goes with case=2: case={self.case} may average over relatives without clusters"
+            )
+        if self.case != 2 and server.optimizer.rule != "none":
+            raise ConfigError(
+                f"server_optimizer={server.optimizer.rule!r} goes with case=2: case={self.case} may have no clusters"
+            )
+        if self.case == "auto" and self.gamma != "auto":
+            raise ConfigError(f"gamma={self.gamma} goes with case=1 or case=2: case=auto decides by the evidence alone")
         check_clusters(self.clusters, server)
         import_umap()
         ids, centroids = embed(server, server.clients, load_encoder(self.encoder), self.k, self.finetune, self.least)
-        positions = project(centroids, self.umap_seed)
+        positions = project(centroids, self.umap_seed, self.neighbours, self.components)
         relatives = form_relatives(ids, centroids, positions, self, longest=SPREAD)
         return State(relatives, server.initial_model()[None], (0,) * len(ids))
+
+    def reconsidered(self, state: State) -> State:
+        """A state of `start` with relatives formed anew by these options, from the positions that are known already."""
+        known = state.relatives
+        relatives = form_relatives(known.ids, known.centroids, known.positions, self, longest=SPREAD)
+        return dataclasses.replace(state, relatives=relatives)
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         after, info = averaging_round(self.admit(state, server), t, server)
@@ -88,8 +112,8 @@ class FLT:
     def admit(self, state: State, server: Server) -> State:
         """The state with clients that came later: placed by UMAP's transform, without moving the others.
 
-        In case I a newcomer is related to those nearer than the γ found at the start, and begins with its nearest
-        client's model. In case II it joins the cluster whose members are nearest on average.
+        In a graph a newcomer is related to those nearer than its γ, and begins with its nearest client's model. Among
+        clusters it joins the one whose members are nearest on average.
         """
         late = latecomers(state, server)
         if not late:
@@ -110,7 +134,7 @@ class FLT:
         """The state with more clients, as far as they answer."""
         ids, centroids = embed(server, clients, load_encoder(self.encoder), self.k, self.finetune, self.least)
         known = state.relatives
-        positions = place(centroids, known.centroids, known.positions, self.umap_seed)
+        positions = place(centroids, known.centroids, known.positions, self.umap_seed, self.neighbours)
         return grown(state, ids, centroids, positions, self)
 
 
@@ -144,14 +168,15 @@ def grown(
     distances = DISTANCES[options.distance](everywhere)
     before = len(known.ids)
     nearest = distances[before:, :before].argmin(axis=1)
-    if options.case == 2:
+    if known.gamma is None:
         # One centroid that UMAP put astray makes a wrong client the nearest, but hardly a wrong cluster.
         nearest = (distances[before:, :before] @ known.related / known.related.sum(axis=0)).argmin(axis=1)
-    near = related(distances, known.gamma)
-    near[:before, :before] = known.related
-    if options.case == 2:
+    if known.gamma is None:
         home = np.concatenate([np.arange(before), nearest])
         near = known.related[np.ix_(home, home)]
+    else:
+        near = related(distances, known.gamma)
+        near[:before, :before] = known.related
     relatives = dataclasses.replace(
         known,
         ids=known.ids + ids,
@@ -209,17 +234,45 @@ def form_relatives(
     options: FLT,
     longest: float = float("inf"),
 ) -> Relatives:
-    """Distances, threshold and, in case II, clusters (Algorithm 2, lines 15-18)."""
+    """Who averages with whom: by the evidence, or by a threshold γ and Ward's method (Algorithm 2, lines 15-18)."""
+    if options.gamma == "auto" and options.case != 1:
+        found = _by_evidence(positions, options)
+        if found is not None:
+            labels, text = found
+            return Relatives(ids, centroids, positions, None, labels[:, None] == labels[None, :], text)
     distances = DISTANCES[options.distance](positions)
-    gamma = clearest_gamma(distances, longest) if options.gamma == "auto" else float(options.gamma)
+    gamma = clearest_gamma(distances, longest) if isinstance(options.gamma, str) else float(options.gamma)
     near = related(distances, gamma)
     share = (np.count_nonzero(near) - len(ids)) / max(1, len(ids) * (len(ids) - 1))
     text = f"γ = {gamma:.3g}: {100 * share:.0f} % of the pairs are related"
-    if options.case == 2:
-        labels = ward_clusters(near, options.clusters)
-        near = labels[:, None] == labels[None, :]
-        text += f", {labels.max() + 1} clusters of sizes {', '.join(map(str, np.bincount(labels)))}"
-    return Relatives(ids, centroids, positions, gamma, near, text)
+    if options.case != 2:
+        return Relatives(ids, centroids, positions, gamma, near, text)
+    if options.clusters is not None and share in (0, 1) and not isinstance(options.gamma, str):
+        apart = distances[np.triu_indices(len(ids), 1)]
+        raise ConfigError(
+            f"gamma={gamma:g} relates {'nobody' if share == 0 else 'everybody'} (distances are {apart.min():.3g} to "
+            f"{apart.max():.3g}), which leaves no ground for {options.clusters} clusters: choose it within, or auto"
+        )
+    labels = ward_clusters(near, options.clusters, options.ward == "unit")
+    text += f", {_sizes(labels)}"
+    return Relatives(ids, centroids, positions, None, labels[:, None] == labels[None, :], text)
+
+
+def _by_evidence(positions: npt.NDArray[np.float32], options: FLT) -> tuple[npt.NDArray[np.int64], str] | None:
+    """Labels `(M,)` by the words that clients share, in words too; None where case=auto prefers the graph."""
+    if options.clusters is not None:
+        counts = count_words(positions)
+        labels = cut(word_merges(counts), options.clusters) if len(positions) > 1 else np.zeros(1, dtype=np.int64)
+        return labels, f"as asked, {_sizes(labels)} by shared patches of centroids"
+    found = find_families(positions, options.umap_seed)
+    if options.case == "auto" and not found.several and unlike(count_words(positions)[0], options.umap_seed):
+        return None
+    return found.labels, f"{found.describe()}: {_sizes(found.labels)}"
+
+
+def _sizes(labels: npt.NDArray[np.int64]) -> str:
+    sizes = np.bincount(labels)
+    return "one family" if len(sizes) == 1 else f"{len(sizes)} clusters of sizes {', '.join(map(str, sizes))}"
 
 
 def check_clusters(clusters: int | None, server: Server) -> None:

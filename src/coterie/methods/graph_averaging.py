@@ -32,8 +32,9 @@ class Relatives:
     centroids: npt.NDArray[np.float32]
     """`(M, k, e)`, nan where a client sent fewer than k."""
     positions: npt.NDArray[np.float32]
-    """`(M, k, 2)`: where UMAP put the centroids (the centroids themselves where there is no UMAP)."""
-    gamma: float
+    """`(M, k, u)`: where UMAP put the centroids (the centroids themselves where there is no UMAP)."""
+    gamma: float | None
+    """Newcomers nearer than this are related; None where there are clusters, of which they join the nearest."""
     related: npt.NDArray[np.bool_]
     """`(M, M)`: whose models each client averages; in case II the members of its cluster."""
     text: str

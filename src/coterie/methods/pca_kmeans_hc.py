@@ -56,7 +56,8 @@ class PcaKMeansHC:
     def start(self, server: Server) -> State:
         check_clusters(self.clusters, server)
         ids, centroids = embed(server, server.clients, self._encoder(), self.k, 0, self.least)
-        options = FLT(case=2, gamma=self.gamma, clusters=self.clusters)
+        gamma: float | Literal["clearest"] = "clearest" if isinstance(self.gamma, str) else self.gamma
+        options = FLT(case=2, gamma=gamma, clusters=self.clusters)
         return State(form_relatives(ids, centroids, centroids, options), server.initial_model()[None], (0,) * len(ids))
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:

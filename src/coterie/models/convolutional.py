@@ -1,4 +1,4 @@
-"""Convolutional classifiers: the CFL notebook's, a five-layer one for CIFAR, and LEAF's for FEMNIST.
+"""Convolutional classifiers: the CFL notebook's, a five-layer one for CIFAR, LEAF's for FEMNIST, and FLT's.
 
 Each takes images (n, channels, height, width) and gives logits (n, classes).
 """
@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from torch import nn
+from torch import Tensor, nn
 
+from coterie.errors import ConfigError
 from coterie.models.requirements import at_least_one, image_shape, outputs
 
 # Two unpadded 5x5 convolutions, each followed by a halving, leave at least one pixel from this side on: 16-12-6-2-1.
@@ -75,7 +76,7 @@ def cnn_cifar(input_shape: tuple[int, ...], classes: int, width: int = 32, hidde
 def cnn_leaf(input_shape: tuple[int, ...], classes: int, hidden: int = 2048) -> nn.Sequential:
     """LEAF's FEMNIST network: 5x5 convolutions of 32 and 64 channels, each halved by pooling, `hidden` and the head.
 
-    FLT C.3 prints 63 channels and one pooling for the same network; we keep LEAF's 64 and two.
+    FLT's CNN differs in its padding and channels: see `cnn_flt`.
     IFCA's networks for CIFAR and FEMNIST have this shape too: two convolutions, two fully connected layers.
     """
     at_least_one("cnn-leaf", hidden=hidden)
@@ -92,5 +93,39 @@ def cnn_leaf(input_shape: tuple[int, ...], classes: int, hidden: int = 2048) -> 
             hidden=nn.Linear(64 * (height // 4) * (width // 4), hidden),
             relu3=nn.ReLU(),
             head=nn.Linear(hidden, outputs(classes)),
+        )
+    )
+
+
+class ThreeChannels(nn.Module):
+    """Repeats a grey image as red, green and blue; colours pass as they are."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Images (n, 1 or 3, height, width) as (n, 3, height, width)."""
+        return x.expand(-1, 3, -1, -1) if x.shape[1] == 1 else x
+
+
+def cnn_flt(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
+    """FLT's CNN of appendix C.3 by its number of parameters: 3,459,582 for 28x28 images of 62 classes.
+
+    That number needs what the table does not print: three input channels, 64 channels in the second convolution, which
+    is not padded, and a pooling after it too. Grey images are repeated.
+    """
+    channels, height, width = image_shape("cnn-flt", input_shape, smallest=12)
+    if channels not in (1, 3):
+        raise ConfigError(f"model 'cnn-flt' takes grey or coloured images, but these have {channels} channels")
+    return nn.Sequential(
+        OrderedDict(
+            colours=ThreeChannels(),
+            conv1=nn.Conv2d(3, 32, 5, padding=2),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool2d(2),
+            conv2=nn.Conv2d(32, 64, 5),
+            relu2=nn.ReLU(),
+            pool2=nn.MaxPool2d(2),
+            flatten=nn.Flatten(),
+            hidden=nn.Linear(64 * ((height // 2 - 4) // 2) * ((width // 2 - 4) // 2), 2048),
+            relu3=nn.ReLU(),
+            head=nn.Linear(2048, outputs(classes)),
         )
     )

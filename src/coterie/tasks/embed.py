@@ -75,7 +75,11 @@ class Embed(Task):
             raise ConfigError(f"{len(x)} samples are too few for a centroid of at least {self.least}")
         encoder = Encoder.with_weights(self.encoder, self.shape, self.code, self.weights)
         encoder = finetuned(encoder, x, self.epochs, derive(self.seed, "finetune"))
-        centroids = k_means(encoder.encode(x), self.k, derive(self.seed, "k-means"), self.least)
+        codes = encoder.encode(x)
+        if torch.isfinite(codes).all():
+            centroids = k_means(codes, self.k, derive(self.seed, "k-means"), self.least)
+        else:
+            centroids = np.full((1, self.code), np.nan, dtype=np.float32)  # which the engine reports as a fault
         return Reply(context.client.id, len(x), values={"centroids": torch.from_numpy(centroids)})
 
 

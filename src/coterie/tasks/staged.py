@@ -9,6 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from coterie.federation import Split
 from coterie.parameters import Layout, gather, scatter, span_size
 from coterie.tasks.base import (
     ClientContext,
@@ -23,6 +24,7 @@ from coterie.tasks.base import (
     replies_to,
 )
 from coterie.tasks.gradient import as_trained
+from coterie.tasks.halves import halves_of
 from coterie.tasks.train import Train, with_private
 from coterie.trainers.base import Trainer, Training, TrainingJob
 
@@ -31,7 +33,8 @@ from coterie.trainers.base import Trainer, Training, TrainingJob
 class LayerUpdate(Task):
     """Train all layers of a freshly initialised `model` `(d,)` and send the update of the named layers only.
 
-    A client draws the initial model from the seed `init` by itself, so that the seed is all that is sent to it.
+    A client draws the initial model from the seed `init` by itself, so that the seed is all that is sent to it. With
+    `halves`, the seed of two halves of its data, it trains on each of them and sends both updates, one after the other.
     """
 
     model: Annotated[Tensor, Sent(drawn="init")]
@@ -39,12 +42,14 @@ class LayerUpdate(Task):
     seed: int
     layers: str | tuple[str, ...] = "last"
     init: int | None = None
+    halves: int | None = None
 
     def schema(self, layout: Layout) -> ReplySchema:
-        return ReplySchema(span_size(trainable_spans(layout, self.layers)), {"loss": Number()})
+        updates = 1 if self.halves is None else 2
+        return ReplySchema(updates * span_size(trainable_spans(layout, self.layers)), {"loss": Number()})
 
     def batch_key(self) -> Hashable:
-        return LayerUpdate, self.training, self.layers
+        return LayerUpdate, self.training, self.layers, self.halves is None
 
     def perform(
         self,
@@ -55,13 +60,19 @@ class LayerUpdate(Task):
     ) -> ReplyBlock:
         spans = trainable_spans(trainer.layout, self.layers)
         jobs = [
-            TrainingJob(context.client.train, task.model, task.seed)
+            TrainingJob(part, task.model, task.seed)
             for task, context in zip(tasks, contexts, strict=True)
+            for part in task.parts(context.client.train)
         ]
         trained = trainer.train(jobs, self.training)
         assert trained.vectors is not None
-        part = as_trained(gather(trained.vectors, spans), trained.losses, trainer.layout)
-        return reduced(replies_to(contexts, part).replies, reduce)
+        updates = gather(trained.vectors, spans).reshape(len(tasks), -1)
+        losses = torch.as_tensor(trained.losses).reshape(len(tasks), -1).mean(dim=1)
+        return reduced(replies_to(contexts, as_trained(updates, losses, trainer.layout)).replies, reduce)
+
+    def parts(self, data: Split) -> Sequence[Split]:
+        """What each update is trained on: all the data, or its halves."""
+        return [data] if self.halves is None else halves_of(data, self.halves)
 
 
 def trainable_spans(layout: Layout, layers: str | tuple[str, ...]) -> tuple[slice, ...]:

@@ -140,6 +140,14 @@ def reply_bytes(reply: Reply, schema: ReplySchema) -> int:
     return total + (NUMBER if schema.choices > 1 else 0)
 
 
+def not_finite(reply: Reply, schema: ReplySchema) -> str | None:
+    """The name of the first array in a reply that is not finite though it should be, or None."""
+    for name, kind in schema.values.items():
+        if isinstance(kind, Array) and kind.finite and not torch.isfinite(torch.as_tensor(reply.values[name])).all():
+            return name.replace("_", " ")
+    return None
+
+
 def check_values(values: Mapping[str, Any], schema: ReplySchema) -> None:
     """BadReply unless the values are exactly as the schema says."""
     if set(values) != set(schema.values):

@@ -70,7 +70,7 @@ def _one_shot(study: Study, setting: CuauSetting, seed: int) -> dict[str, Any]:
     federation, _ = make_federation(config)
     run, _ = assemble(config, method=FedAvg(), federation=federation)
     try:
-        values = divergences(run.server)
+        values = divergences(run.server, measure="update")
     finally:
         run.engine.close()
     means, distance = quarter_means(values, federation), label_distance(federation)
@@ -95,7 +95,9 @@ def _course(study: Study, seed: int) -> dict[str, Any]:
             if t:
                 state, _ = method.round(state, t, server)
             if t in marks:
-                means.append(quarter_means(divergences(server, model=state.model, t=max(t, 1)), federation))
+                means.append(
+                    quarter_means(divergences(server, model=state.model, t=max(t, 1), measure="update"), federation)
+                )
     finally:
         run.engine.close()
     return {"rounds": marks, "means": means}

@@ -82,15 +82,17 @@ def with_and_without(study: Study, base: str, seed: int) -> dict[str, Any]:
     {w^s, w^C2} is the base method's own trajectory, bit for bit, so that the base needs no run of its own.
     """
     named: tuple[str, ...] = ("block4", "head") if base in {"fedavg", "fedprox"} else ("block4",)
-    method = FedCUAU(base=BASES[base], clusters=2, specific=named if study.full else "last")
+    method = FedCUAU(base=BASES[base], clusters=2, measure="update", specific=named if study.full else "last")
 
     def measure(done: FinishedRun) -> dict[str, Any]:
-        everybody = done.run.server.clients
-        groups = [*done.assignment.members, everybody]
+        members = done.assignment.members
+        personal = [done.personal([*members, done.run.server.clients], cluster) for cluster in (0, 1)]
+        # Every client's own model is one of the two, which were personalised already.
+        own = sum(len(group) * personal[i][i] for i, group in enumerate(members)) / sum(map(len, members))
         return {
             "initial": None if base == "fedper" else [done.initial(0), done.initial(1)],
-            "personal": [done.personal(groups, cluster) for cluster in (0, 1)],
-            "own": done.personal([everybody])[0],
+            "personal": personal,
+            "own": own,
         }
 
     config = setting_of(study).config(study, seed)
