@@ -28,11 +28,12 @@ from coterie.report.tables import (
     problems,
 )
 from coterie.runs import api, loop
-from coterie.runs.comparison import Given, read_comparison, run_folder, run_methods, split_methods
+from coterie.runs.comparison import read_comparison, run_folder, run_methods, split_methods
 from coterie.runs.config import RunConfig, make_config
 from coterie.runs.ranking import over_seeds, rounds_to
 from coterie.runs.records import Bytes, RoundRecord, Spread, to_json
 from coterie.runs.run_options import RunOptions, config_values
+from coterie.runs.side_by_side import Given
 
 OPTIONS = {"scenario": "xor", "clients": 6, "samples": 20, "rounds": 8, "evaluate_every": 2}
 METHODS = ["fedavg", "ifca:k=2", "local", "flt:case=1,clusters=2"]
