@@ -8,8 +8,11 @@ import sys
 import click
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 import coterie
+from coterie import plugins
+from coterie.cli.extra_commands import GROUP
 from coterie.cli.main import COMMANDS, app
 from coterie.data.images import load_digits_pool
 
@@ -28,6 +31,15 @@ def loaded_by(code: str) -> set[str]:
 def test_the_help_of_the_command_needs_nothing_heavy(words: list[str]) -> None:
     code = f"import coterie.cli\ntry:\n    coterie.cli.main({words!r})\nexcept SystemExit:\n    pass"
     assert not loaded_by(code) & HEAVY
+
+
+@pytest.mark.parametrize(("words", "most"), [(["--help"], 1), (["methods", "--help"], 0)])
+def test_installed_packages_are_read_at_most_once(words: list[str], most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    scans: list[str] = []
+    offered = plugins.offered
+    monkeypatch.setattr(plugins, "offered", lambda group: scans.append(group) or offered(group))
+    assert CliRunner().invoke(app, words).exit_code == 0
+    assert scans.count(GROUP) == most
 
 
 def test_importing_the_package_needs_nothing_heavy() -> None:

@@ -19,6 +19,7 @@ from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.methods import CFL, make_method
+from coterie.methods.aggregation import Aggregation
 from coterie.methods.cfl_check import PARTS, grams, half_updates, output_places
 from coterie.methods.cfl_state import newcomer_update
 from coterie.methods.server import Server
@@ -27,7 +28,7 @@ from coterie.privacy.masks import masked_layout
 from coterie.randomness import derive
 from coterie.runs.loading import open_run
 from coterie.runs.loop import Run, execute
-from coterie.tasks import HalfUpdates, Noise, Train
+from coterie.tasks import HalfUpdates, Noise, Reply, Train
 from coterie.tasks.base import Reduction, ReplyBlock, Request
 from coterie.trainers.base import Training
 from coterie.trainers.schedules import make_schedule
@@ -472,3 +473,33 @@ def test_the_last_round_waits_for_nobody_and_has_a_check_of_its_own() -> None:
     assert leaves == [1, 2]  # the check that began in round 5 would wait for the others until round 10
     checked = [state_after(opposed((4,)), 70, rounds, 1.0).tracks[0].watch.checked for rounds in (100, 70)]
     assert checked == [59, 70]
+
+
+class Forming(LocalEngine):
+    """Notes the kinds of tasks whose replies came with vectors of single clients."""
+
+    def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
+        for block in super().run(requests, reduce):
+            self.seen = getattr(self, "seen", []) + [type(requests[0].task)] * any(
+                reply.vector is not None for reply in block.replies
+            )
+            yield block
+
+
+def test_only_checks_form_the_vectors_of_single_clients() -> None:
+    run = run_of(CFL(), opposed((4, 4)), 6)
+    engine = Forming(opposed((4, 4)), net)
+    server = replace(run.server, engine=engine)
+    state = run.method.start(server)
+    for t in range(1, 7):
+        state, _ = run.method.round(state, t, server)
+    assert len(state.tree.leaves()) == 2
+    assert HalfUpdates in engine.seen
+    assert Train not in engine.seen
+
+
+@pytest.mark.parametrize("clip", [30.0, None])
+def test_a_client_whose_update_is_left_out_is_not_among_those_that_count(clip: float | None) -> None:
+    replies = [Reply(f"c{i}", 5, None, {"norm": norm}) for i, norm in enumerate([1.0, 1.1, 0.9, 20.0, 1e6])]
+    counted = [reply.client for reply in Aggregation(clip=clip).counted(replies)]
+    assert counted == (["c0", "c1", "c2", "c3"] if clip else [reply.client for reply in replies])

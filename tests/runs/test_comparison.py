@@ -4,13 +4,16 @@ command goes on where it was stopped."""
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 import coterie
 from coterie.cli import main
+from coterie.engines.spawning import start_method
 from coterie.errors import ConfigError, CoterieError, RunError
 from coterie.report.tables import (
     as_csv,
@@ -25,11 +28,12 @@ from coterie.report.tables import (
     problems,
 )
 from coterie.runs import api, loop
-from coterie.runs.comparison import Given, read_comparison, run_folder, run_methods, split_methods
+from coterie.runs.comparison import read_comparison, run_folder, run_methods, split_methods
 from coterie.runs.config import RunConfig, make_config
 from coterie.runs.ranking import over_seeds, rounds_to
 from coterie.runs.records import Bytes, RoundRecord, Spread, to_json
 from coterie.runs.run_options import RunOptions, config_values
+from coterie.runs.side_by_side import Given
 
 OPTIONS = {"scenario": "xor", "clients": 6, "samples": 20, "rounds": 8, "evaluate_every": 2}
 METHODS = ["fedavg", "ifca:k=2", "local", "flt:case=1,clusters=2"]
@@ -335,6 +339,31 @@ def test_python_compares_on_a_federation_of_its_own(tmp_path):
     (half / "clients.json").unlink()
     again = coterie.compare(["local"], federation, seeds=2, rounds=2, out=tmp_path / "own")
     assert again.table["rows"][1]["accuracy"] == found.table["rows"][1]["accuracy"]
+
+
+@pytest.mark.skipif(start_method() != "fork", reason="only forked processes inherit what cannot be sent")
+def test_processes_side_by_side_inherit_what_python_gave_and_find_the_same(tmp_path):
+    draws = np.random.default_rng(0)
+    data = {name: (draws.normal(size=(20, 3)).astype(np.float32), np.arange(20) % 2) for name in "abc"}
+    federation = coterie.Federation.from_tensors(data, splits=(0.6, 0.0, 0.4))
+
+    def table(workers):
+        pids = tmp_path / f"pids-{workers}"
+
+        def loss(outputs, targets):  # cannot be sent to another process
+            with pids.open("a") as file:
+                file.write(f"{os.getpid()}\n")
+            return torch.nn.functional.cross_entropy(outputs, targets)
+
+        given = Given(federation, loss=loss)
+        found = run_methods(["fedavg", "local"], out=tmp_path / str(workers), rounds=2, workers=workers, given=given)
+        return [(row["method"], row["accuracy"]) for row in found["rows"]], set(pids.read_text().split())
+
+    here, own = table(1)
+    there, others = table(2)
+    assert here == there
+    assert own == {str(os.getpid())}
+    assert not others & own
 
 
 def test_the_options_of_a_comparison_are_those_of_a_run():

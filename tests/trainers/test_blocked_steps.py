@@ -19,8 +19,8 @@ from coterie.trainers.batching import Samples
 from coterie.trainers.blocked_steps import rows_in_block
 from coterie.trainers.kernels import Plan, Stage
 from coterie.trainers.loop import LoopTrainer
-from coterie.trainers.losses import Loss, softmax_loss, squared_loss
-from coterie.trainers.recognition import recognise
+from coterie.trainers.losses import Loss, binary_loss, softmax_loss
+from coterie.trainers.recognition import LOSSES, recognise
 
 INPUTS = 12
 IN_BLOCKS = [Way.BLOCKS, Way.SAMPLE_BLOCKS]
@@ -41,6 +41,8 @@ def client_data(sizes: list[int], outputs: int, loss: Loss, seed: int) -> list[S
         x = torch.randn(n, INPUTS, generator=generator, dtype=torch.float64)
         if loss is softmax_loss:
             made.append(Split(x, torch.randint(outputs, (n,), generator=generator)))
+        elif loss is binary_loss:
+            made.append(Split(x, torch.randint(2, (n, outputs), generator=generator).double()))
         else:
             made.append(Split(x, torch.randn(n, outputs, generator=generator, dtype=torch.float64)))
     return made
@@ -57,7 +59,7 @@ def close(a: Tensor, b: Tensor) -> bool:
     widths=st.lists(st.integers(1, 24), min_size=1, max_size=3),
     bias=st.booleans(),
     activation=st.sampled_from([nn.ReLU, nn.Tanh, nn.Identity]),
-    loss=st.sampled_from([softmax_loss, squared_loss]),
+    loss=st.sampled_from(list(LOSSES)),
     sizes=st.lists(st.integers(1, 17), min_size=1, max_size=6),
     batch=st.sampled_from([1, 2, 3, 5, 8]),
     steps=st.sampled_from([None, 0, 1, 7, 23]),

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
+import numpy as np
 import pytest
 import torch
 
@@ -10,8 +14,9 @@ from coterie.parameters import Layout
 from coterie.randomness import derive
 from coterie.trainers import bfloat16_support, default_loss
 from coterie_bench.contenders import OURS, PLAIN, STEADY, OurRounds, PlainRounds, SteadyRounds
+from coterie_bench.fedjax_rounds import FEDJAX, FedjaxRounds, linear_layers
 from coterie_bench.findings import BenchOptions, Limit
-from coterie_bench.measure import Spread, Timing, cost_per_sample, interleaved
+from coterie_bench.measure import Spread, Timing, cost_per_sample, cpu_seconds, interleaved
 from coterie_bench.others import FLUKE, MAKERS, load_contender
 from coterie_bench.plain import PlainServer, average
 from coterie_bench.rounds import operations, time_rounds
@@ -179,3 +184,32 @@ def test_a_missing_framework_is_named(monkeypatch):
     federation = MLP.federation(0)
     ours = OurRounds(MLP, federation, 0, 1)
     assert load_contender(FLUKE, MLP, federation, ours.server) == "no_such_framework not installed"
+
+
+def test_processor_seconds_count_a_child_that_is_still_there():
+    before = cpu_seconds()
+    script = "import time\nwhile time.process_time() < 0.3: pass\nprint(flush=True)\ninput()"
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
+        child.stdout.readline()
+        assert cpu_seconds() - before >= 0.25
+        child.communicate(b"\n")
+    assert cpu_seconds() - before >= 0.25
+
+
+def test_fedjax_does_the_same_round_on_full_batches():
+    pytest.importorskip("fedjax")
+    workload = Workload(4, 7, "mlp:hidden=9", (12,), 3, Training(lr=0.2, epochs=2, batch_size=None))
+    federation = workload.federation(3)
+    ours = OurRounds(workload, federation, 3, 1)
+    theirs = load_contender(FEDJAX, workload, federation, ours.server)
+    assert isinstance(theirs, FedjaxRounds)
+    ours.round(1)
+    weights = [torch.tensor(np.asarray(layer[key])) for layer in theirs.state.params for key in ("w", "b")]
+    flat = torch.cat([w.T.reshape(-1) if w.ndim == 2 else w for w in weights])
+    assert torch.allclose(flat, ours.state.model.float(), atol=1e-6)
+
+
+def test_a_network_that_is_no_chain_of_layers_is_not_measured_on_fedjax():
+    with pytest.raises(TypeError, match="feed-forward"):
+        linear_layers(WORKLOADS["convolution"].architecture()(0))
+    assert len(linear_layers(MLP.architecture()(0))) == 2

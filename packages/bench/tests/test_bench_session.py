@@ -27,7 +27,9 @@ TINY = Workload(6, 8, "mlp:hidden=9", (12,), 3, Training(lr=0.2, steps=4, batch_
 
 def made_finding(value=3.0):
     finding = Finding("a workload", first_round={"coterie": 0.5}, notes=["a note"])
-    finding.judge(Limit("× plain loop", 2.5), Spread(value, 2.0, 4.0), ours=1.0, theirs=3.0, why="too slow")
+    times = {"ours": 1.0, "theirs": 3.0, "ours_cpu": 1.5, "theirs_cpu": 6.0}
+    shares = {"ours": 0.5, "theirs": 0.125}
+    finding.judge(Limit("× plain loop", 2.5), Spread(value, 2.0, 4.0), shares=shares, why="too slow", **times)
     finding.leave_out(Limit("× fluke", 6), "fluke not installed")
     return finding
 
@@ -43,11 +45,11 @@ def counted(calls, name="row"):
 def test_a_row_has_the_limit_the_value_and_the_reason(tmp_path):
     results = run_bench([counted([])], BenchOptions(), tmp_path)
     met, absent = cells("row", results["rows"]["row"])
-    assert met == ["row", "a workload", "≥ 2.5 × plain loop", "3 (2-4)", "1", "3", "-", "yes"]
-    assert absent == ["", "", "≥ 6 × fluke", "-", "-", "-", "-", "-: fluke not installed"]
+    assert met == ["row", "a workload", "≥ 2.5 × plain loop", "3 (2-4)", "1", "3", "1.5 / 6", "2 / 8", "50 / 12", "yes"]
+    assert absent == ["", "", "≥ 6 × fluke", *"------", "-: fluke not installed"]
     missed = {**results, "rows": {"row": {**results["rows"]["row"], "lines": made_finding(2.0).lines}}}
     text = markdown(missed)
-    assert "| 2 (2-4) | 1 | 3 | - | no: too slow |" in text
+    assert "| 2 (2-4) | 1 | 3 | 1.5 / 6 | 2 / 8 | 50 / 12 | no: too slow |" in text
     assert "* row: first round of coterie 0.5 s" in text
     assert (tmp_path / "table.md").read_text() == markdown(results)
     assert json.loads((tmp_path / "bench.json").read_text())["rows"]["row"]["notes"] == ["a note"]

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 EXIT_INTERRUPTED = 130
 LOOK_EVERY = 0.5
 """Seconds between two looks at the run's folder."""
+LOCAL_POLL = 0.1
+"""Seconds between the server's looks for answers on the loopback, where looking costs nobody anything."""
 
 
 ONE_MACHINE = frozenset({"workers", "memory", "engine", "ray_address", "device"})
@@ -147,7 +149,7 @@ def follow(network: Network, written: Deployment, progress: Progress, say: Calla
     folder, told = RunFolder(written.run), 0
     progress.rounds, progress.began = written.settings["rounds"], time.monotonic()
     progress.first = told = len(folder.history())
-    run = network.submit(written.app)
+    run = network.submit(written.app, {"poll": LOCAL_POLL})
     over = False
     while not over:
         over = run.poll() is not None  # before the look, so that what comes last is told too

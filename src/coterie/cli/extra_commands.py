@@ -23,14 +23,14 @@ class CommandGroup(click.Group):
     """The core's commands and those of installed packages; the core's win where names are the same."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted({*super().list_commands(ctx), *plugins.offered(GROUP)})
+        return sorted({*super().list_commands(ctx), *_offered(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         own = super().get_command(ctx, cmd_name)
-        point = plugins.offered(GROUP).get(cmd_name)
-        if own is not None or point is None:
+        if own is not None:
             return own
-        return LazyCommand(cmd_name, summary(point), partial(load_command, point))
+        point = _offered(ctx).get(cmd_name)
+        return None if point is None else LazyCommand(cmd_name, summary(point), partial(load_command, point))
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -39,6 +39,14 @@ class CommandGroup(click.Group):
         if missing and not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
             raise ConfigError(f"'coterie {args[0]}' is a package of its own: pip install {missing}")
         return super().resolve_command(ctx, args)
+
+
+def _offered(ctx: click.Context) -> dict[str, EntryPoint]:
+    """What installed packages offer; looked up once per call of the command, because all their metadata is read."""
+    if GROUP not in ctx.meta:
+        ctx.meta[GROUP] = plugins.offered(GROUP)
+    found: dict[str, EntryPoint] = ctx.meta[GROUP]
+    return found
 
 
 def summary(point: EntryPoint) -> str:

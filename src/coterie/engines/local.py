@@ -155,7 +155,7 @@ class LocalEngine:
         rows = [range(start, min(start + width, len(requests))) for start in range(0, len(requests), width)]
         blocks = [requests[part.start : part.stop] for part in rows]
         reductions = [None if reduce is None else reduce.at(part) for part in rows]
-        self.traffic.down += sum(task_bytes(request.task, self.layout) for request in requests)
+        self.traffic.down += self._bytes_down(requests)
         pool = self._pool_for(requests, len(blocks), work)
         done_blocks = (
             pool.run(blocks, reductions)
@@ -212,11 +212,22 @@ class LocalEngine:
         kinds = {type(request.task): request.task for request in requests}
         return any(task.schema(self.layout).vector is not None for task in kinds.values())
 
+    def _bytes_down(self, requests: Sequence[Request]) -> int:
+        """Bytes that reach the clients; a task that goes to many is looked at once."""
+        total, size, before = 0, 0, None
+        for _client, task in requests:
+            if task is not before:
+                size, before = task_bytes(task, self.layout), task
+            total += size
+        return total
+
     def _checked(self, requests: Sequence[Request], replies: list[Reply]) -> list[Reply]:
         """The finite replies; their bytes are counted, the others become faults."""
         sound = []
+        schema = before = None
         for request, reply in zip(requests, replies, strict=True):
-            schema = request.task.schema(self.layout)
+            if schema is None or request.task is not before:
+                schema, before = request.task.schema(self.layout), request.task
             if not math.isfinite(reply.values.get("norm", 0.0)):
                 self._faults.append(Fault(reply.client, "its update is not finite: lower the learning rate"))
             elif broken := not_finite(reply, schema):

@@ -29,7 +29,7 @@ ONE_TYPE = "give all inputs in one type"
 STANDARD: Splits = (0.8, 0.1, 0.1)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Split:
     """Samples `x: (n, ...)` and their targets `y: (n, ...)`; `n` may be zero for validation and test."""
 
@@ -40,7 +40,7 @@ class Split:
         return self.y.shape[0]  # len() of a tensor takes several times as long
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Client:
     """A holder of private data. `group` is the hidden truth of a simulation: only metrics may read it."""
 

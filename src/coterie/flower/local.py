@@ -121,7 +121,8 @@ class Network:
 
     def add_node(self, name: str, config: Mapping[str, Any], key: Path | None = None) -> SuperNodeProcess:
         """Start a SuperNode with its own settings (what the ClientApp finds in `context.node_config`)."""
-        command = [program("flower-supernode"), "--superlink", self.address, "--host", HOST]
+        program("flower-supernode")  # or say what to install
+        command = [sys.executable, "-m", "coterie.flower.prompt_node", "--superlink", self.address, "--host", HOST]
         command += ["--port", str(free_port()), "--node-config", node_config(config)]
         command += ["--root-certificates", str(self.certificates.authority)] if self.certificates else ["--insecure"]
         if key:

@@ -158,6 +158,13 @@ class Aggregation:
                 after[i] = shortened(reply, float(share) * reply.norm) if share > 0 else None
         return [Part(part.group, reply) for part, reply in zip(parts, after, strict=True) if reply is not None]
 
+    def counted(self, replies: Sequence[Reply]) -> list[Reply]:
+        """The replies that are in the sums of their groups, whole or cut: those that are not far too long."""
+        if not self.clips:
+            return list(replies)
+        limits = self.limits(norms_by_group(Part(reply.group, reply) for reply in replies))
+        return [reply for reply in replies if reply.norm <= limits[reply.group].out]
+
     def combine(self, replies: Sequence[Reply], weights: Sequence[float], size: int) -> WeightedSum:
         """The replies' vectors as one by the rule, as a sum whose mean it is; norms are taken as they are."""
         total = WeightedSum(size)

@@ -181,7 +181,8 @@ class CFL:
     ) -> tuple[dict[int, list[Reply]], dict[str, Tensor], dict[int, WeightedSum]]:
         """Every cluster's participants train from its model.
 
-        Replies by leaf; updates too long to be in a mean; and, where single updates are not to be seen, sums by leaf.
+        Replies by leaf; updates too long to be in a mean; and, where single updates are not to be seen or nobody looks
+        at them, sums by leaf.
         """
         asked, how = set(server.participants(t)), server.schedule.at(t)
         leaf_of = {client: leaf for leaf in state.tree.leaves() for client in leaf.members}
@@ -191,11 +192,11 @@ class CFL:
             if client in asked and client in leaf_of
         ]
         replies: dict[int, list[Reply]] = {}
-        if self.projection is not None:
+        if self._sums_suffice(server):
             leaves = list(dict.fromkeys(leaf_of[request.client].id for request in requests))
             groups = [leaves.index(leaf_of[request.client].id) for request in requests]
             found, light = server.aggregate(requests, self.weighting, groups, len(leaves))
-            for reply in light:
+            for reply in server.aggregation.counted(light):
                 replies.setdefault(leaves[reply.group], []).append(reply)
             return replies, {}, dict(zip(leaves, found, strict=True))
         arrived = {reply.client: reply for reply in server.ask(requests)}
@@ -282,6 +283,13 @@ class CFL:
         """Does the rule on halves decide (`cfl_rule`)? It needs single updates, and clients that know its tasks."""
         own = self.when == "conflict" and self.paper_rule is None and self.projection is None
         return own and server.engine.halves
+
+    def _sums_suffice(self, server: Server) -> bool:
+        """Are single updates of a round not to be seen, or does nobody look at them? Checks ask for their own."""
+        if self.projection is not None:
+            return True
+        # Secure sums refuse single updates, and should do so in the first round, not in the first check.
+        return self.by_checks(server) and server.aggregation.rule == "mean" and not server.engine.secure
 
     @property
     def on_trial(self) -> bool:

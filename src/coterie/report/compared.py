@@ -13,9 +13,10 @@ from coterie.report.comparing import comparison_figures
 from coterie.report.drawing import need_matplotlib, pdf_of
 from coterie.report.markup import element, table
 from coterie.runs.api import new_folder
-from coterie.runs.comparison import Given, read_comparison, run_methods, split_methods
+from coterie.runs.comparison import read_comparison, run_methods, split_methods
 from coterie.runs.config import make_config
 from coterie.runs.run_options import RunOptions, config_values
+from coterie.runs.side_by_side import Given
 from coterie.snapshot import write_atomically
 
 if TYPE_CHECKING:

@@ -8,47 +8,36 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import signal
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from typing import Any
 
-import torch
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from coterie.data.scenarios import Defaults, find_scenario
 from coterie.engines.local import available_cores
 from coterie.errors import ConfigError, CoterieError, RunError
-from coterie.federation import Federation
 from coterie.methods.base import make_method
 from coterie.methods.options import split_outside_brackets
-from coterie.runs import api
-from coterie.runs.assemble import Model, fingerprint, make_architecture, make_federation
+from coterie.runs.assemble import fingerprint, make_architecture, make_federation
 from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, make_config, overlay
 from coterie.runs.differences import Test, check_test, find_baseline
 from coterie.runs.folder import RunFolder
 from coterie.runs.ranking import ComparedRun, rank, tested
 from coterie.runs.records import from_json, parse_json
+from coterie.runs.side_by_side import (
+    NOTHING,
+    ComparisonJob,
+    Given,
+    performed_here,
+    performed_in_pool,
+    pool_start_method,
+)
 from coterie.snapshot import write_atomically
-from coterie.trainers.losses import Loss
 
 FILE = "comparison.json"
-
-
-@dataclass(frozen=True)
-class ComparisonJob:
-    """One run of a comparison, and its configuration but for method and seed."""
-
-    trial: ComparedRun
-    values: Mapping[str, Any]
 
 
 @pydantic_dataclass(frozen=True)
@@ -100,21 +89,6 @@ def split_methods(texts: Sequence[str]) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-@dataclass(frozen=True)
-class Given:
-    """What only Python can give to all runs of a comparison; such runs stay in this process."""
-
-    federation: Federation | None = None
-    model: Model | None = None
-    loss: Loss | None = None
-
-    def __bool__(self) -> bool:
-        return any(value is not None for value in (self.federation, self.model, self.loss))
-
-
-NOTHING = Given()
-
-
 def run_methods(
     methods: Sequence[str],
     *,
@@ -160,8 +134,9 @@ def run_methods(
     count = available_cores() if config.workers == "auto" else config.workers
     values = {key: value for key, value in values.items() if key != "seed"}
     jobs = [ComparisonJob(trial, values) for trial in waiting]
-    alone = bool(given) or count == 1
-    for trial, problem in _performed_here(jobs, given) if alone else _performed_in_pool(jobs, count):
+    method = pool_start_method()
+    alone = count == 1 or len(jobs) == 1 or (bool(given) and method != "fork")
+    for trial, problem in performed_here(jobs, given) if alone else performed_in_pool(jobs, count, given, method):
         if problem is not None:
             failures[trial.method, trial.seed] = _words(problem)
         done += 1
@@ -237,81 +212,6 @@ def _fingerprints(given: Given) -> dict[str, Any]:
         if value is not None:
             found[key] = getattr(value, "__name__", type(value).__name__)
     return found
-
-
-Ended = tuple[ComparedRun, BaseException | None]
-"""A run that has ended, and what it raised."""
-
-
-def _performed_here(jobs: Sequence[ComparisonJob], given: Given) -> Iterator[Ended]:
-    """Do the runs one after another in this process."""
-    for job in jobs:
-        try:
-            perform(job, given)
-            yield job.trial, None
-        except Exception as problem:
-            yield job.trial, problem
-
-
-def _performed_in_pool(jobs: Sequence[ComparisonJob], count: int) -> Iterator[Ended]:
-    """Do the runs in processes of their own, `count` at once; each is given when it has ended."""
-    pool = ProcessPoolExecutor(max(1, min(count, len(jobs))), mp_context=get_context("spawn"), initializer=_begin)
-    others = set(active_children())
-    with ignore_sigint():
-        futures = {pool.submit(perform, job): job.trial for job in jobs}
-    try:
-        for future in as_completed(futures):
-            yield futures[future], future.exception()
-    except KeyboardInterrupt:
-        for child in set(active_children()) - others:
-            child.terminate()
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextmanager
-def ignore_sigint() -> Iterator[None]:
-    """Processes that are started meanwhile do not hear Ctrl-C: the one that started them does, and ends them."""
-    if threading.current_thread() is not threading.main_thread():  # no other thread may say so
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _begin() -> None:
-    """Compute with one thread, others use the other cores; and end when the process that started this one is killed."""
-    torch.set_num_threads(1)
-    parent = parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)  # as good as a kill, which a run folder survives
-
-    threading.Thread(target=follow, daemon=True).start()
-
-
-def perform(job: ComparisonJob, given: Given = NOTHING) -> None:
-    """Do one run, or resume it, in this process."""
-    trial, places = job.trial, {key: job.values[key] for key in ("data_dir", "memory") if key in job.values}
-    if RunFolder(trial.folder).has("config.json"):
-        api.resume(
-            trial.folder,
-            workers=1,
-            federation=given.federation,
-            model=given.model,
-            loss=given.loss,
-            progress=False,
-            **places,
-        )
-        return
-    config = make_config({**job.values, "method": trial.method, "seed": trial.seed, "workers": 1})
-    api.start(config, out=trial.folder, federation=given.federation, model=given.model, loss=given.loss)
 
 
 def run_folder(place: Path, method: str, seed: int) -> Path:

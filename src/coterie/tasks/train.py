@@ -83,9 +83,9 @@ class Train(Task):
             TrainingJob(context.client.train, with_private(task.model, spans, context.state), task.seed)
             for task, context in zip(tasks, contexts, strict=True)
         ]
-        if not (spans or self.training.keep_optimizer or self.assess):
-            return replies_to(contexts, trainer.train(jobs, self.training, reduce))
         extra: dict[str, Sequence[Any]] = {"start_loss": _start_losses(jobs, trainer)} if self.assess else {}
+        if not (spans or self.training.keep_optimizer):
+            return replies_to(contexts, trainer.train(jobs, self.training, reduce), None, **extra)
         trained = train_clients(jobs, contexts, trainer, self.training)
         if spans and trained.vectors is not None:
             for row, job, context in zip(trained.vectors, jobs, contexts, strict=True):

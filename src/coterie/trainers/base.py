@@ -25,6 +25,8 @@ OutputSink = Callable[[int, int, Tensor], None]
 """Takes the positions of a client and of a model, and the model's outputs for the client's next samples."""
 ROWS_AT_ONCE = 8
 """Updates that are formed before they are added up."""
+TOGETHER = 2**20
+"""Numbers in the updates of several sums, up to which all are trained together: small networks in few steps of many."""
 
 
 LARGEST = torch.finfo(torch.float32).max
@@ -163,10 +165,17 @@ class Trainer(ABC):
         groups = [0 if group is None else group for group in reduce.groups]
         norms, losses = torch.empty(2, len(jobs), dtype=torch.float64)
         sums: dict[int, Tensor] = {}
+        together = None
+        if len(set(groups)) > 1 and len(jobs) * self.layout.size <= TOGETHER:
+            together, losses[:] = self._updates(jobs, training)
         for group in sorted(set(groups)):
             rows = [i for i, own in enumerate(groups) if own == group]
             weights = [reduce.weights[i] for i in rows]
-            sums[group], norms[rows], losses[rows] = self._sum([jobs[i] for i in rows], training, weights)
+            if together is None:
+                sums[group], norms[rows], losses[rows] = self._sum([jobs[i] for i in rows], training, weights)
+            else:
+                sums[group] = torch.zeros(self.layout.size, dtype=torch.float64)
+                norms[rows] = add_rows(sums[group], together[rows], weights, self.layout.trainable)
         return Trained(None, sums, norms, losses, groups)
 
     @abstractmethod

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coterie.federation import Split
 from coterie.parameters import Layout
 from coterie.trainers.base import OutputSink, Trainer, Training, TrainingJob, add_rows
-from coterie.trainers.batching import AugmentedFeed, BatchFeed, BatchOrder, FullFeed, Samples, padded, row_weights
+from coterie.trainers.batching import AugmentedFeed, BatchFeed, BatchOrder, FullFeed, Samples
 from coterie.trainers.blocked_steps import (
     FirstWeights,
     cost_in_blocks,
@@ -25,7 +25,6 @@ from coterie.trainers.blocked_steps import (
 )
 from coterie.trainers.devices import CPU
 from coterie.trainers.kernels import (
-    ELEMENTWISE,
     Affine,
     Plan,
     TrainedParts,
@@ -34,7 +33,6 @@ from coterie.trainers.kernels import (
     backward,
     forward,
     leading,
-    loss_gradient,
     side_by_side,
 )
 from coterie.trainers.losses import class_weights_of, correct, predicted_labels, sample_losses
@@ -50,6 +48,7 @@ from coterie.trainers.sample_space import (
     train_in_sample_space,
     write_updates,
 )
+from coterie.trainers.step_losses import ELEMENTWISE, loss_gradient
 
 GROUP_WEIGHTS = 2**20
 """Weights that are trained together: more would fall out of the cache between two steps."""
@@ -277,10 +276,13 @@ class BatchedTrainer(Trainer):
         """Write the updates `(b, d)`, and give the sums of losses `(b,)`."""
         plan, jobs, starts, samples, trained = self.plan, group.jobs, group.starts, group.samples, group.trained
         feed: FullFeed | AugmentedFeed | BatchFeed
+        outputs = plan.stages[-1].outputs
         if training.augment is not None:
-            feed = AugmentedFeed(samples, jobs, training)
+            feed = AugmentedFeed(samples, jobs, training, plan.loss, outputs)
+        elif all(s.full for s in samples):
+            feed = FullFeed(samples, plan.loss, outputs)
         else:
-            feed = FullFeed(samples) if all(s.full for s in samples) else BatchFeed(samples, jobs, training)
+            feed = BatchFeed(samples, jobs, training, plan.loss, outputs)
         shared = len({start.data_ptr() for start in starts}) == 1
         origin = affines(plan.stages, starts[0].expand(len(starts), -1) if shared else torch.stack(list(starts)))
         weights = side_by_side(origin)
@@ -299,10 +301,10 @@ class BatchedTrainer(Trainer):
             active = sum(s.steps > t for s in samples) if samples[-1].steps <= t else len(samples)
             if active != before:
                 layers, before = leading(weights, active), active
-            x, y, rows = feed.step(t, active)
+            x, targets = feed.step(t, active)
             values = forward(plan.stages, layers, x)
-            seen, grad = loss_gradient(plan.loss, values[-1], y, rows)
-            losses[:active] += seen
+            seen, grad = loss_gradient(plan.loss, values[-1], targets)
+            losses[:active].add_(seen)
             if optimizer is None:
                 backward(plan.stages, layers, values, grad, layers, trained, alpha=-training.lr, beta=1)
             else:
@@ -420,15 +422,13 @@ class BatchedTrainer(Trainer):
             Samples(self._x(split, len(split)), self._y(split, len(split)), len(split), 1, len(split)) for split in data
         ]
         for members in self._groups(samples, [Way.STEPS] * len(samples)):
-            x = padded([samples[i].x for i in members]).to(self.device, non_blocking=True)
-            y = padded([samples[i].y for i in members]).to(self.device, non_blocking=True)
-            rows = row_weights([samples[i].n for i in members], x)
+            feed = FullFeed([samples[i].on(self.device) for i in members], plan.loss, plan.stages[-1].outputs)
             block = torch.zeros(len(members), plan.size, dtype=self.dtype, device=self.device)
             into = affines(plan.stages, block)
             step = max(1, GROUP_VALUES // (plan.width * len(members)))
-            for xs, ys, ws in zip(x.split(step, 1), y.split(step, 1), rows.split(step, 1), strict=True):
+            for xs, targets in zip(feed.x.split(step, 1), feed.targets.steps(step), strict=True):
                 values = forward(plan.stages, layers, xs)
-                seen, grad = loss_gradient(plan.loss, values[-1], ys, ws)
+                seen, grad = loss_gradient(plan.loss, values[-1], targets)
                 losses[members] += seen
                 backward(plan.stages, layers, values, grad, into, everything, alpha=1, beta=1)
             gradients[members] = block

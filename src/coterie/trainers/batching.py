@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 
 import torch
 from torch import Tensor
@@ -12,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from coterie.trainers.augment import augmentation
 from coterie.trainers.base import Training, TrainingJob
+from coterie.trainers.step_losses import Targets
 
 WINDOW_NUMBERS = 2**22
 """Input numbers gathered at once: enough steps to make gathering cheap, few enough to stay small."""
@@ -87,19 +87,19 @@ def row_weights(counts: Sequence[int], like: Tensor) -> Tensor:
 class FullFeed:
     """Every step takes all samples of every client."""
 
-    def __init__(self, samples: Sequence[Samples]) -> None:
+    def __init__(self, samples: Sequence[Samples], loss: str, outputs: int) -> None:
         self.x = padded([s.x for s in samples])
-        self.y = padded([s.y for s in samples])
-        self.rows = row_weights([s.n for s in samples], self.x)
-        for row, s in zip(self.rows, samples, strict=True):
+        rows = row_weights([s.n for s in samples], self.x)
+        for row, s in zip(rows, samples, strict=True):
             if s.weights is not None:
                 row[: s.n] = s.weights / s.weights.sum()
             if s.factors is not None:
                 row[: s.n] *= s.factors.to(row.device)
+        self.targets = Targets.of(loss, outputs, padded([s.y for s in samples]), rows)
 
-    def step(self, t: int, active: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs, targets and row weights of step `t` for the first `active` clients."""
-        return self.x[:active], self.y[:active], self.rows[:active]
+    def step(self, t: int, active: int) -> tuple[Tensor, Targets]:
+        """Inputs and targets of step `t` for the first `active` clients."""
+        return self.x[:active], self.targets.leading(active)
 
 
 class BatchOrder:
@@ -116,32 +116,50 @@ class BatchOrder:
         # Places that no sample fills point at the client's first sample and weigh nothing.
         self.index = torch.zeros(len(samples), steps * self.size, dtype=torch.int64)
         self.rows = torch.zeros(len(samples), steps * self.size, dtype=first.x.dtype)
+        alike: dict[tuple[int, int, int], int] = {}
         for i, (s, job) in enumerate(zip(samples, jobs, strict=True)):
-            self._lay_out(i, s, job, training)
+            self._place(i, s, job, training)
+            # Clients of one size weigh their samples alike, unless classes or samples have weights.
+            own = s.weights is not None or s.factors is not None
+            twin = i if own else alike.setdefault((s.n, s.batch, s.steps), i)
+            if twin == i:
+                self._weigh(i, s)
+            else:
+                self.rows[i] = self.rows[twin]
         self.index, self.rows = self.index.to(first.x.device), self.rows.to(first.x.device)
 
-    def _lay_out(self, i: int, s: Samples, job: TrainingJob, training: Training) -> None:
-        """Write client i's samples and their weights to the places of its steps; each step has `size` places."""
-        n, size = s.n, self.size
-        per_pass = -(-n // size)
-        weights = torch.full((n,), 1 / s.batch, dtype=s.x.dtype)
-        if n % s.batch:
-            weights[-(n % s.batch) :] = 1 / (n % s.batch)
-        stop = s.steps * size
-        own = torch.arange(n)
-        for p, order in enumerate(islice(epoch_orders(n, training, job.seed), -(-s.steps // per_pass))):
-            start = p * per_pass * size
-            count = min(n, stop - start)
-            taken = (own if order is None else order)[:count]
-            self.index[i, start : start + count] = taken
-            self.rows[i, start : start + count] = weights[:count]
+    def _place(self, i: int, s: Samples, job: TrainingJob, training: Training) -> None:
+        """Write client i's samples to the places of its steps; each step has `size` places."""
+        own = self.index[i]
+        for (start, count), order in zip(self._passes(s), epoch_orders(s.n, training, job.seed), strict=False):
+            own[start : start + count] = torch.arange(count) if order is None else order[:count]
+
+    def _weigh(self, i: int, s: Samples) -> None:
+        """Write the weights of client i's samples in the mean of their step; their places are known."""
+        own, index, rest = self.rows[i], self.index[i], s.n % s.batch
+        weights = torch.full((s.n,), 1 / s.batch, dtype=s.x.dtype)
+        if rest:
+            weights[-rest:] = 1 / rest
+        for start, count in self._passes(s):
+            own[start : start + count] = weights[:count]
             if s.weights is not None:
-                for step in range(start, start + count, size):
-                    places = slice(step, min(step + size, start + count))
-                    drawn = s.weights[taken[step - start : step - start + size]]
-                    self.rows[i, places] = drawn / drawn.sum()
+                for step in range(start, start + count, self.size):
+                    places = slice(step, min(step + self.size, start + count))
+                    drawn = s.weights[index[places]]
+                    own[places] = drawn / drawn.sum()
             if s.factors is not None:
-                self.rows[i, start : start + count] *= s.factors[taken]
+                own[start : start + count] *= s.factors[index[start : start + count]]
+
+    def _passes(self, s: Samples) -> Iterator[tuple[int, int]]:
+        """Where each pass over a client's samples begins, and how many of them it takes."""
+        each, stop = -(-s.n // self.size) * self.size, s.steps * self.size
+        for start in range(0, stop, each):
+            yield start, min(s.n, stop - start)
+
+    def targets(self, places: slice) -> Tensor:
+        """The targets of some places, `(b, places)` labels or `(b, places, outputs)` reals."""
+        index = self.index[:, places]
+        return torch.stack([torch.index_select(s.y, 0, own) for s, own in zip(self.samples, index, strict=True)])
 
     def active(self, t: int) -> int:
         """How many clients take step `t`; they are sorted by falling number of steps."""
@@ -151,14 +169,17 @@ class BatchOrder:
 class AugmentedFeed:
     """Every step takes the next batch of each client's pass, its inputs changed at random."""
 
-    def __init__(self, samples: Sequence[Samples], jobs: Sequence[TrainingJob], training: Training) -> None:
+    def __init__(
+        self, samples: Sequence[Samples], jobs: Sequence[TrainingJob], training: Training, loss: str, outputs: int
+    ) -> None:
         self.order = BatchOrder(samples, jobs, training)
         self.samples = samples
         self.shapes = [job.data.x.shape[1:] for job in jobs]
         self.change = [augmentation(training, job.seed) for job in jobs]
+        self.loss, self.outputs = loss, outputs
 
-    def step(self, t: int, active: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs, targets and row weights of step `t` (asked for in turn) for the first `active` clients."""
+    def step(self, t: int, active: int) -> tuple[Tensor, Targets]:
+        """Inputs and targets of step `t` (asked for in turn) for the first `active` clients."""
         order = self.order
         places = slice(t * order.size, (t + 1) * order.size)
         rows = order.rows[:active, places]
@@ -171,30 +192,36 @@ class AugmentedFeed:
             x[:there] = change(x[:there].view(there, *self.shapes[i])).reshape(there, -1)
             xs.append(x)
             ys.append(s.y[index])
-        return torch.stack(xs), torch.stack(ys), rows
+        return torch.stack(xs), Targets.of(self.loss, self.outputs, torch.stack(ys), rows)
 
 
 class BatchFeed:
     """Every step takes the next batch of each client's shuffled pass."""
 
-    def __init__(self, samples: Sequence[Samples], jobs: Sequence[TrainingJob], training: Training) -> None:
-        order = BatchOrder(samples, jobs, training)
-        self.samples, self.size, self.index, self.rows = samples, order.size, order.index, order.rows
+    def __init__(
+        self, samples: Sequence[Samples], jobs: Sequence[TrainingJob], training: Training, loss: str, outputs: int
+    ) -> None:
+        self.order = order = BatchOrder(samples, jobs, training)
+        self.loss, self.outputs = loss, outputs
         first = samples[0]
-        self.window = max(1, min(order.steps, WINDOW_NUMBERS // (len(samples) * self.size * first.x.shape[1])))
-        self.x = first.x.new_empty(len(samples), self.window * self.size, first.x.shape[1])
-        self.y = first.y.new_empty(len(samples), self.window * self.size, *first.y.shape[1:])
+        self.window = max(1, min(order.steps, WINDOW_NUMBERS // (len(samples) * order.size * first.x.shape[1])))
+        self.x = first.x.new_empty(len(samples), self.window * order.size, first.x.shape[1])
+        self.xs = self.x.split(order.size, 1)
+        self.targets: list[Targets] = []
 
-    def step(self, t: int, active: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Inputs, targets and row weights of step `t` (asked for in turn) for the first `active` clients."""
+    def step(self, t: int, active: int) -> tuple[Tensor, Targets]:
+        """Inputs and targets of step `t` (asked for in turn) for the first `active` clients."""
         at = t % self.window
         if at == 0:
-            self._gather(t, active)
-        here, there = slice(at * self.size, (at + 1) * self.size), slice(t * self.size, (t + 1) * self.size)
-        return self.x[:active, here], self.y[:active, here], self.rows[:active, there]
+            self._gather(t)
+        x = self.xs[at]
+        return x if active == len(x) else x[:active], self.targets[at].leading(active)
 
-    def _gather(self, t: int, active: int) -> None:
-        places = self.index[:, t * self.size : (t + self.window) * self.size]
-        for i, s in enumerate(self.samples[:active]):
-            torch.index_select(s.x, 0, places[i], out=self.x[i, : places.shape[1]])
-            torch.index_select(s.y, 0, places[i], out=self.y[i, : places.shape[1]])
+    def _gather(self, t: int) -> None:
+        order = self.order
+        places = slice(t * order.size, (t + self.window) * order.size)
+        index = order.index[:, places]
+        for i, s in enumerate(order.samples):
+            torch.index_select(s.x, 0, index[i], out=self.x[i, : index.shape[1]])
+        targets = Targets.of(self.loss, self.outputs, order.targets(places), order.rows[:, places])
+        self.targets = targets.steps(order.size)

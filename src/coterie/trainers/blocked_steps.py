@@ -18,9 +18,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from coterie.trainers.batching import BatchOrder, Samples
+from coterie.trainers.batching import BatchOrder
 from coterie.trainers.kernels import (
-    ELEMENTWISE,
     Affine,
     Plan,
     Stage,
@@ -32,6 +31,7 @@ from coterie.trainers.kernels import (
     side_by_side,
     through_activation,
 )
+from coterie.trainers.step_losses import Targets, loss_gradient
 
 BLOCK_ROWS = 128
 """The most samples of each client in a block."""
@@ -124,7 +124,8 @@ def train_in_blocks(
     `above` are the weights of the stages after the first, which are changed in place.
     """
     stage, rest = plan.stages[0], plan.stages[1:]
-    targets = _targets(order.samples, order.index)
+    everything = slice(0, order.steps * order.size)
+    targets = Targets.of(plan.loss, plan.stages[-1].outputs, order.targets(everything), order.rows).steps(order.size)
     size, places = order.size, order.steps * order.size
     losses = order.rows.new_zeros(len(order.samples))
     room = order.rows.new_empty(len(order.samples), rows, stage.outputs)
@@ -133,7 +134,6 @@ def train_in_blocks(
         active = order.active(begin // size)
         values, gram = first.open(block, active)
         layers = leading(above, active)
-        loss = _BlockLoss(plan, targets[:active, block], order.rows[:active, block], size)
         sums = room[:active, : block.stop - block.start]
         for t, (z, near, grad_at) in enumerate(
             zip(values.split(size, 1), gram.split(size, 1), sums.split(size, 1), strict=True)
@@ -142,52 +142,12 @@ def train_in_blocks(
                 z = torch.baddbmm(z, near[:, :, : t * size], sums[:, : t * size], alpha=-lr)
             hidden = activate(stage.activation, z)
             inner = forward(rest, layers, hidden)
-            grad = loss.gradient(t, inner[-1])
+            seen, grad = loss_gradient(plan.loss, inner[-1], targets[begin // size + t].leading(active))
+            losses[:active].add_(seen)
             grad = backward(rest, layers, inner, grad, layers, trained[1:], alpha=-lr, beta=1, to_input=True)
             grad_at.copy_(through_activation(stage.activation, grad, hidden))
-        losses[:active] += loss.total()
         first.close(sums)
     return losses
-
-
-class _BlockLoss:
-    """The losses of a block's steps; what does not depend on the outputs is computed once."""
-
-    def __init__(self, plan: Plan, targets: Tensor, rows: Tensor, size: int) -> None:
-        self.softmax = plan.loss == "softmax"
-        self.targets, self.rows = targets, rows
-        outputs = plan.stages[-1].outputs
-        weights = rows.unsqueeze(-1)
-        self.seen: list[Tensor] = []
-        if self.softmax:
-            aims = rows.new_zeros(*rows.shape, outputs).scatter_(-1, targets.unsqueeze(-1), weights)
-        else:
-            self.loss = ELEMENTWISE[plan.loss]
-            weights = weights / outputs
-            aims = targets
-        self.weights: Sequence[Tensor] = weights.split(size, 1)
-        self.aims: Sequence[Tensor] = aims.split(size, 1)
-
-    def gradient(self, t: int, outputs: Tensor) -> Tensor:
-        """The gradient of the mean loss of the block's step `t` at the outputs `(b, size, c)`."""
-        if self.softmax:
-            logs = torch.log_softmax(outputs, -1)
-            self.seen.append(logs)
-            return logs.exp().mul_(self.weights[t]).sub_(self.aims[t])
-        seen, gradient = self.loss(outputs, self.aims[t])
-        self.seen.append(seen)
-        return gradient.mul_(self.weights[t])
-
-    def total(self) -> Tensor:
-        """The sums `(b,)` of the steps' mean losses."""
-        seen = torch.cat(self.seen, 1)
-        each = -seen.gather(-1, self.targets.unsqueeze(-1)).squeeze(-1) if self.softmax else seen.mean(-1)
-        return (each * self.rows).sum(-1)
-
-
-def _targets(samples: Sequence[Samples], index: Tensor) -> Tensor:
-    """The targets of every place, `(b, places)` labels or `(b, places, outputs)` reals."""
-    return torch.stack([torch.index_select(s.y, 0, own) for s, own in zip(samples, index, strict=True)])
 
 
 def above_first(plan: Plan) -> tuple[int, list[Stage]]:

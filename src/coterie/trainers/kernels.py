@@ -1,18 +1,22 @@
 """Forward and backward passes of feed-forward networks for several clients at once, written out by hand.
 
 Weights come as views of one flat block: `(b, outputs, inputs)` for clients with weights of their own, or
-`(outputs, inputs)` for clients that share them. Rows that only fill up a ragged block have weight zero in the loss.
+`(outputs, inputs)` for clients that share them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+# Looked up once: to find the right one of an operation's signatures takes longer than a small operation.
+_relu_backward = torch.ops.aten.threshold_backward.grad_input
+_tanh_backward = torch.ops.aten.tanh_backward.grad_input
 
 
 class Stage(NamedTuple):
@@ -27,7 +31,7 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """A feed-forward network as stages in order, with its loss ("softmax", or a key of ELEMENTWISE)."""
+    """A feed-forward network as stages in order, with its loss ("softmax", or a key of `step_losses.ELEMENTWISE`)."""
 
     stages: tuple[Stage, ...]
     loss: str
@@ -102,9 +106,9 @@ def activate(activation: str, z: Tensor) -> Tensor:
 def through_activation(activation: str, grad: Tensor, output: Tensor) -> Tensor:
     """The gradient before an activation, from the one after it and the activation's output; in the place of `grad`."""
     if activation == "relu":
-        torch.ops.aten.threshold_backward(grad, output, 0, grad_input=grad)
+        _relu_backward(grad, output, 0, grad_input=grad)
     elif activation == "tanh":
-        torch.ops.aten.tanh_backward(grad, output, grad_input=grad)
+        _tanh_backward(grad, output, grad_input=grad)
     return grad
 
 
@@ -114,50 +118,6 @@ def forward(stages: Sequence[Stage], layers: Sequence[Affine], x: Tensor) -> lis
     for stage, layer in zip(stages, layers, strict=True):
         values.append(activate(stage.activation, linear(values[-1], layer)))
     return values
-
-
-def _squared(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    residual = outputs - targets
-    return residual.square(), residual.mul_(2)
-
-
-def _absolute(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    residual = outputs - targets
-    return residual.abs(), residual.sign_()
-
-
-def _huber(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    residual = outputs - targets
-    size = residual.abs()
-    return torch.where(size <= 1, residual.square() / 2, size - 0.5), residual.clamp_(-1, 1)
-
-
-def _binary(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    seen = F.binary_cross_entropy_with_logits(outputs, targets.expand_as(outputs), reduction="none")
-    return seen, torch.sigmoid(outputs).sub_(targets)
-
-
-ELEMENTWISE: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
-    "squared": _squared,
-    "absolute": _absolute,
-    "huber": _huber,
-    "binary": _binary,
-}
-"""Losses of each output by itself: `(outputs, targets) -> (losses, derivatives)`, each of the outputs' shape."""
-
-
-def loss_gradient(loss: str, outputs: Tensor, targets: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """Losses `(b,)` and their gradients at the outputs `(b, n, c)`; `rows: (b, n)` weighs the samples."""
-    if loss == "softmax":
-        labels = targets.unsqueeze(-1)
-        grad = torch.log_softmax(outputs, -1)
-        seen = -grad.gather(-1, labels).squeeze(-1)
-        grad.exp_()
-        grad.scatter_add_(-1, labels, grad.new_full((), -1.0).expand(labels.shape))
-    else:
-        seen, grad = ELEMENTWISE[loss](outputs, targets)
-        seen, grad = seen.mean(-1), grad.mul_(1 / grad.shape[-1])
-    return (seen * rows).sum(-1), grad.mul_(rows.unsqueeze(-1))
 
 
 def backward(
@@ -181,7 +141,7 @@ def backward(
     lowest = 0 if to_input else min((i for i, t in enumerate(trained) if any(t)), default=len(stages))
     for i in range(len(stages) - 1, lowest - 1, -1):
         grad = through_activation(stages[i].activation, grad, values[i + 1])
-        below = torch.matmul(grad, layers[i].weight) if i > lowest or to_input else grad
+        below = _times(grad, layers[i].weight) if i > lowest or to_input else grad
         weight, bias = into[i]
         if trained[i].weight:
             weight.baddbmm_(grad.transpose(1, 2), values[i], alpha=alpha, beta=beta)
@@ -189,3 +149,8 @@ def backward(
             (bias if beta == 1 else bias.mul_(beta)).add_(grad.sum(1), alpha=alpha)
         grad = below
     return grad
+
+
+def _times(grad: Tensor, weight: Tensor) -> Tensor:
+    """`grad W` for gradients `(b, n, outputs)` and own or shared weights."""
+    return torch.bmm(grad, weight) if weight.ndim == 3 else torch.matmul(grad, weight)

@@ -26,10 +26,10 @@ from coterie.trainers.kernels import (
     backward,
     forward,
     leading,
-    loss_gradient,
     side_by_side,
     through_activation,
 )
+from coterie.trainers.step_losses import loss_gradient
 
 
 def pays(stage: Stage, samples: int, steps: int) -> bool:
@@ -105,7 +105,7 @@ def train_in_sample_space(
     The samples are sorted by falling number of steps, and the first stage is trained.
     """
     first = plan.stages[0]
-    feed = FullFeed(samples)
+    feed = FullFeed(samples, plan.loss, plan.stages[-1].outputs)
     b, n, _inputs = feed.x.shape
     gram = _padded_grams(grams, n, first.bias is not None)
     z = _first_values(first, starts, feed.x)
@@ -117,7 +117,7 @@ def train_in_sample_space(
     for t in range(samples[0].steps):
         active = sum(s.steps > t for s in samples)
         layers = leading(weights, active)
-        _x, y, rows = feed.step(t, active)
+        _x, targets = feed.step(t, active)
         now = room[:active]
         if t:
             torch.baddbmm(z[:active], gram[:active], total[:active], alpha=-lr, out=now)
@@ -125,8 +125,8 @@ def train_in_sample_space(
             now.copy_(z[:active])
         hidden = activate(first.activation, now)
         values = forward(shifted, layers, hidden)
-        seen, grad = loss_gradient(plan.loss, values[-1], y, rows)
-        losses[:active] += seen
+        seen, grad = loss_gradient(plan.loss, values[-1], targets)
+        losses[:active].add_(seen)
         grad = backward(shifted, layers, values, grad, layers, trained[1:], alpha=-lr, beta=1, to_input=True)
         total[:active] += through_activation(first.activation, grad, hidden)
     _subtract(origin, weights)

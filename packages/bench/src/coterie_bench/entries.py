@@ -6,6 +6,7 @@ from functools import partial
 
 from coterie.errors import ConfigError, did_you_mean
 from coterie_bench import workloads
+from coterie_bench.fedjax_rounds import FEDJAX
 from coterie_bench.findings import Entry, Limit
 from coterie_bench.memory import ABOVE_THE_DATA, measure_memory
 from coterie_bench.others import FEDLAB, FLOWER, FLUKE
@@ -52,7 +53,9 @@ ENTRIES = {
         _rounds("w1-50", "IFCA, 4 models' losses, MLP, 10 full-batch steps", workloads.W1_50, 15, steady=True),
         _rounds("w2", "five-layer CNN, batch 100, 3 epochs", workloads.W2, 1.4),
         _rounds("w2-bf16", "five-layer CNN, batch 100, 3 epochs, bf16", workloads.W2, 2.2, precision="bf16"),
-        _rounds("w3", "FedAvg, MLP, batch 10", workloads.W3, 6, others={FLOWER: 8, FLUKE: 6, FEDLAB: 6}),
+        _rounds("w3", "FedAvg, MLP, batch 10", workloads.W3, 6, others={FLOWER: 8, FLUKE: 6, FEDLAB: 6, FEDJAX: 2.2}),
+        _rounds("w3-5", "FedAvg, MLP, batch 10, 5 epochs", workloads.W3_5, 6, others={FEDJAX: 3}),
+        _rounds("demo", "FedAvg as in `coterie run`, MLP, batch 32, 3 epochs", workloads.DEMO, 4.5, share=33),
         _rounds("w4", "LEAF's CNN, batch 10", workloads.W4, 1.7),
         _rounds("w4-bf16", "LEAF's CNN, batch 10, bf16", workloads.W4, 2, precision="bf16"),
         _rounds("w5", "ResNet-18, batch 50", workloads.W5, 1, share=92),

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import resource
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +34,8 @@ class Timing:
 
     seconds: dict[str, list[float]] = field(default_factory=dict)
     peaks: list[float] = field(default_factory=list)
+    cpu: dict[str, list[float]] = field(default_factory=dict)
+    """Processor seconds, those of worker processes included: other programs on the machine change them less."""
 
     def ratios(self, name: str, against: str) -> list[float]:
         """How many times faster `name` was than `against`, repetition by repetition."""
@@ -63,16 +69,37 @@ def seconds_of(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
+def cpu_seconds() -> float:
+    """Processor seconds so far of this process and of all that it started; living ones where /proc shows them."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
+    total = time.process_time() + ended.ru_utime + ended.ru_stime
+    parents: dict[int, tuple[int, float]] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            # The name of the program, in brackets, may hold anything; state and parent come after it.
+            values = path.read_text().rpartition(")")[2].split()
+            parents[int(path.parent.name)] = int(values[1]), sum(map(int, values[11:15])) / os.sysconf("SC_CLK_TCK")
+    mine = {os.getpid()}
+    while new := {pid for pid, (parent, _) in parents.items() if parent in mine and pid not in mine}:
+        total += sum(parents[pid][1] for pid in new)
+        mine |= new
+    return total
+
+
 def interleaved(contenders: Sequence[Contender], repeat: int, first_round: int, log: Log) -> Timing:
     """Time `repeat` rounds of every contender in turn.
 
     Every other repetition has the reverse order, so that a machine that slows down or speeds up favours no contender.
     """
-    timing = Timing({contender.name: [] for contender in contenders})
+    timing = Timing(
+        {contender.name: [] for contender in contenders}, cpu={contender.name: [] for contender in contenders}
+    )
     for repetition in range(repeat):
         timing.peaks.append(gemm_peak())
         for contender in contenders if repetition % 2 == 0 else list(reversed(contenders)):
+            before = cpu_seconds()
             timing.seconds[contender.name].append(seconds_of(partial(contender.round, first_round + repetition)))
+            timing.cpu[contender.name].append(cpu_seconds() - before)
         seconds = ", ".join(f"{name} {values[-1]:.3g} s" for name, values in timing.seconds.items())
         log(f"repetition {repetition + 1} of {repeat}: {seconds}")
     return timing

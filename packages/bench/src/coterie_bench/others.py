@@ -14,6 +14,7 @@ from coterie import Federation
 from coterie.methods import Server
 from coterie.trainers import default_loss
 from coterie_bench.contenders import Contender
+from coterie_bench.fedjax_rounds import FEDJAX, FedjaxRounds
 from coterie_bench.flower_rounds import FlowerRounds
 from coterie_bench.plain import average
 from coterie_bench.workloads import Workload
@@ -103,6 +104,7 @@ MAKERS: dict[str, tuple[tuple[str, ...], Maker]] = {
     FLOWER: (("flwr", "ray"), FlowerRounds),
     FLUKE: (("fluke",), FlukeRounds),
     FEDLAB: (("fedlab",), FedLabRounds),
+    FEDJAX: (("fedjax", "jax"), FedjaxRounds),
 }
 
 

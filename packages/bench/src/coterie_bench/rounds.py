@@ -79,7 +79,8 @@ def _conclude(
 ) -> None:
     flops = operations(workload, federation)
     finding.seconds = timing.seconds
-    finding.details |= {"operations": flops, "gemm_peak": timing.peaks}
+    finding.details |= {"operations": flops, "gemm_peak": timing.peaks, "cpu_seconds": timing.cpu}
+    finding.details["floor"] = flops / Spread.of(timing.peaks).median
     shares = {name: Spread.of(timing.shares_of_peak(name, flops)).median for name in timing.seconds if name != STEADY}
     finding.details["shares_of_peak"] = shares
     against = partial(_against, timing, shares)
@@ -115,6 +116,8 @@ def _against(timing: Timing, shares: Mapping[str, float], name: str) -> dict[str
     return {
         "ours": Spread.of(timing.seconds[OURS]).median,
         "theirs": Spread.of(timing.seconds[name]).median,
+        "ours_cpu": Spread.of(timing.cpu[OURS]).median,
+        "theirs_cpu": Spread.of(timing.cpu[name]).median,
         "shares": {"ours": shares[OURS], "theirs": shares[name]},
     }
 

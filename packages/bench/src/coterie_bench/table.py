@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-HEAD = ("row", "workload", "must reach", "reached, median (min-max)", "ours, s", "theirs, s", "% of GEMM peak", "met")
+HEAD = (
+    "row",
+    "workload",
+    "must reach",
+    "reached, median (min-max)",
+    "ours, s",
+    "theirs, s",
+    "CPU s",
+    "× floor",
+    "% of GEMM peak",
+    "met",
+)
 WORDS = {True: "yes", False: "no", None: "-"}
 
 
@@ -24,7 +35,9 @@ def cells(name: str, finding: Mapping[str, Any]) -> list[list[str]]:
         found = "-" if line["found"] is None else spread(line["found"])
         seconds = [_seconds(line.get(who)) for who in ("ours", "theirs")]
         lead = [name, finding["title"]] if i == 0 else ["", ""]
-        rows.append([*lead, line["must"], found, *seconds, peak or "-", met])
+        cpu = " / ".join(_seconds(line[who]) for who in ("ours_cpu", "theirs_cpu") if line.get(who) is not None)
+        floors = " / ".join(f"{1 / shares[who]:.3g}" for who in ("ours", "theirs") if shares.get(who))
+        rows.append([*lead, line["must"], found, *seconds, cpu or "-", floors or "-", peak or "-", met])
     return rows
 
 
@@ -47,7 +60,9 @@ def markdown(results: Mapping[str, Any]) -> str:
         "before the start.",
         "",
         "Contenders alternate within one run, so compare ratios, not seconds. The first round, which starts the "
-        "workers and computes Gram matrices, is reported but in no ratio. % of GEMM peak: ours / theirs, the plain "
+        "workers and computes Gram matrices, is reported but in no ratio. CPU s: processor seconds of a round, ours / "
+        "theirs, worker processes included. × floor: seconds over those that the plain loop's operations would take "
+        "at the speed of a large matrix product. % of GEMM peak: the same the other way round, the plain "
         "loop's operations per second over those of a large matrix product timed in the same repetition; above 100 "
         "where fewer operations give the same result.",
         "",

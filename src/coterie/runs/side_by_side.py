@@ -1,0 +1,143 @@
+"""The runs of a comparison, one after another or in processes side by side."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from multiprocessing import active_children, get_context, parent_process
+from typing import Any
+
+import torch
+
+from coterie.engines.spawning import start_method
+from coterie.federation import Federation
+from coterie.runs import api
+from coterie.runs.assemble import Model
+from coterie.runs.config import make_config
+from coterie.runs.folder import RunFolder
+from coterie.runs.ranking import ComparedRun
+from coterie.trainers.losses import Loss
+
+
+@dataclass(frozen=True)
+class ComparisonJob:
+    """One run of a comparison, and its configuration but for method and seed."""
+
+    trial: ComparedRun
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What only Python can give to all runs of a comparison; processes inherit it, where they can be forked."""
+
+    federation: Federation | None = None
+    model: Model | None = None
+    loss: Loss | None = None
+
+    def __bool__(self) -> bool:
+        return any(value is not None for value in (self.federation, self.model, self.loss))
+
+
+NOTHING = Given()
+
+
+Ended = tuple[ComparedRun, BaseException | None]
+"""A run that has ended, and what it raised."""
+
+
+def performed_here(jobs: Sequence[ComparisonJob], given: Given) -> Iterator[Ended]:
+    """Do the runs one after another in this process."""
+    for job in jobs:
+        try:
+            perform(job, given)
+            yield job.trial, None
+        except Exception as problem:
+            yield job.trial, problem
+
+
+def pool_start_method() -> str:
+    """Forked processes have torch, the data and what Python gave already; a graphics card cannot be taken along."""
+    return "spawn" if torch.cuda.is_available() else start_method()
+
+
+def performed_in_pool(jobs: Sequence[ComparisonJob], count: int, given: Given, method: str) -> Iterator[Ended]:
+    """Do the runs in processes of their own, `count` at once; each is given when it has ended."""
+    pool = ProcessPoolExecutor(
+        min(count, len(jobs)), mp_context=get_context(method), initializer=_begin, initargs=(given,)
+    )
+    others = set(active_children())
+    with ignore_sigint(), warnings.catch_warnings():
+        # Python warns of forks beside threads; the children never touch torch's idle ones.
+        warnings.simplefilter("ignore", DeprecationWarning)
+        futures = {pool.submit(_perform_inherited, job): job.trial for job in jobs}
+    try:
+        for future in as_completed(futures):
+            yield futures[future], future.exception()
+    except KeyboardInterrupt:
+        for child in set(active_children()) - others:
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def ignore_sigint() -> Iterator[None]:
+    """Processes that are started meanwhile do not hear Ctrl-C: the one that started them does, and ends them."""
+    if threading.current_thread() is not threading.main_thread():  # no other thread may say so
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+_inherited = NOTHING
+"""In a process of the pool: what Python gave to all runs."""
+
+
+def _begin(given: Given) -> None:
+    """Compute with one thread, others use the other cores; and end when the process that started this one is killed."""
+    global _inherited
+    _inherited = given
+    torch.set_num_threads(1)
+    parent = parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)  # as good as a kill, which a run folder survives
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def _perform_inherited(job: ComparisonJob) -> None:
+    """Do one run in a process of the pool."""
+    perform(job, _inherited)
+
+
+def perform(job: ComparisonJob, given: Given = NOTHING) -> None:
+    """Do one run, or resume it, in this process."""
+    trial, places = job.trial, {key: job.values[key] for key in ("data_dir", "memory") if key in job.values}
+    if RunFolder(trial.folder).has("config.json"):
+        api.resume(
+            trial.folder,
+            workers=1,
+            federation=given.federation,
+            model=given.model,
+            loss=given.loss,
+            progress=False,
+            **places,
+        )
+        return
+    config = make_config({**job.values, "method": trial.method, "seed": trial.seed, "workers": 1})
+    api.start(config, out=trial.folder, federation=given.federation, model=given.model, loss=given.loss)

@@ -1,0 +1,81 @@
+"""The loss of an SGD step of several clients at once, and its gradient at the outputs.
+
+Targets are laid out once for many steps, so that a step itself takes few operations: of small networks, calling the
+operations is what takes time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def _squared(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    residual = outputs - targets
+    return residual.square(), residual.mul_(2)
+
+
+def _absolute(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    residual = outputs - targets
+    return residual.abs(), residual.sign_()
+
+
+def _huber(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    residual = outputs - targets
+    size = residual.abs()
+    return torch.where(size <= 1, residual.square() / 2, size - 0.5), residual.clamp_(-1, 1)
+
+
+def _binary(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    seen = F.binary_cross_entropy_with_logits(outputs, targets.expand_as(outputs), reduction="none")
+    return seen, torch.sigmoid(outputs).sub_(targets)
+
+
+ELEMENTWISE: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
+    "squared": _squared,
+    "absolute": _absolute,
+    "huber": _huber,
+    "binary": _binary,
+}
+"""Losses of each output by itself: `(outputs, targets) -> (losses, derivatives)`, each of the outputs' shape."""
+
+
+class Targets(NamedTuple):
+    """What the outputs `(b, n, c)` of some samples are compared with."""
+
+    aims: Tensor
+    """Of "softmax" −(the sample's weight) at its label and 0 elsewhere `(b, n, c)`; else the real targets."""
+    weights: Tensor
+    """The weight of each output in its client's mean `(b, n, 1)`; 0 where a row only fills up the block."""
+
+    @classmethod
+    def of(cls, loss: str, outputs: int, y: Tensor, rows: Tensor) -> Targets:
+        """From labels `(b, n)` or reals `(b, n, outputs)`, and the weights of the samples `rows: (b, n)`."""
+        weights = rows.unsqueeze(-1)
+        if loss == "softmax":
+            aims = rows.new_zeros(*rows.shape, outputs)
+            return cls(aims.scatter_(-1, y.unsqueeze(-1), -weights), weights)
+        return cls(y, weights / outputs)
+
+    def steps(self, size: int) -> list[Targets]:
+        """Those of each step of `size` samples, in turn."""
+        return [Targets(*parts) for parts in zip(self.aims.split(size, 1), self.weights.split(size, 1), strict=True)]
+
+    def leading(self, count: int) -> Targets:
+        """Those of the first `count` clients."""
+        return self if count == len(self.aims) else Targets(self.aims[:count], self.weights[:count])
+
+
+def loss_gradient(loss: str, outputs: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
+    """The clients' weighted losses `(b,)` and their gradients at the outputs `(b, n, c)`."""
+    aims, weights = targets
+    if loss == "softmax":
+        logs = torch.log_softmax(outputs, -1)
+        seen = (logs * aims).sum((1, 2))
+        return seen, torch.addcmul(aims, logs.exp_(), weights)
+    each, grad = ELEMENTWISE[loss](outputs, aims)
+    return (each * weights).sum((1, 2)), grad.mul_(weights)
