@@ -17,6 +17,7 @@ CURATED = frozenset(
         "flower",
         "methods",
         "models",
+        "privacy",
         "report",
         "runs",
         "tasks",

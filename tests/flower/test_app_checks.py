@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from dropin_trials import ALL_AT_ONCE, LR, Net, arrays, client_app, flat, groups_of, load_data, started, task
-from flwr.app import ConfigRecord, Context, Message
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
@@ -136,8 +136,14 @@ def test_a_run_resumes_in_the_middle_of_a_check(half_participation: CFL, tmp_pat
     file, grid = tmp_path / "checkpoint.safetensors", grid_of(checking_app(), 6, 2)
     whole = half_participation
     [split] = [record.round for record in whole.history for event in record.events if event.kind == "split"]
+
+    def stop(t: int, arrays: ArrayRecord) -> None:
+        if t == split - 1:
+            raise KeyboardInterrupt
+
     first = CFL(fraction_train=0.5, checkpoint=file)
-    started(first, grid, split - 1)
+    with pytest.raises(KeyboardInterrupt):
+        started(first, grid, 11, evaluate_fn=stop)
     assert first.state.tracks[0].watch.session.updates
     second = CFL(fraction_train=0.5, checkpoint=file)
     started(second, grid, 11)

@@ -53,6 +53,10 @@ TASKS: list[Task] = [
     Collect(MODEL, HEAD),
     Subspaces(3),
     Train(MODEL, HOW, 1, personal=HOW),
+    MixtureTraining(torch.stack([MODEL, -MODEL]), torch.ones(2) / 2, HOW, 3, torch.rand(2, 4)),
+    MixtureWeights(torch.stack([MODEL, -MODEL]), 20),
+    ImportanceWeights(torch.stack([MODEL, -MODEL]), 0.5),
+    SoftTraining(MODEL, torch.stack([MODEL, -MODEL]), torch.ones(2), 0.5, HOW, 3),
 ]
 
 

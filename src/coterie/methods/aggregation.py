@@ -1,9 +1,10 @@
 """How updates become one: the rule that all methods average by, and what it does about clients that lie.
 
 The rule is one option of a run, not of a method. By default it is the weighted mean, with limits that honest clients
-hardly meet: an update of more than eight times the usual length is left out, a claimed number of samples counts up to
-ten times the median number, and where single updates are seen, those that pull against the others are cut or left out
-(`clustering.agreement`). A lower `clip` or another rule stops more, and changes what honest clients send more often.
+hardly meet: an update of more than 30 times the usual length is left out, and a claimed number of samples counts up
+to ten times the median number. A lower `clip` or another rule stops more, and changes what honest clients send more
+often. "agreement" is the mean of the updates that do not pull against the others (`clustering.agreement`); it is not
+the default, because a small group of honest clients with labels of their own pulls against the others too.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ from coterie.clustering.agreement import counted
 from coterie.errors import ConfigError, did_you_mean
 from coterie.tasks import Reply
 
-RULES = ("mean", "median", "trimmed-mean", "multi-krum", "geometric-median")
+RULES = ("mean", "agreement", "median", "trimmed-mean", "multi-krum", "geometric-median")
+MEANS = ("mean", "agreement")
+"""Rules by which what counts is added up."""
 AMOUNTS = {"trimmed-mean": 0.2, "multi-krum": 0.2}
 """Rules that expect a share of hostile clients, and the share where none is given."""
-CLIP = "8x"
+CLIP = "30x"
 WEIGHT_CAP = 10.0
 FAR = 8.0
 """An update of more than so many times the usual length is left out, unless `clip` lets it be longer."""
@@ -125,9 +128,8 @@ class Aggregation:
 
     @property
     def compares(self) -> bool:
-        """Whether updates are compared with each other: not under rules that do so by themselves, nor where a fixed
-        length is all that may be done to them."""
-        return self.rule == "mean" and self.clip is not None
+        """Whether updates that pull against the others are cut or left out."""
+        return self.rule == "agreement"
 
     def limits(self, norms: Mapping[int, Sequence[float]]) -> dict[int, Limit]:
         """How long an update may be in each group, from the norms in all of them."""
@@ -145,7 +147,7 @@ class Aggregation:
 
         `weights` are those of the parts in their groups' means; the first `trained` numbers of a vector are compared.
         """
-        if not self.clips:
+        if not (self.clips or self.compares):
             return list(parts)
         limits = self.limits(norms_by_group(parts))
         after = [limits[group].applied(reply) for group, reply in parts]
@@ -168,7 +170,7 @@ class Aggregation:
     def combine(self, replies: Sequence[Reply], weights: Sequence[float], size: int) -> WeightedSum:
         """The replies' vectors as one by the rule, as a sum whose mean it is; norms are taken as they are."""
         total = WeightedSum(size)
-        if self.rule == "mean" or len(replies) < 2:
+        if self.rule in MEANS or len(replies) < 2:
             for reply, weight in zip(replies, weights, strict=True):
                 total.add(reply, weight)
             return total

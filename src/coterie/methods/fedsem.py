@@ -19,7 +19,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from coterie.errors import ConfigError, RunError
-from coterie.methods.aggregation import Aggregation, Part, WeightedSum
+from coterie.methods.aggregation import MEANS, Aggregation, Part, WeightedSum
 from coterie.methods.base import Assignment, ClusterInfo, Info, method
 from coterie.methods.server import Server
 from coterie.randomness import derive, numpy_generator
@@ -173,7 +173,7 @@ def nearest(model: Tensor, centres: Tensor) -> int:
 
 def means(points: Sequence[Point], labels: Sequence[int], centres: Tensor, rule: Aggregation) -> Tensor:
     """M-step: each centre the weighted mean of its points, or what the rule says; a centre without any stays."""
-    if rule.rule != "mean":
+    if rule.rule not in MEANS:
         after = centres.clone()
         for j in set(labels):
             own = [point for point, label in zip(points, labels, strict=True) if label == j]

@@ -12,7 +12,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.errors import ConfigError
-from coterie.methods.aggregation import WeightedSum
+from coterie.methods.aggregation import MEANS, WeightedSum
 from coterie.methods.averaging import cluster_info
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
 from coterie.methods.ifca_init import perturbed_models, random_models, share, worst_fitted_models
@@ -141,7 +141,7 @@ class IFCA:
         return State([Restart.fresh(share(self._initial(server, k, r), shared)) for r in range(self.restarts)])
 
     def _initial(self, server: Server, k: int, restart: int) -> Tensor:
-        hidden = server.engine.secure or server.user_privacy is not None or server.aggregation.rule != "mean"
+        hidden = server.engine.secure or server.user_privacy is not None or server.aggregation.rule not in MEANS
         if self.init == "random" or (self.init == "auto" and (hidden or k == 1)):
             return random_models(server, k, restart)
         if self.init == "perturbed":

@@ -26,9 +26,6 @@ from coterie.randomness import derive, numpy_generator
 from coterie.tasks import Reduction, Reply, Request, Task, Train
 from coterie.trainers.base import Training
 
-HELD = 2**25
-"""Numbers that a server holds at once to compare updates with each other; more pass through one by one."""
-
 
 class Schedule(Protocol):
     """How local training changes over the rounds."""
@@ -265,7 +262,7 @@ class Server:
             sums[:] = [WeightedSum(size) for size in sizes]
             return lambda part: sums[part.group].add(part.reply, self.weight(part.reply.client, weighting))
 
-        self.stream(requests, parts, begin, weighting, again=again)
+        self.stream(requests, parts, begin, again=again)
         return sums
 
     def _by_rule(self, parts: Sequence[Part], sizes: Sequence[int], weighting: str) -> list[WeightedSum]:
@@ -280,7 +277,6 @@ class Server:
         requests: Sequence[Request],
         parts: Callable[[Reply], Sequence[Part]],
         begin: Callable[[], Callable[[Part], None]],
-        weighting: str = "samples",
         *,
         again: bool = True,
     ) -> None:
@@ -289,7 +285,7 @@ class Server:
 
         `begin` makes what takes the parts. An engine that repeats itself passes all on in order, and if someone turns
         out to be too long, begins again. On a network nobody is asked twice, because a second answer could be another:
-        there all parts wait to be compared or, where those are too many numbers to hold, the ones that look too long.
+        there the parts that look too long wait for the others.
         """
         take, rule = begin(), self.aggregation
         if again and rule.clips and self.engine.repeatable:
@@ -311,11 +307,6 @@ class Server:
             for reply in self.ask(requests):
                 for part in parts(reply):
                     take(part)
-            return
-        if len(requests) * self.layout.size <= HELD:
-            found = [part for reply in self.ask(requests) for part in parts(reply)]
-            for part in self.clipped(found, weighting):
-                take(part)
             return
         waiting = Streamed(rule, take)
         for reply in self.ask(requests):

@@ -2,6 +2,7 @@
 
 from coterie.privacy import projection as projection  # so that a client knows the task Compare
 from coterie.privacy import secure_tasks as secure_tasks  # and those of secure sums
+from coterie.privacy.accounting import noise_for
 from coterie.privacy.masks import Mask, MaskedTrainer, masked_layout
 
-__all__ = ["Mask", "MaskedTrainer", "masked_layout"]
+__all__ = ["Mask", "MaskedTrainer", "masked_layout", "noise_for"]

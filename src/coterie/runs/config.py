@@ -173,9 +173,9 @@ class RunConfig(BaseModel):
         "the updates that are compared",
     )
     aggregate: AggregateText = Field(
-        "mean", description="mean, median, trimmed-mean:0.2, multi-krum:0.2 or geometric-median of a cluster's updates"
+        "mean", description="mean, agreement, median, trimmed-mean:0.2, multi-krum:0.2 or geometric-median of a cluster's updates"
     )
-    clip: ClipText = Field(CLIP, description="longest update: 8x (times the usual norm), a number, or none")
+    clip: ClipText = Field(CLIP, description="longest update: 30x (times the usual norm), a number, or none")
     weight_cap: float = Field(
         WEIGHT_CAP, ge=0, description="most samples that count for a client, times the median number (0: no limit)"
     )

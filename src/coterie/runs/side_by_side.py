@@ -69,6 +69,8 @@ def pool_start_method() -> str:
 
 def performed_in_pool(jobs: Sequence[ComparisonJob], count: int, given: Given, method: str) -> Iterator[Ended]:
     """Do the runs in processes of their own, `count` at once; each is given when it has ended."""
+    if not jobs:
+        return
     pool = ProcessPoolExecutor(
         min(count, len(jobs)), mp_context=get_context(method), initializer=_begin, initargs=(given,)
     )

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from coterie import run
-from coterie.privacy.accounting import noise_for
+from coterie.privacy import noise_for
 from coterie_recipes.base import Findings, Row, Study, recipe
 
 EPSILONS = (32.0, 16.0, 8.0, 4.0, 2.0)
