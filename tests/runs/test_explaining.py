@@ -130,6 +130,13 @@ def test_the_kind_of_a_difference(own, other, renamed, shared, match, inputs, ki
     assert found.words()[0].startswith("Clusters 0 and 1: ")
 
 
+def test_a_weak_model_is_named() -> None:
+    strong, weak = Crossing(0.9, 0.5, 0.01, 0.5), Crossing(0.92, 0.5, 0.01, 0.92)
+    found = PairDifference(3, 7, strong, weak, SAME, TOLD)
+    assert found.kind == "undecided"
+    assert "that of cluster 7 is hardly better" in found.words()[0]
+
+
 def test_one_better_model_for_all_is_no_difference() -> None:
     better, worse = Crossing(0.9, 0.7, 0.01), Crossing(0.7, 0.9, 0.01)
     assert PairDifference(0, 1, better, worse).kind == "alike"

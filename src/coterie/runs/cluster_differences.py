@@ -159,12 +159,22 @@ class PairDifference:
             doubtful = in_words(self.match.doubtful, names)
             text += f"; perhaps also {doubtful}" if doubtful else ""
             return text + (", and so do the inputs." if self.inputs_differ else ".")
+        weak = [
+            str(number)
+            for number, side in ((self.first, self.first_clients), (self.second, self.second_clients))
+            if side.learned < LEARNED
+        ]
+        if weak:
+            return (
+                f"not to be told by their models: that of cluster {' and of '.join(weak)} is hardly better for its own "
+                "clients than always giving the most common answer."
+            )
         return {
             "alike": "hardly a difference: the model of either serves the clients of both.",
             "label mix": "they hold other labels; on labels that both hold, if any, either model serves both.",
             "inputs": "a difference of the inputs, not of the labels: no renaming of labels makes up for it.",
             "rule": "the same kind of inputs has other labels, and not by a renaming of the labels.",
-            "undecided": "they differ or not, these models are too weak to tell: train longer, or on more samples.",
+            "undecided": "not to be told: the models point to a renaming of labels, but not clearly. Train longer.",
         }[kind]
 
 
