@@ -21,7 +21,9 @@ from coterie.tasks import Choose, Collect, Evaluate, Gradient, HalfLosses, HalfU
 from coterie.tasks.base import Array as ArraySchema
 from coterie.tasks.base import Reply, Task
 from coterie.tasks.embed import Embed
+from coterie.tasks.mixture import MixtureTraining, MixtureWeights
 from coterie.tasks.personalise import Personalise
+from coterie.tasks.soft import ImportanceWeights, SoftTraining
 from coterie.tasks.staged import LayerUpdate, StagedTraining
 from coterie.tasks.subspaces import Subspaces
 from coterie.tasks.wire import REASON_LETTERS, BadReply

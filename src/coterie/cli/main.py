@@ -63,6 +63,11 @@ COMMANDS = (
     ("evaluate", "model_commands", "Measure a client's model, or a cluster's, on new labelled data."),
     ("export", "model_commands", "Write a client's model, or a cluster's, as a file that needs no Coterie."),
     (
+        "explain",
+        "model_commands",
+        "Why are these clusters different? Try every cluster's model on the others' clients, and say it in words.",
+    ),
+    (
         "diagnose",
         "tree_commands",
         "Are these clients congruent? Train one model, then tell what a split would find, without splitting.",

@@ -173,7 +173,8 @@ class RunConfig(BaseModel):
         "the updates that are compared",
     )
     aggregate: AggregateText = Field(
-        "mean", description="mean, agreement, median, trimmed-mean:0.2, multi-krum:0.2 or geometric-median of a cluster's updates"
+        "mean",
+        description="mean, agreement, median, trimmed-mean:0.2, multi-krum:0.2 or geometric-median of a cluster's updates",
     )
     clip: ClipText = Field(CLIP, description="longest update: 30x (times the usual norm), a number, or none")
     weight_cap: float = Field(

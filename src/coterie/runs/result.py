@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     import numpy as np
     import pandas
 
+    from coterie.federation import Federation
     from coterie.federation.tables import Table
+    from coterie.runs.explaining import Explanation
     from coterie.runs.newcomers import Drift, Placing
 
 
@@ -338,3 +340,29 @@ class Result:
         from coterie.runs.newcomers import drift
 
         return drift(self, client, data)
+
+    def explain(self, federation: Federation | None = None) -> Explanation:
+        """Ask why the clusters differ: each cluster's model is tried on the other clusters' clients.
+
+        Args:
+            federation: the run's clients; not needed where the run's folder says which scenario or files they are from.
+
+        Returns:
+            Every model on every cluster, and for each two clusters what sets them apart: the names of the labels, the
+            label mix, the inputs, or the rule. `str` of it is a table and sentences.
+
+        Raises:
+            ConfigError: the clients' data is not at hand, or clients keep layers of their own.
+            DataError: the federation lacks a client of the run, or does not fit its model.
+
+        Example:
+            >>> import coterie
+            >>> from coterie.data.scenarios import find_scenario
+            >>> data = find_scenario("digits-swapped").build(clients=6, groups=2, seed=1)
+            >>> result = coterie.run("ifca:k=2,init=k-means++", data, model="mlp:hidden=32", rounds=15)
+            >>> print(result.explain(data).pairs[0].kind)
+            labels
+        """
+        from coterie.runs.explaining import explain
+
+        return explain(self, federation)
