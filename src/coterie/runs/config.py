@@ -174,7 +174,7 @@ class RunConfig(BaseModel):
     )
     aggregate: AggregateText = Field(
         "mean",
-        description="mean, agreement, median, trimmed-mean:0.2, multi-krum:0.2 or geometric-median of a cluster's updates",
+        description="mean, agreement, median, trimmed-mean:0.2, multi-krum:0.2 or geometric-median of the updates",
     )
     clip: ClipText = Field(CLIP, description="longest update: 30x (times the usual norm), a number, or none")
     weight_cap: float = Field(
