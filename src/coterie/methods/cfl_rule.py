@@ -50,8 +50,8 @@ from coterie.snapshot import saved
 # came after two writers' federations and two with noisy labels had been split wrongly. SURE, POSSIBLE and FEWEST_UNITS
 # came next, from what was missed or torn among federations 6001 to 6136 and what 42 congruent ones after 9000 showed.
 # Then, from two of 37 congruent ones that were split among 77 of 7001 to 7300: ONE_SIDE, and that a side without gain
-# needs like labels. Last, from what was missed among 7301 to 7600 and the forks of 255 of 8001 to 8259: FEW_SIDE, samples
-# that vouch for sides with few clients (`is_conflict`), and forks made for what both of their sides hold (`accepted`).
+# needs like labels. Last, from what was missed among 7301 to 7600 and the forks of 8001 to 8259: FEW_SIDE, samples that
+# vouch for sides with few clients (`is_conflict`), and forks made for what both of their sides hold (`accepted`).
 FIRST_CHECK = 5
 """Rounds before the first check: the mean of fewer models is still mostly the start."""
 GAP, GROWTH = 4, 1.3
