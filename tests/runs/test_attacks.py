@@ -54,11 +54,13 @@ def mean(outcome):
     return fmean(outcome.accuracy.values())
 
 
-@pytest.mark.parametrize("attack", ["scale", "sign-flip"])
-def test_without_limits_one_client_ruins_a_run_and_with_them_it_does_not(attack):
+@pytest.mark.parametrize(
+    ("attack", "limits"), [("scale", {}), ("sign-flip", {"clip": "3x"}), ("sign-flip", {"aggregate": "agreement"})]
+)
+def test_without_limits_one_client_ruins_a_run_and_with_them_it_does_not(attack, limits):
     clean = attacked_run(make_config(SMALL | {"method": "fedavg"}), "none", 0)
     bare = attacked_run(make_config(SMALL | {"method": "fedavg", "clip": "none"}), attack, 1)
-    guarded = attacked_run(make_config(SMALL | {"method": "fedavg"}), attack, 1)
+    guarded = attacked_run(make_config(SMALL | {"method": "fedavg"} | limits), attack, 1)
     assert clean.cut == 0
     assert mean(bare) < mean(clean) - 0.2
     assert mean(guarded) > mean(clean) - 0.03
