@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from coterie.clustering import half_vectors
+from coterie.methods import cfl_harm
 from coterie.methods import cfl_rule as rule
 
 
@@ -270,12 +271,14 @@ def test_harm_by_hand() -> None:
     # One label, two samples per unit, so that a t-test of the units' sums is one of their means.
     gains = [-1.0, -2.0, 1.0, -1.0, 0.5, -0.2, -0.4, 0.3]
     sums = unit_sums([[2]] * 8, [[3]] * 8, [[gain] for gain in gains])
-    seen = rule.harm_of(sums, sums)
+    seen = cfl_harm.harm_of(sums, sums)
     assert seen.p_value == pytest.approx(2 * stats.ttest_1samp(gains, 0, alternative="less").pvalue)
     assert seen.shared == 1
     assert seen.harm == 0  # not sure enough to count
     assert seen.gain == 1.5
-    assert rule.harm_of(*[unit_sums([[2]] * 9, [[3]] * 9, [[-1], [-2], [-3]] * 3)] * 2).harm == pytest.approx(18 / 27)
+    assert cfl_harm.harm_of(*[unit_sums([[2]] * 9, [[3]] * 9, [[-1], [-2], [-3]] * 3)] * 2).harm == pytest.approx(
+        18 / 27
+    )
 
 
 def test_the_harm_to_few_clients_is_judged_by_their_samples() -> None:
@@ -283,33 +286,33 @@ def test_the_harm_to_few_clients_is_judged_by_their_samples() -> None:
     gains = np.array([-1.0, -2.0, 0.5, -1.5, -0.4, -1.1])
     sums = unit_sums([[3, 3]] * 2, [[3, 3]] * 2, [[sum(part)] * 2 for part in (gains[:3], gains[3:])])
     sums[-1] = (gains**2).sum() * np.array([1, 1, 2])
-    seen = rule.harm_of(sums, sums)
+    seen = cfl_harm.harm_of(sums, sums)
     assert seen.few
     assert seen.p_value == pytest.approx(2 * stats.ttest_1samp([*gains, *gains], 0, alternative="less").pvalue)
     # Without labels, as in a regression, halves are compared even so.
-    assert not rule.harm_of(sums[:, 1:], sums[:, 1:]).few
+    assert not cfl_harm.harm_of(sums[:, 1:], sums[:, 1:]).few
 
 
 def test_only_labels_that_both_sides_hold_count() -> None:
     mine = unit_sums([[9, 1]] * 6, [[3, 3]] * 6, [[-5 - i, 1] for i in (0, 1, 0, 1, 0, 1)])
     theirs = unit_sums([[1, 9]] * 6, [[3, 3]] * 6, [[1, 1]] * 6)
-    seen = rule.harm_of(mine, theirs)
+    seen = cfl_harm.harm_of(mine, theirs)
     assert seen.p_value > 0.5
     assert seen.shared == pytest.approx(0.1)
-    assert rule.harm_of(mine, mine).p_value < 1e-4
+    assert cfl_harm.harm_of(mine, mine).p_value < 1e-4
 
 
-def harm(p: float, by_samples: float = 1.0, gain: float = 0.1, samples: float = 50.0) -> rule.Harm:
+def harm(p: float, by_samples: float = 1.0, gain: float = 0.1, samples: float = 50.0) -> cfl_harm.Harm:
     """A side that surely is harmed, by halves of its clients with this p-value."""
-    return rule.Harm(p, p, by_samples, 0.5, gain, 1.0, samples, False)
+    return cfl_harm.Harm(p, p, by_samples, 0.5, gain, 1.0, samples, False)
 
 
 @pytest.mark.parametrize(("p", "expected"), [((1e-4, 1e-4), True), ((1e-9, 0.2), False), ((0.04, 0.04), False)])
 def test_a_conflict_harms_both_sides(p: tuple[float, float], expected: bool) -> None:
     sides = harm(p[0], samples=90.0), harm(p[1], samples=30.0)
-    assert rule.is_conflict(sides) == expected
-    assert not rule.is_conflict((sides[0], sides[1]._replace(gain=-0.01)))  # it helps not even itself
-    assert not rule.is_conflict((sides[0]._replace(harm=0.01), sides[1]))
+    assert cfl_harm.is_conflict(sides) == expected
+    assert not cfl_harm.is_conflict((sides[0], sides[1]._replace(gain=-0.01)))  # it helps not even itself
+    assert not cfl_harm.is_conflict((sides[0]._replace(harm=0.01), sides[1]))
 
 
 @pytest.mark.parametrize(
@@ -317,14 +320,14 @@ def test_a_conflict_harms_both_sides(p: tuple[float, float], expected: bool) -> 
     [((1e-9, 0.02), 1e-9, True), ((1e-9, 0.02), 1e-7, False), ((1e-9, 0.06), 1e-9, False), ((1e-3, 0.02), 1e-9, False)],
 )
 def test_samples_make_up_for_a_side_with_few_clients(p: tuple[float, float], by_samples: float, expected: bool) -> None:
-    assert rule.is_conflict((harm(p[0], 0.0), harm(p[1], by_samples))) == expected
-    assert not rule.is_conflict((harm(p[0], 0.0), harm(p[1], by_samples, gain=-0.01)))
+    assert cfl_harm.is_conflict((harm(p[0], 0.0), harm(p[1], by_samples))) == expected
+    assert not cfl_harm.is_conflict((harm(p[0], 0.0), harm(p[1], by_samples, gain=-0.01)))
 
 
 def test_a_side_that_the_model_fits_already_needs_gain_nothing() -> None:
     fitted = harm(1e-5, gain=-0.01, samples=90.0)
     for other, expected in ((0.1, True), (0.02, False)):  # in all they gain −0.9 + 3, or −0.9 + 0.6
-        assert rule.is_conflict((fitted, fitted._replace(gain=other, samples=30.0))) == expected
+        assert cfl_harm.is_conflict((fitted, fitted._replace(gain=other, samples=30.0))) == expected
 
 
 def test_without_harm_p_values_are_uniform_or_larger() -> None:
@@ -333,7 +336,7 @@ def test_without_harm_p_values_are_uniform_or_larger() -> None:
     for _ in range(400):
         noise = generator.standard_normal((2, 12, 5)).tolist()
         sides = [unit_sums([[6] * 5] * 12, [[1] * 5] * 12, rows) for rows in noise]
-        found.append(rule.conflict_p_value((rule.harm_of(*sides), rule.harm_of(*sides[::-1]))))
+        found.append(cfl_harm.conflict_p_value((cfl_harm.harm_of(*sides), cfl_harm.harm_of(*sides[::-1]))))
     for level in (0.01, 0.05, 0.2):
         assert np.mean(np.array(found) <= level) <= level + 3 * np.sqrt(level / 400)
 
@@ -369,7 +372,7 @@ def test_at_the_first_check_only_harm_decides() -> None:
     losses = {client: [1.0, 0.2, 0.2, 0.2] for client in probe_of(a, b).clients}
     weights = dict.fromkeys(losses, 1.0)
     likely = unit_sums([[8]] * 10, [[9]] * 10, [[-2], [0.1], [-1], [-1.5], [-0.5]] * 2)
-    assert rule.CONFLICT < rule.conflict_p_value((rule.harm_of(likely, likely),) * 2) < rule.SUGGESTED
+    assert cfl_harm.CONFLICT < cfl_harm.conflict_p_value((cfl_harm.harm_of(likely, likely),) * 2) < cfl_harm.SUGGESTED
     assert rule.accepted(forks, losses, weights, dict.fromkeys(NAMES, likely)) == []
     sure = {name: unit_sums([[8]] * 10, [[9]] * 10, [[-1], [-1.5]] * 5) for name in NAMES}
     assert [fork.name for fork in rule.accepted(forks[:1], losses, weights, sure)] == [""]

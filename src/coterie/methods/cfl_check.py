@@ -20,6 +20,7 @@ from coterie.clustering.half_vectors import Floats, p_value
 from coterie.clustering.sketch import sketch
 from coterie.errors import RunError
 from coterie.methods import cfl_rule as rule
+from coterie.methods.cfl_harm import conflict_p_value, harm_of
 from coterie.methods.server import Server, apply_update
 from coterie.methods.tree import Branch, Node
 from coterie.parameters import Layout
@@ -207,8 +208,8 @@ def inspect(leaf: Node, t: int, server: Server, weighting: str) -> Inspection | 
     )
     if "0" not in labels or "1" not in labels:
         return Inspection(seen, top.sides, 1.0, 0.0, False)
-    harms = rule.harm_of(labels["0"], labels["1"]), rule.harm_of(labels["1"], labels["0"])
-    return Inspection(seen, top.sides, rule.conflict_p_value(harms), min(harm.shared for harm in harms), bool(made))
+    harms = harm_of(labels["0"], labels["1"]), harm_of(labels["1"], labels["0"])
+    return Inspection(seen, top.sides, conflict_p_value(harms), min(harm.shared for harm in harms), bool(made))
 
 
 def check_window(server: Server) -> int:

@@ -13,7 +13,7 @@ from coterie.clustering import cosine_matrix
 from coterie.errors import RunError
 from coterie.methods.base import ClusterInfo, ClusterSplit, Event, Matrix
 from coterie.methods.cfl_check import Made, Watch
-from coterie.methods.cfl_rule import CONFLICT
+from coterie.methods.cfl_harm import CONFLICT
 from coterie.methods.server import Server
 from coterie.methods.tree import Branch, Node, Tree
 from coterie.privacy.projection import Compare

@@ -14,7 +14,7 @@ from coterie.errors import ConfigError
 from coterie.federation import Federation
 from coterie.methods.cfl import CFL
 from coterie.methods.cfl_check import Inspection, inspect
-from coterie.methods.cfl_rule import CONFLICT, LEAST_SHARED
+from coterie.methods.cfl_harm import CONFLICT, LEAST_SHARED
 from coterie.methods.server import Server
 from coterie.runs.assemble import Model, assemble, make_federation
 from coterie.runs.callbacks import Callback
