@@ -1,0 +1,80 @@
+"""What is checked: a method with options under which it has something to do in a few rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from coterie import Method
+from coterie.data import client_name
+from coterie.errors import ConfigError
+from coterie.methods import make_method, method_classes
+from coterie_conformance.trials import CLIENTS, GROUPS, Trial, start
+
+_BY_HAND = ",".join(f"'{client_name(i, CLIENTS)}':'{'ab'[i % 2]}'" for i in range(CLIENTS - 1))
+SPECS: dict[str, tuple[str, ...]] = {
+    "cfl": ("cfl", "cfl:min_rounds=1,patience=1,gamma_max=0.01,eps1=100,eps2=0.0001"),
+    "clove": (f"clove:k={GROUPS}",),
+    "fedcuau": ("fedcuau:clusters=2", "fedcuau:clusters=2,measure=update"),
+    "fedem": ("fedem:components=2",),
+    "fedrc": ("fedrc:components=2",),
+    "fedsem": (f"fedsem:clusters={GROUPS}",),
+    "feddrift": ("feddrift:most=4",),
+    "flhc": (f"flhc:warmup_rounds=1,clusters={GROUPS}",),
+    "flt": ("flt:encoder=pca,clusters=2", "flt:encoder=pca,case=1"),
+    "groups": (f"groups:of={{{_BY_HAND}}}",),
+    "ifca": (f"ifca:k={GROUPS}", f"ifca:k={GROUPS},averaging=gradient"),
+    "oneshot": (f"oneshot:k={GROUPS},warmup_rounds=1",),
+    "pacfl": (f"pacfl:clusters={GROUPS}",),
+    "pca-kmeans-hc": ("pca-kmeans-hc:basis=public,clusters=2",),
+}
+"""The options by which a built-in method is checked; the others are checked as they are."""
+
+SHARES_LAYERS = {"fedcuau"}
+"""Methods whose clusters share layers, or learn from each other, by design."""
+COMPARES_DIFFERENCES = {"fedcuau"}
+"""Methods that cluster by how updates differ from each other, whatever they have in common."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A method to be checked, and what is special about it by design."""
+
+    name: str
+    """The method with its options, as in `coterie run --method`."""
+    method: Method
+    shares_layers: bool = False
+    """Clusters share layers or train each other's models by design, so that one without participants may change."""
+    compares_differences: bool = False
+    """It clusters by how updates differ from each other, whatever they have in common."""
+    rounds: int = 4
+    """Rounds of a trial."""
+
+
+    @cached_property
+    def plain(self) -> Trial:
+        """A trial as it is, done once for all the checks that look at one."""
+        return start(self.method).rounds(self.rounds)
+
+
+def subject_of(spec: str) -> Subject:
+    """The method written as `name` or `name:key=value,…`, ready to be checked."""
+    name = spec.partition(":")[0]
+    return Subject(spec, make_method(spec), name in SHARES_LAYERS, name in COMPARES_DIFFERENCES)
+
+
+def find_subjects(specs: tuple[str, ...] = ()) -> list[Subject]:
+    """The methods that are named, a bare name with the options of SPECS; by default all that are known."""
+    named = specs or tuple(sorted(method_classes()))
+    written = [full for spec in named for full in (SPECS.get(spec, (spec,)) if ":" not in spec else (spec,))]
+    return [subject_of(spec) for spec in written]
+
+
+def missing_part(subject: Subject) -> str | None:
+    """What has to be installed before the method can run here at all, or None."""
+    try:
+        start(subject.method)
+    except ConfigError as problem:
+        if "pip install" in str(problem):
+            return str(problem)
+    return None
