@@ -1,4 +1,4 @@
-"""Checks that tell a right implementation of a clustered method from wrong ones, and what the slips of public code do."""
+"""Checks that tell a right implementation of a clustered method from a wrong one, and what slips do to a result."""
 
 # The checks register themselves, in the order in which they are told of.
 from coterie_conformance import check_clusters, check_models, check_means, check_runs  # noqa: F401, I001

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from coterie_conformance.checking import DoesNotApply, Failed, check
 from coterie_conformance.subjects import Subject
-from coterie_conformance.trials import passing, start
+from coterie_conformance.trials import keeps_all, passing, start
 
 
 @check(
@@ -26,7 +26,7 @@ def aliasing(subject: Subject) -> str | None:
     trial = start(subject.method)
     for _ in range(subject.rounds):
         assignment = trial.round()
-        if set(assignment.private) == set(trial.server.layout.layers):
+        if keeps_all(assignment, trial.server):
             raise DoesNotApply("clients are served by models of their own, which the server does not hold")
         spans = {number: _memory(model) for number, model in assignment.by_id.items()}
         for one, other in combinations(spans, 2):
@@ -118,7 +118,12 @@ def different_starts(subject: Subject) -> str | None:
     for request in engine.asked:
         for field in dataclasses.fields(request.task):  # type: ignore[arg-type]
             value = getattr(request.task, field.name)
-            if isinstance(value, Tensor) and value.ndim == 2 and len(value) > 1 and value.shape[1] == engine.layout.size:
+            if (
+                isinstance(value, Tensor)
+                and value.ndim == 2
+                and len(value) > 1
+                and value.shape[1] == engine.layout.size
+            ):
                 offers += 1
                 if any(torch.equal(a, b) for a, b in combinations(value, 2)):
                     raise Failed(f"{request.client} is offered {len(value)} models, of which two are equal")

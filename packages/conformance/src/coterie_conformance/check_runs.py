@@ -7,19 +7,30 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import coterie
-from coterie import Federation, Result, RoundRecord, Split
+from coterie import Federation, Result, RoundRecord, Split, resume, run
 from coterie.runs import Run
 from coterie_conformance.check_clusters import require_partition
 from coterie_conformance.checking import DoesNotApply, Failed, check
 from coterie_conformance.subjects import Subject
-from coterie_conformance.trials import MODEL, TRAINING, all_finite, cluster_of, passing, start, tiny_federation
+from coterie_conformance.trials import (
+    MODEL,
+    TRAINING,
+    all_finite,
+    cluster_of,
+    keeps_all,
+    passing,
+    start,
+    tiny_federation,
+)
+
+SCALE = 1e30
+"""Of the inputs of a client that fails: activations overflow."""
 
 
 def run_of(subject: Subject, **options: Any) -> Result:
     """A run of the method on the tiny federation, with half of the clients in a round."""
     given = TRAINING | {"rounds": subject.rounds, "participation": 0.5, "progress": False} | options
-    return coterie.run(subject.method, tiny_federation(), model=MODEL, **given)
+    return run(subject.method, tiny_federation(), model=MODEL, **given)
 
 
 def require_equal(one: Result, other: Result, what: str) -> None:
@@ -76,7 +87,7 @@ def resumes(subject: Subject) -> str | None:
         try:
             run_of(subject, out=folder, callbacks=[_Stopper(2)])
         except _Stop:
-            again = coterie.resume(
+            again = resume(
                 folder, federation=tiny_federation(), model=MODEL, method=subject.method, workers=1, progress=False
             )
             require_equal(whole, again, "resumed")
@@ -136,7 +147,7 @@ def place(subject: Subject) -> str | None:
     if rule is None:
         raise DoesNotApply("it has no rule of its own: newcomers go where a model has the lowest loss")
     trial = subject.plain
-    if set(trial.last.private) == set(trial.server.layout.layers) and len(trial.last.members) == len(trial.server.clients):
+    if keeps_all(trial.last, trial.server) and len(trial.last.members) == len(trial.server.clients):
         raise DoesNotApply("every client trains by itself")
     found = rule(trial.state, list(trial.server.clients), trial.server)
     known = set(cluster_of(trial.last).values()) | set(trial.last.by_id)
@@ -154,7 +165,7 @@ def place(subject: Subject) -> str | None:
 def failing_client(subject: Subject) -> str | None:
     federation = tiny_federation()
     bad = federation.clients[2]
-    huge = dataclasses.replace(bad, train=Split(bad.train.x * 1e30, bad.train.y))
+    huge = dataclasses.replace(bad, train=Split(bad.train.x * SCALE, bad.train.y))
     spoilt = Federation([huge if c.id == bad.id else c for c in federation], federation.classes, federation.name)
     trial = start(subject.method, spoilt)
     faults = 0

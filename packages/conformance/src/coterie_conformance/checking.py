@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -67,7 +68,9 @@ def find_check(name: str) -> Check:
 def run_check(chosen: Check, subject: Subject) -> Finding:
     """What one check finds out about a method. A method that breaks down under a check fails it."""
     try:
-        text = chosen.look(subject)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # checks bring about what libraries warn of: equal points, overflows
+            text = chosen.look(subject)
     except Failed as problem:
         return Finding(subject.name, chosen.name, "fails", str(problem))
     except DoesNotApply as reason:

@@ -30,10 +30,10 @@ SPECS: dict[str, tuple[str, ...]] = {
 }
 """The options by which a built-in method is checked; the others are checked as they are."""
 
-SHARES_LAYERS = {"fedcuau"}
-"""Methods whose clusters share layers, or learn from each other, by design."""
-COMPARES_DIFFERENCES = {"fedcuau"}
-"""Methods that cluster by how updates differ from each other, whatever they have in common."""
+TRAINS_OTHERS = {"fedcuau"}
+"""Methods in which clients of one cluster train models of others by design: shared layers, or a graph."""
+RANKS_DIFFERENCES = {"fedcuau"}
+"""Methods whose clusters are percentiles of how far a client's update is from the mean one."""
 
 
 @dataclass(frozen=True)
@@ -43,13 +43,12 @@ class Subject:
     name: str
     """The method with its options, as in `coterie run --method`."""
     method: Method
-    shares_layers: bool = False
-    """Clusters share layers or train each other's models by design, so that one without participants may change."""
-    compares_differences: bool = False
-    """It clusters by how updates differ from each other, whatever they have in common."""
+    trains_others: bool = False
+    """Clients of one cluster train models of others by design (shared layers, a graph of relatives)."""
+    ranks_differences: bool = False
+    """Its clusters are percentiles of how far a client's update is from the mean one."""
     rounds: int = 4
     """Rounds of a trial."""
-
 
     @cached_property
     def plain(self) -> Trial:
@@ -60,7 +59,7 @@ class Subject:
 def subject_of(spec: str) -> Subject:
     """The method written as `name` or `name:key=value,…`, ready to be checked."""
     name = spec.partition(":")[0]
-    return Subject(spec, make_method(spec), name in SHARES_LAYERS, name in COMPARES_DIFFERENCES)
+    return Subject(spec, make_method(spec), name in TRAINS_OTHERS, name in RANKS_DIFFERENCES)
 
 
 def find_subjects(specs: tuple[str, ...] = ()) -> list[Subject]:

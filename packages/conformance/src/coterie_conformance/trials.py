@@ -208,3 +208,9 @@ def model_bits(assignment: Assignment) -> dict[int, bytes]:
 def all_finite(assignment: Assignment) -> bool:
     """Whether every number of every model is finite."""
     return all(math.isfinite(float(model.double().abs().sum())) for model in assignment.by_id.values())
+
+
+def keeps_all(assignment: Assignment, server: Server) -> bool:
+    """Whether clients keep all layers to themselves, so that the server's models are only what they began with."""
+    spans = server.layout.select(assignment.private)
+    return sum(span.stop - span.start for span in spans) == server.layout.size

@@ -1,0 +1,109 @@
+"""Findings and measured slips as tables: for the terminal, as JSON, and as the tables of docs/conformance.md."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie import __version__
+from coterie_conformance.checking import CHECKS, Finding
+
+MARKS = {"ok": "ok", "fails": "FAILS", "does not apply": "–"}
+
+
+def terminal_table(findings: Sequence[Finding]) -> Iterator[str]:
+    """Lines: methods with their counts, a grid of checks and methods, then one line per failure."""
+    methods = list(dict.fromkeys(finding.method for finding in findings))
+    checks = list(dict.fromkeys(finding.check for finding in findings))
+    verdict = {(finding.method, finding.check): finding for finding in findings}
+    letters = [chr(ord("A") + i) if i < 26 else f"A{i - 26}" for i in range(len(methods))]
+    for letter, method in zip(letters, methods, strict=True):
+        own = [verdict[method, check].verdict for check in checks]
+        counts = f"{own.count('ok'):>2} ok  {own.count('fails')} fail  {own.count('does not apply'):>2} –"
+        yield f"{letter:>2}  {counts}   {method}"
+    width = max(map(len, checks))
+    yield ""
+    yield f"{'':<{width}}  " + " ".join(f"{letter:>5}" for letter in letters)
+    for check in checks:
+        marks = (MARKS[verdict[method, check].verdict] for method in methods)
+        yield f"{check:<{width}}  " + " ".join(f"{mark:>5}" for mark in marks)
+    failures = [finding for finding in findings if finding.verdict == "fails"]
+    if failures:
+        yield ""
+    for finding in failures:
+        yield f"{finding.method}: {finding.check}: {finding.text}"
+
+
+def as_json(findings: Sequence[Finding]) -> list[dict[str, str]]:
+    """The findings as they are stored."""
+    return [vars(finding) for finding in findings]
+
+
+def about(command: str, **more: Any) -> dict[str, Any]:
+    """What a stored result says of how it was made."""
+    asked = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, check=False
+    )
+    return {
+        "command": command,
+        "coterie": __version__,
+        "commit": asked.stdout.strip() or None,
+        "machine": f"{platform.machine()}, Python {platform.python_version()}",
+        "date": datetime.date.today().isoformat(),
+        **more,
+    }
+
+
+def slip_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
+    """A Markdown table of measured slips: accuracy without and with, and the paired difference in points."""
+    yield "| slip | federation | without | with | difference, points | worst tenth, points | ARI | clusters |"
+    yield "|---|---|---|---|---|---|---|---|"
+    for row in rows:
+        right, wrong, gap = row["right"], row["wrong"], row["difference"]
+        where = row["where"]["scenario"] + (
+            f", {100 * row['where']['participation']:.0f} % a round" if "participation" in row["where"] else ""
+        )
+        yield (
+            f"| {row['method']}: {row['slip']} | {where} | "
+            f"{_percent(right['accuracy'])} | {_percent(wrong['accuracy'])} | "
+            f"{_points(gap['accuracy'])} | {_points(gap['worst tenth'])} | {_from_to(right, wrong, 'ari', 2)} | "
+            f"{_from_to(right, wrong, 'clusters', 1)} |"
+        )
+
+
+def _percent(value: Sequence[float]) -> str:
+    return f"{100 * value[0]:.1f} ± {100 * value[1]:.1f}"
+
+
+def _points(value: Sequence[float]) -> str:
+    return f"{100 * value[0]:+.1f} ± {100 * value[1]:.1f}".replace("-", "−")
+
+
+def _from_to(right: dict[str, Sequence[float]], wrong: dict[str, Sequence[float]], name: str, digits: int) -> str:
+    if name not in right:
+        return ""
+    one, other = f"{right[name][0]:.{digits}f}", f"{wrong[name][0]:.{digits}f}"
+    return one if one == other else f"{one} → {other}".replace("-", "−")
+
+
+def check_lines() -> Iterator[str]:
+    """A Markdown table of the checks."""
+    yield "| check | asks | finds |"
+    yield "|---|---|---|"
+    for check in CHECKS.values():
+        yield f"| {check.name} | {check.asks} | {check.finds} |"
+
+
+def finding_lines(findings: Sequence[dict[str, str]]) -> Iterator[str]:
+    """A Markdown table: for each method what passes, what does not apply and why, and what fails."""
+    yield "| method | ok | does not apply | fails |"
+    yield "|---|---|---|---|"
+    for method in dict.fromkeys(finding["method"] for finding in findings):
+        own = [finding for finding in findings if finding["method"] == method]
+        counts = [[f["check"] for f in own if f["verdict"] == verdict] for verdict in MARKS]
+        ok, fails, not_applied = counts
+        yield f"| `{method}` | {len(ok)} | {', '.join(not_applied) or 'none'} | {', '.join(fails) or 'none'} |"
