@@ -1,4 +1,4 @@
-"""Each slip of public code is found by the check that is named for it, and by none of the others on the right double."""
+"""Each slip of public code is found by the check that is named for it, which the double without the slip passes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coterie_conformance.doubles_cfl import PlainCFL, labels_of, lost_and_double
 from coterie_conformance.doubles_flt import PlainFLT
 from coterie_conformance.doubles_others import PlainPACFL
 from coterie_conformance.slips import SLIPS, Slip
-from coterie_conformance.study import measure_slips, mean_and_error
+from coterie_conformance.study import mean_and_error, measure_slips
 from coterie_conformance.trials import start
 
 RIGHT = {slip.method: slip for slip in SLIPS}
@@ -28,7 +28,9 @@ def test_a_slip_is_found_and_the_right_double_passes(slip: Slip) -> None:
 
 @pytest.mark.parametrize("slip", RIGHT.values(), ids=lambda slip: slip.method)
 def test_a_double_without_its_slip_conforms(slip: Slip) -> None:
-    findings = check_method(slip.subject(slipped=False), [name for name in CHECKS if name not in ("repeats", "resumes")])
+    findings = check_method(
+        slip.subject(slipped=False), [name for name in CHECKS if name not in ("repeats", "resumes")]
+    )
     assert [finding for finding in findings if finding.verdict == "fails"] == []
 
 
@@ -43,7 +45,9 @@ def test_a_state_outside_of_the_state_is_found() -> None:
 
     seen: list[int] = []
     subject = type(RIGHT["pacfl"].subject(slipped=False))("forgetful", Forgetful())
-    verdicts = {finding.check: finding.verdict for finding in check_method(subject, ["repeats", "resumes", "partition"])}
+    verdicts = {
+        finding.check: finding.verdict for finding in check_method(subject, ["repeats", "resumes", "partition"])
+    }
     assert verdicts == {"repeats": "fails", "resumes": "fails", "partition": "ok"}
 
 
