@@ -15,7 +15,7 @@ SPECS = {
     "fedsoft": "fedsoft:clusters=2,interval=2",
     "flhc": "flhc:warmup_rounds=1",
     "flt": "flt:encoder=pca,clusters=2",
-    "groups": "groups:of={'client-0':'a','client-1':'b','client-2':'a','client-5':'c'}",
+    "groups": "groups:of={'client-0':'a','client-1':'b','client-2':'a','client-5':'c','client-00':'a','client-01':'b'}",
     "ifca": "ifca:k=2",
     "oneshot": "oneshot:k=2,warmup_rounds=1",
     "pacfl": "pacfl:clusters=2",

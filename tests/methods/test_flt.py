@@ -252,7 +252,7 @@ def test_a_client_whose_codes_are_not_finite_is_a_fault_and_the_others_go_on(
     ]
 
 
-def test_a_client_whose_centroids_are_too_far_to_be_compared_is_left_out_and_asked_again(digits: Federation) -> None:
+def test_a_client_whose_centroids_are_too_far_to_be_compared_is_a_fault_and_asked_again(digits: Federation) -> None:
     """UMAP gives a point no place that is infinitely far from all others, and the run used to end there."""
     first = digits.clients[0]
     wild = replace(first, train=Split(first.train.x * 1e30, first.train.y))
@@ -260,6 +260,7 @@ def test_a_client_whose_centroids_are_too_far_to_be_compared_is_left_out_and_ask
     method = FLT(encoder="pca")
     state = method.start(server)
     assert state.relatives.ids == digits.ids[1:]
+    assert [fault.client for fault in server.engine.faults()] == [first.id]
     after, _ = method.round(state, 1, server)
     assert after.relatives.ids == digits.ids[1:]
     assignment = method.assignment(after, server)

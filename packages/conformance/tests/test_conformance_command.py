@@ -10,6 +10,8 @@ import pytest
 from coterie.cli import main
 from coterie.methods import base
 from coterie_conformance.doubles_others import PlainPACFL
+from coterie_conformance.page import with_tables
+from coterie_conformance.slips import SLIPS
 
 
 def run(*words: str) -> int:
@@ -27,7 +29,9 @@ def test_a_method_that_passes(tmp_path: Path, capfd: pytest.CaptureFixture[str])
     assert out[0].split() == ["A", "1", "ok", "0", "fail", "1", "–", "fedavg"]
     assert [line.split() for line in out[-2:]] == [["partition", "ok"], ["signs", "–"]]
     stored = json.loads(file.read_text())
-    assert [found["verdict"] for found in stored["findings"]] == ["ok", "does not apply"]
+    assert stored["findings"] == {
+        "fedavg": {"ok": ["partition"], "does not apply": {"signs": "no client sends orthonormal vectors"}, "fails": {}}
+    }
     assert stored["command"] == "coterie conformance fedavg --check 'partition' --check 'signs'"
 
 
@@ -54,3 +58,13 @@ def test_wrong_names_are_one_line(capfd: pytest.CaptureFixture[str]) -> None:
 def test_the_checks_are_listed(capfd: pytest.CaptureFixture[str]) -> None:
     assert run("--list") == 0
     assert "finds: CFL's index slip" in capfd.readouterr().out
+
+
+def test_the_page_says_what_is_stored_and_what_the_checks_are() -> None:
+    root = Path(__file__).parents[3]
+    page = (root / "docs" / "conformance.md").read_text(encoding="utf-8")
+    stored = json.loads((root / "docs" / "results" / "conformance.json").read_text(encoding="utf-8"))
+    assert with_tables(page, stored) == page
+    assert [row["slip"] for row in stored["slips"]] == [slip.name for slip in SLIPS]
+    assert not [found["fails"] for found in stored["findings"].values() if found["fails"]]
+    assert with_tables(page, stored | {"slips": stored["slips"][:1]}) != page

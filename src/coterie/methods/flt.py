@@ -17,7 +17,6 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from coterie.clustering import matching_distances, min_pair_distances, related, ward_clusters
@@ -31,7 +30,7 @@ from coterie.methods.base import Assignment, Info, Matrix, method
 from coterie.methods.graph_averaging import Relatives, State, averaging_round, graph_assignment
 from coterie.methods.server import Server
 from coterie.privacy.masks import MASKED
-from coterie.tasks import Embed, Reply, Request
+from coterie.tasks import Embed, Request
 from coterie.tasks.embed import LEAST, centroid_table
 
 DISTANCES = {"min": min_pair_distances, "matching": matching_distances}
@@ -222,15 +221,10 @@ def embed(
         for c in clients
         if server.samples[c] >= least
     ]
-    replies = [reply for reply in server.ask(requests) if comparable(reply)]
+    replies = list(server.ask(requests))
     if not replies:
         raise NoCentroids(f"no client with {least} samples or more answered the embedding: see the faults of the run")
     return tuple(reply.client for reply in replies), centroid_table(replies, k, encoder.code)
-
-
-def comparable(reply: Reply) -> bool:
-    """Whether squares of the centroids' numbers can be added up in float32: else distances to them are not finite."""
-    return bool(torch.isfinite(4 * reply.values["centroids"].square().sum()))
 
 
 def form_relatives(

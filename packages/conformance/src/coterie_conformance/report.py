@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import platform
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,19 @@ def terminal_table(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"{finding.method}: {finding.check}: {finding.text}"
 
 
-def as_json(findings: Sequence[Finding]) -> list[dict[str, str]]:
-    """The findings as they are stored."""
-    return [vars(finding) for finding in findings]
+def as_json(findings: Sequence[Finding]) -> dict[str, dict[str, Any]]:
+    """The findings as they are stored: for each method how many checks are ok, and the others with their texts."""
+    methods = dict.fromkeys(finding.method for finding in findings)
+    return {
+        method: {
+            "ok": [f.check for f in findings if f.method == method and f.verdict == "ok"],
+            "does not apply": {
+                f.check: f.text for f in findings if f.method == method and f.verdict == "does not apply"
+            },
+            "fails": {f.check: f.text for f in findings if f.method == method and f.verdict == "fails"},
+        }
+        for method in methods
+    }
 
 
 def about(command: str, **more: Any) -> dict[str, Any]:
@@ -98,12 +108,18 @@ def check_lines() -> Iterator[str]:
         yield f"| {check.name} | {check.asks} | {check.finds} |"
 
 
-def finding_lines(findings: Sequence[dict[str, str]]) -> Iterator[str]:
-    """A Markdown table: for each method what passes, what does not apply and why, and what fails."""
+def finding_lines(findings: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """A Markdown table: for each method how many checks pass, which do not apply, and which fail."""
     yield "| method | ok | does not apply | fails |"
     yield "|---|---|---|---|"
-    for method in dict.fromkeys(finding["method"] for finding in findings):
-        own = [finding for finding in findings if finding["method"] == method]
-        counts = [[f["check"] for f in own if f["verdict"] == verdict] for verdict in MARKS]
-        ok, fails, not_applied = counts
-        yield f"| `{method}` | {len(ok)} | {', '.join(not_applied) or 'none'} | {', '.join(fails) or 'none'} |"
+    for method, found in findings.items():
+        others = ", ".join(found["does not apply"]) or "none"
+        yield f"| `{method}` | {len(found['ok'])} | {others} | {', '.join(found['fails']) or 'none'} |"
+
+
+def source_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """A Markdown table of slips: what the code does, where, and which check finds it."""
+    yield "| slip | what the code does | where | found by |"
+    yield "|---|---|---|---|"
+    for row in rows:
+        yield f"| {row['method']}: {row['slip']} | {row['what']} | {row['source']} | {row['check']} |"
