@@ -65,6 +65,6 @@ def test_the_page_says_what_is_stored_and_what_the_checks_are() -> None:
     page = (root / "docs" / "conformance.md").read_text(encoding="utf-8")
     stored = json.loads((root / "docs" / "results" / "conformance.json").read_text(encoding="utf-8"))
     assert with_tables(page, stored) == page
-    assert [row["slip"] for row in stored["slips"]] == [slip.name for slip in SLIPS]
+    assert [row["slip"] for row in stored["slips"]] == [slip.name for slip in SLIPS for _ in slip.where]
     assert not [found["fails"] for found in stored["findings"].values() if found["fails"]]
     assert with_tables(page, stored | {"slips": stored["slips"][:1]}) != page

@@ -79,7 +79,7 @@ def test_the_angle_of_a_vector_with_itself_turned_around() -> None:
 
 def test_the_study_resumes_from_its_cells(tmp_path: Path) -> None:
     [slip] = [slip for slip in SLIPS if slip.name == "entrywise arccos"]
-    short = type(slip)(**vars(slip) | {"where": slip.where | {"rounds": 1, "clients": 8}})
+    short = type(slip)(**vars(slip) | {"where": (slip.where[1] | {"rounds": 1, "clients": 8},)})
     done: list[str] = []
     [first] = measure_slips(tmp_path, [0, 1], [short], done.append)
     assert len(done) == 4

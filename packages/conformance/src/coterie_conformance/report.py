@@ -74,9 +74,9 @@ def slip_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield "|---|---|---|---|---|---|---|---|"
     for row in rows:
         right, wrong, gap = row["right"], row["wrong"], row["difference"]
-        where = row["where"]["scenario"] + (
-            f", {100 * row['where']['participation']:.0f} % a round" if "participation" in row["where"] else ""
-        )
+        where = row["where"]["scenario"]
+        where += f", {100 * row['where']['participation']:.0f} % a round" if "participation" in row["where"] else ""
+        where += ", inputs centred" if row["where"].get("centred") else ""
         yield (
             f"| {row['method']}: {row['slip']} | {where} | "
             f"{_percent(right['accuracy'])} | {_percent(wrong['accuracy'])} | "
@@ -121,5 +121,5 @@ def source_lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     """A Markdown table of slips: what the code does, where, and which check finds it."""
     yield "| slip | what the code does | where | found by |"
     yield "|---|---|---|---|"
-    for row in rows:
+    for row in {row["slip"]: row for row in rows}.values():
         yield f"| {row['method']}: {row['slip']} | {row['what']} | {row['source']} | {row['check']} |"

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
-from coterie import Method
+from coterie import Federation, Method, Split
 from coterie.clustering import adjusted_rand_index
-from coterie.runs import assemble, make_config, score_clients, write_atomically
+from coterie.methods import Assignment
+from coterie.runs import assemble, make_config, make_federation, score_clients, write_atomically
 from coterie_conformance.doubles_cfl import PlainCFL, labels_of, lost_and_doubled
 from coterie_conformance.slips import SLIPS, Slip
 from coterie_conformance.trials import cluster_of
@@ -21,7 +25,12 @@ Cell = dict[str, float]
 
 def measure(method: Method, where: dict[str, Any], seed: int) -> Cell:
     """Mean accuracy, ARI and what else there is to count after a run of the method."""
-    run, _ = assemble(make_config(where | {"seed": seed, "workers": 1, "method": "fedavg"}), method=method)
+    options = {key: value for key, value in where.items() if key != "centred"}
+    config = make_config(options | {"seed": seed, "workers": 1, "method": "fedavg"})
+    federation, defaults = make_federation(config)
+    if where.get("centred"):
+        federation = centred(federation)
+    run, _ = assemble(config, method=method, federation=federation, defaults=defaults)
     server = run.server
     state = method.start(server)
     for t in range(1, server.rounds + 1):
@@ -34,7 +43,7 @@ def measure(method: Method, where: dict[str, Any], seed: int) -> Cell:
         assignment = method.assignment(state, server)
         cluster = cluster_of(assignment)
         labels = [cluster[client] for client in server.clients]
-        more = {"clusters": len(set(labels))}
+        more = {"clusters": len(set(labels)), "unequal": unequal(assignment)}
     scores = score_clients(assignment, server.engine)
     server.engine.close()
     accuracies = [score.metrics["accuracy"] for score in scores]
@@ -42,6 +51,26 @@ def measure(method: Method, where: dict[str, Any], seed: int) -> Cell:
     if run.groups is not None:
         found["ari"] = adjusted_rand_index(labels, list(run.groups))
     return {name: round(float(value), 5) for name, value in found.items()}
+
+
+def centred(federation: Federation) -> Federation:
+    """The federation without the mean of all training inputs, as most code prepares images."""
+    mean = torch.cat([client.train.x for client in federation]).mean(0)
+
+    def moved(part: Split) -> Split:
+        return Split(part.x - mean, part.y)
+
+    return federation.with_clients(
+        [replace(c, train=moved(c.train), validation=moved(c.validation), test=moved(c.test)) for c in federation]
+    )
+
+
+def unequal(assignment: Assignment) -> int:
+    """How many clients have another model than the first client of their cluster."""
+    first: dict[int, Tensor] = {}
+    return sum(
+        not torch.equal(first.setdefault(served.cluster, served.model), served.model) for served in assignment.served()
+    )
 
 
 def _worst_tenth(accuracies: Sequence[float]) -> float:
@@ -66,20 +95,26 @@ def measure_slips(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "cells.json"
     cells: dict[str, Cell] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    for slip in slips:
+    for slip, where in ((slip, where) for slip in slips for where in slip.where):
         for seed in seeds:
             for slipped in (False, True):
-                key = f"{slip.name} | {'wrong' if slipped else 'right'} | {seed}"
+                key = key_of(slip, where, slipped, seed)
                 if key not in cells:
-                    cells[key] = measure(slip.measured(slipped), slip.where, seed)
+                    cells[key] = measure(slip.measured(slipped), where, seed)
                     write_atomically(path, (json.dumps(cells, indent=1, ensure_ascii=False) + "\n").encode())
                     log(f"{key}: {cells[key]}")
-    return [row_of(slip, seeds, cells) for slip in slips]
+    return [row_of(slip, where, seeds, cells) for slip in slips for where in slip.where]
 
 
-def row_of(slip: Slip, seeds: Sequence[int], cells: dict[str, Cell]) -> dict[str, Any]:
+def key_of(slip: Slip, where: dict[str, Any], slipped: bool, seed: int) -> str:
+    """The name of a cell."""
+    place = ",".join(f"{key}={value}" for key, value in where.items())
+    return f"{slip.name} | {place} | {'wrong' if slipped else 'right'} | {seed}"
+
+
+def row_of(slip: Slip, where: dict[str, Any], seeds: Sequence[int], cells: dict[str, Cell]) -> dict[str, Any]:
     """A slip with its source, its cells, and means and paired differences with their standard errors."""
-    sides = {side: [cells[f"{slip.name} | {side} | {seed}"] for seed in seeds] for side in ("right", "wrong")}
+    sides = {side: [cells[key_of(slip, where, side == "wrong", seed)] for seed in seeds] for side in ("right", "wrong")}
     names = [name for name in sides["right"][0] if all(name in cell for cell in sides["wrong"])]
     return {
         "slip": slip.name,
@@ -87,7 +122,7 @@ def row_of(slip: Slip, seeds: Sequence[int], cells: dict[str, Cell]) -> dict[str
         "what": slip.what,
         "source": slip.source,
         "check": slip.check,
-        "where": slip.where,
+        "where": where,
         "right": {name: mean_and_error([cell[name] for cell in sides["right"]]) for name in names},
         "wrong": {name: mean_and_error([cell[name] for cell in sides["wrong"]]) for name in names},
         "difference": {
