@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from coterie import Federation
@@ -286,7 +287,7 @@ def best_cut(subject: Subject) -> str | None:
     return None
 
 
-def largest_across(cosines: np.ndarray, side: Sequence[int]) -> float:  # type: ignore[type-arg]
+def largest_across(cosines: npt.NDArray[np.float64], side: Sequence[int]) -> float:
     """The largest cosine between a side and the rest."""
     rest = [i for i in range(len(cosines)) if i not in side]
     return float(cosines[np.ix_(list(side), rest)].max()) if rest and side else float("inf")

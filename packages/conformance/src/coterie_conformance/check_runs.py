@@ -127,10 +127,10 @@ def newcomer(subject: Subject) -> str | None:
     federation = tiny_federation()
     trial = start(subject.method, first=federation.ids[:-1])
     trial.rounds(2)
-    passing(trial).present = federation.ids
+    passing(trial).admit(federation.ids)
     for _ in range(2):
         require_partition(trial.round(), federation.ids, f"round {trial.t}, with a newcomer")
-    passing(trial).present = federation.ids[1:]
+    passing(trial).admit(federation.ids[1:])
     require_partition(trial.round(), federation.ids[1:], f"round {trial.t}, when a client has left")
     if not all_finite(trial.last):
         raise Failed("a model is not finite after a client came and another left")

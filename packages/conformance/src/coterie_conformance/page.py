@@ -33,7 +33,7 @@ def with_tables(page: str, result: dict[str, Any]) -> str:
     for name, lines in tables.items():
         marks = f"<!-- table: {name} -->", "<!-- end -->"
         text = "\n\n".join([marks[0], "\n".join(lines), marks[1]])
-        page = re.sub(rf"{marks[0]}.*?{marks[1]}", lambda _, text=text: text, page, flags=re.DOTALL)
+        page = re.sub(rf"{marks[0]}.*?{marks[1]}", text.replace("\\", r"\\"), page, flags=re.DOTALL)
     return page
 
 

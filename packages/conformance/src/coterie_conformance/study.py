@@ -95,7 +95,7 @@ def measure_slips(
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "cells.json"
     cells: dict[str, Cell] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    for slip, where in ((slip, where) for slip in slips for where in slip.where):
+    for slip, where in ((each, where) for each in slips for where in each.where):
         for seed in seeds:
             for slipped in (False, True):
                 key = key_of(slip, where, slipped, seed)

@@ -40,42 +40,32 @@ def _cut(client: Client, samples: int) -> Client:
 class PassingEngine:
     """An engine that passes everything on and has nothing but the contract: no data, no contexts, no groups.
 
-    `change` sees every reply. `present` limits the clients that are known.
+    `change` sees every reply; `scale` multiplies every client's number of samples, as the server sees it.
     """
-
-    def __init__(self, inner: Engine, change: Change | None = None, scale: int = 1) -> None:
-        self._inner = inner
-        self._change = change
-        self._scale = scale
-        self.present: tuple[str, ...] = inner.clients
-        self.asked: list[Request] = []
-        """The requests so far."""
-        self.replies: list[tuple[Request, Reply]] = []
-        """What came back, with what was asked."""
-
-    @property
-    def clients(self) -> tuple[str, ...]:
-        return self.present
-
-    @property
-    def samples(self) -> dict[str, int]:
-        return {client: self._scale * self._inner.samples[client] for client in self.present}
-
-    @property
-    def traffic(self) -> Traffic:
-        return self._inner.traffic
-
-    @property
-    def layout(self) -> Layout:
-        return self._inner.layout
-
-    @property
-    def plain_layout(self) -> Layout:
-        return self._inner.plain_layout
 
     repeatable = True
     secure = False
     halves = True
+
+    def __init__(self, inner: Engine, change: Change | None = None, scale: int = 1) -> None:
+        self._inner = inner
+        self._change = change
+        self._samples = {client: scale * count for client, count in inner.samples.items()}
+        self.clients: tuple[str, ...] = ()
+        self.samples: dict[str, int] = {}
+        self.traffic: Traffic = inner.traffic
+        self.layout: Layout = inner.layout
+        self.plain_layout: Layout = inner.plain_layout
+        self.asked: list[Request] = []
+        """The requests so far."""
+        self.replies: list[tuple[Request, Reply]] = []
+        """What came back, with what was asked."""
+        self.admit(inner.clients)
+
+    def admit(self, clients: Sequence[str]) -> None:
+        """Let these be the clients that are known from now on."""
+        self.clients = tuple(clients)
+        self.samples = {client: self._samples[client] for client in clients}
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
         """Do the requests one block at a time; replies are changed before they are added up."""
@@ -178,9 +168,9 @@ def start(
     run, _ = assemble(config, federation=federation, model=MODEL, method=method)
     server = run.server
     if not bare:
-        server.engine = PassingEngine(server.engine, change, scale)
-        if first is not None:
-            server.engine.present = tuple(first)
+        engine = PassingEngine(server.engine, change, scale)
+        engine.admit(engine.clients if first is None else first)
+        server.engine = engine
     return Trial(method, server, method.start(server))
 
 
@@ -213,4 +203,4 @@ def all_finite(assignment: Assignment) -> bool:
 def keeps_all(assignment: Assignment, server: Server) -> bool:
     """Whether clients keep all layers to themselves, so that the server's models are only what they began with."""
     spans = server.layout.select(assignment.private)
-    return sum(span.stop - span.start for span in spans) == server.layout.size
+    return sum(int(span.stop) - int(span.start) for span in spans) == server.layout.size
