@@ -70,8 +70,8 @@ def about(command: str, **more: Any) -> dict[str, Any]:
 
 def slip_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
     """A Markdown table of measured slips: accuracy without and with, and the paired difference in points."""
-    yield "| slip | federation | without | with | difference, points | worst tenth, points | ARI | clusters |"
-    yield "|---|---|---|---|---|---|---|---|"
+    yield "| slip | federation | without | with | difference | worst tenth | ARI | clusters | clients |"
+    yield "|---|---|---|---|---|---|---|---|---|"
     for row in rows:
         right, wrong, gap = row["right"], row["wrong"], row["difference"]
         where = row["where"]["scenario"]
@@ -81,8 +81,14 @@ def slip_lines(rows: Sequence[dict[str, Any]]) -> Iterator[str]:
             f"| {row['method']}: {row['slip']} | {where} | "
             f"{_percent(right['accuracy'])} | {_percent(wrong['accuracy'])} | "
             f"{_points(gap['accuracy'])} | {_points(gap['worst tenth'])} | {_from_to(right, wrong, 'ari', 2)} | "
-            f"{_from_to(right, wrong, 'clusters', 1)} |"
+            f"{_from_to(right, wrong, 'clusters', 1)} | {_clients(wrong)} |"
         )
+
+
+def _clients(wrong: Mapping[str, Sequence[float]]) -> str:
+    """How many clients the slip loses, doubles, or leaves with another model than their cluster's."""
+    names = {"lost": "lost", "doubled": "doubled", "unequal": "with a model of their own"}
+    return ", ".join(f"{wrong[key][0]:.1f} {name}" for key, name in names.items() if wrong.get(key, [0])[0])
 
 
 def _percent(value: Sequence[float]) -> str:
