@@ -188,7 +188,7 @@ def hidden_groups(subject: Subject) -> str | None:
 
 @check(
     "replies only",
-    "Is the result the same, bit for bit, when the server sees replies and nothing else of the engine?",
+    "Is the result the same, up to rounding, when the server sees replies and nothing else of the engine?",
     "a server that reads the clients' data or labels in a simulation",
 )
 def replies_only(subject: Subject) -> str | None:

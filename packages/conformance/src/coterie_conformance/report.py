@@ -12,7 +12,7 @@ from typing import Any
 from coterie import __version__
 from coterie_conformance.checking import CHECKS, Finding
 
-MARKS = {"ok": "ok", "fails": "FAILS", "does not apply": "–"}
+MARKS = {"ok": "+", "fails": "F", "does not apply": "–"}
 
 
 def terminal_table(findings: Sequence[Finding]) -> Iterator[str]:
@@ -27,10 +27,12 @@ def terminal_table(findings: Sequence[Finding]) -> Iterator[str]:
         yield f"{letter:>2}  {counts}   {method}"
     width = max(map(len, checks))
     yield ""
-    yield f"{'':<{width}}  " + " ".join(f"{letter:>5}" for letter in letters)
+    yield f"{'':<{width}}  " + " ".join(f"{letter:>2}" for letter in letters)
     for check in checks:
         marks = (MARKS[verdict[method, check].verdict] for method in methods)
-        yield f"{check:<{width}}  " + " ".join(f"{mark:>5}" for mark in marks)
+        yield f"{check:<{width}}  " + " ".join(f"{mark:>2}" for mark in marks)
+    yield ""
+    yield "+ ok   F fails   – does not apply"
     failures = [finding for finding in findings if finding.verdict == "fails"]
     if failures:
         yield ""

@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from coterie import Method
-from coterie.data import client_name
 from coterie.errors import ConfigError
 from coterie.methods import make_method, method_classes
-from coterie_conformance.trials import CLIENTS, GROUPS, Trial, start
+from coterie_conformance.trials import GROUPS, Trial, start
 
-_BY_HAND = ",".join(f"'{client_name(i, CLIENTS)}':'{'ab'[i % 2]}'" for i in range(CLIENTS - 1))
 SPECS: dict[str, tuple[str, ...]] = {
     "cfl": ("cfl", "cfl:min_rounds=1,patience=1,gamma_max=0.01,eps1=100,eps2=0.0001"),
     "clove": (f"clove:k={GROUPS}",),
@@ -22,7 +20,7 @@ SPECS: dict[str, tuple[str, ...]] = {
     "feddrift": ("feddrift:most=4",),
     "flhc": (f"flhc:warmup_rounds=1,clusters={GROUPS}",),
     "flt": ("flt:encoder=pca,clusters=2", "flt:encoder=pca,case=1"),
-    "groups": (f"groups:of={{{_BY_HAND}}}",),
+    "groups": ("groups:of={'client-0':'a','client-1':'b'}",),
     "ifca": (f"ifca:k={GROUPS}", f"ifca:k={GROUPS},averaging=gradient"),
     "oneshot": (f"oneshot:k={GROUPS},warmup_rounds=1",),
     "pacfl": (f"pacfl:clusters={GROUPS}",),
