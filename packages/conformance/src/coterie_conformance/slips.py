@@ -54,7 +54,8 @@ SLIPS = [
         "cfl",
         "the children of a split are positions in the parent cluster, and are taken for numbers of clients",
         "felisat/clustered-federated-learning, the authors' notebook, where cluster_indices_new grows by c1 and c2; "
-        "copies in MMorafah/PACFL main_cfl.py, FL-bench, omarfoq/FedEM, FedGMM, LINs-lab/FedRC, FedZoo-Bench",
+        "copies in MMorafah/PACFL main_cfl.py, KarhouTam/FL-bench src/server/cfl.py, omarfoq/FedEM and LINs-lab/FedRC "
+        "aggregator.py, and by an earlier reading in FedGMM and FedZoo-Bench",
         "tree",
         lambda on: PlainCFL("positions" if on else "none", gamma_max=0.01),
         lambda on: PlainCFL("positions" if on else "none", **SPLITTING),
