@@ -28,6 +28,7 @@ from coterie.runs.loop import execute
 from coterie.tasks import Evaluate, Train
 from coterie.tasks.base import Reply, ReplyBlock, Request
 from coterie.trainers.base import Training
+from method_specs import METHODS, spec_of
 
 ray = pytest.importorskip("ray")
 
@@ -98,13 +99,20 @@ def outcome(engine: LocalEngine, method: str, **options: Any) -> tuple[Any, ...]
     return [m.numpy().tobytes() for m in result.models], result.clusters, repr(history), states
 
 
-@pytest.mark.parametrize(
-    ("method", "options"), [("fedavg", {"participation": 0.6}), ("fedper", {}), ("ifca:k=3", {"batch_size": "full"})]
-)
-def test_methods_give_the_bits_of_the_local_engine(engine: RayEngine, method: str, options: dict[str, Any]) -> None:
-    expected = outcome(LocalEngine(DIGITS, perceptron), method, **options)
-    assert outcome(engine, method, **options) == expected
-    assert bool(expected[3]) == (method == "fedper")
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_gives_the_bits_of_the_local_engine(
+    engine: RayEngine, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.clustering.manifold._UMAP_NEEDS", 10**9)  # FLT's layout without UMAP, in this process
+    monkeypatch.setattr("coterie.methods.flt.import_umap", lambda: None)
+    options: dict[str, Any] = {"participation": 0.6, "batch_size": "full" if name == "ifca" else 20}
+    expected = outcome(LocalEngine(DIGITS, perceptron), spec_of(name), **options)
+    assert outcome(engine, spec_of(name), **options) == expected
+    assert bool(expected[3]) == (name in {"ditto", "fedper", "fedsoft", "local", "oneshot"})
+
+
+def test_there_is_an_actor_on_each_node(engine: RayEngine) -> None:
+    outcome(engine, "fedavg")
     assert engine._actors is not None
 
     def where(_: RayWorker) -> str:
@@ -113,7 +121,7 @@ def test_methods_give_the_bits_of_the_local_engine(engine: RayEngine, method: st
         return str(ray.get_runtime_context().get_node_id())
 
     nodes = {ray.get(actor.handle.__ray_call__.remote(where)) for actor in engine._actors._actors}
-    assert len(nodes) == 2, "there is an actor on each node"
+    assert len(nodes) == 2
 
 
 def test_a_killed_actor_changes_nothing(engine: RayEngine) -> None:

@@ -191,3 +191,16 @@ def test_accuracy_is_back_soon_after_every_change() -> None:
     assert plain.summary.accuracy.mean is not None
     assert result.summary.accuracy.mean is not None
     assert plain.summary.accuracy.mean < result.summary.accuracy.mean - 0.2
+
+
+def test_who_shares_a_first_model_does_not_follow_the_order_of_the_clients() -> None:
+    """Scenarios deal groups out in turn: every fourth client sharing a model would be told a group by its place."""
+    server = server_of([float(i) for i in range(12)])
+    method = make_method("feddrift:most=4")
+    state, _ = method.round(method.start(server), 1, server)
+    shared = [{c for c, j in state.cluster_of.items() if j == number} for number in set(state.cluster_of.values())]
+    assert [len(own) for own in shared] == [3] * 4
+    assert shared != [{f"c{i}" for i in range(start, 12, 4)} for start in range(4)]
+    server.engine.clients = server.engine.clients[::-1]
+    again, _ = method.round(method.start(server), 1, server)
+    assert again.cluster_of == state.cluster_of

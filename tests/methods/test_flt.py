@@ -252,6 +252,22 @@ def test_a_client_whose_codes_are_not_finite_is_a_fault_and_the_others_go_on(
     ]
 
 
+def test_a_client_whose_centroids_are_too_far_to_be_compared_is_a_fault_and_asked_again(digits: Federation) -> None:
+    """UMAP gives a point no place that is infinitely far from all others, and the run used to end there."""
+    first = digits.clients[0]
+    wild = replace(first, train=Split(first.train.x * 1e30, first.train.y))
+    server = desk(Federation([wild, *digits.clients[1:]], 10))
+    method = FLT(encoder="pca")
+    state = method.start(server)
+    assert state.relatives.ids == digits.ids[1:]
+    assert [fault.client for fault in server.engine.faults()] == [first.id]
+    after, _ = method.round(state, 1, server)
+    assert after.relatives.ids == digits.ids[1:]
+    assignment = method.assignment(after, server)
+    assert sorted(client for members in assignment.members for client in members) == sorted(digits.ids)
+    assert all(torch.isfinite(model).all() for model in assignment.models)
+
+
 def test_gamma_that_relates_nobody_or_everybody_leaves_no_ground_for_clusters(
     digits: Federation, without_umap: None
 ) -> None:

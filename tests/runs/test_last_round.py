@@ -12,9 +12,10 @@ import pytest
 
 import coterie
 from coterie.engines import LocalEngine
-from coterie.methods import make_method, method_classes
+from coterie.methods import make_method
 from coterie.runs.records import Spread
 from coterie.tasks import Evaluate, Reduction, ReplyBlock, Request
+from method_specs import METHODS, spec_of
 
 CLIENTS = 6
 OPTIONS: dict[str, Any] = {
@@ -23,15 +24,6 @@ OPTIONS: dict[str, Any] = {
     "groups": 2,
     "model": "mlp:hidden=4",
     "workers": 1,
-}
-METHODS = {
-    "cfl": "cfl:min_rounds=2,patience=1",
-    "fedcuau": "fedcuau:clusters=2",
-    "fedsem": "fedsem:clusters=2",
-    "flhc": "flhc:warmup_rounds=1",
-    "groups": "groups:of={'client-0':'a','client-1':'b'}",
-    "ifca": "ifca:k=2",
-    "oneshot": "oneshot:k=2,warmup_rounds=1",
 }
 
 
@@ -58,9 +50,9 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
     return counts
 
 
-@pytest.mark.parametrize("name", sorted(method_classes()))
+@pytest.mark.parametrize("name", METHODS)
 def test_every_round_is_evaluated_once(name: str, asked: Asked, tmp_path: Path) -> None:
-    method = METHODS.get(name, name)
+    method = spec_of(name)
     finishes = hasattr(make_method(method), "finish")
     result = coterie.run(method, rounds=3, out=tmp_path / "run", **OPTIONS)
     assert set(asked.by_client.values()) == {4 if finishes else 3}

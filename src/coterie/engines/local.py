@@ -172,7 +172,7 @@ class LocalEngine:
                 kept = self._checked(block, done.replies)
                 diverged, sound = diverged + len(block) - len(kept), sound + len(kept)
                 yield done._replace(replies=kept)
-        if diverged and not sound:
+        if diverged and not sound and self._send_vectors(requests):
             raise RunError(f"training diverged: no update of {diverged} clients is finite: lower the learning rate")
 
     def _pool_for(self, requests: Sequence[Request], blocks: int, work: float) -> Pool | None:

@@ -121,8 +121,11 @@ class FedDrift:
         state = dataclasses.replace(state, used=used, cluster_of=cluster_of, lowest=lowest)
         if not opening:
             return state, []
-        # Where there is no room for a model each, clients share the new ones, and part later if they must.
+        # Where there is no room for a model each, clients share the new ones, and part later if they must. Who shares
+        # is drawn: the order of the clients may follow their groups, as it does in a simulation.
         count = min(len(opening), max(1, self.most - len(held)))
+        if count < len(opening):
+            opening.sort(key=lambda client: server.seed_of(t, client, "shared models"))
         state = self._limited(state, self.most - count)
         new = [state.next_id + i for i in range(count)]
         places = {client: new[i % count] for i, client in enumerate(opening)}

@@ -24,6 +24,8 @@ LEAST = 5
 """Samples behind a centroid, at the least."""
 RESTARTS = 4
 """Starts of k-means; the best is kept."""
+LARGEST = 1e17
+"""The largest number of a code: squared distances between larger ones are not finite in float32, and have no place."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Embed(Task):
         return cls(encoder.kind, encoder.shape, encoder.code, weights, k, epochs, seed, least)
 
     def schema(self, layout: Layout) -> ReplySchema:
-        return ReplySchema(None, {"centroids": Array((self.k, self.code), at_most=True)})
+        return ReplySchema(None, {"centroids": Array((self.k, self.code), -LARGEST, LARGEST, at_most=True)})
 
     def batch_key(self) -> Hashable:
         return Embed, self.encoder, self.shape, self.code, tensor_key(self.weights), self.k, self.epochs, self.least
@@ -76,7 +78,7 @@ class Embed(Task):
         encoder = Encoder.with_weights(self.encoder, self.shape, self.code, self.weights)
         encoder = finetuned(encoder, x, self.epochs, derive(self.seed, "finetune"))
         codes = encoder.encode(x)
-        if torch.isfinite(codes).all():
+        if bool((codes.abs() <= LARGEST).all()):
             centroids = k_means(codes, self.k, derive(self.seed, "k-means"), self.least)
         else:
             centroids = np.full((1, self.code), np.nan, dtype=np.float32)  # which the engine reports as a fault
