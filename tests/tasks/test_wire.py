@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from coterie import plugins
 from coterie.errors import ConfigError
 from coterie.parameters import Layout, gather, span_size
-from coterie.privacy.projection import Compare
+from coterie.privacy.projection import Compare, CompareHalves
 from coterie.privacy.secure_tasks import MaskedTrain, OfferKeys, Reveal, ShareSecrets
 from coterie.tasks import (
     Array,
@@ -115,6 +115,7 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
         set(),
     ),
     "compare": (Compare(LEARNED, HOW, 4, 8), {"model": HEAD + BODY}, set()),
+    "compare halves": (CompareHalves(LEARNED, HOW, 4, 5, 8, 2), {"model": HEAD + BODY}, set()),
     "secure sum, keys": (OfferKeys(2), {}, set()),
     "secure sum, shares": (ShareSecrets((1, 2), torch.randn(2, 64), 2, 2), {"keys": 128}, set()),
     "secure sum, training": (

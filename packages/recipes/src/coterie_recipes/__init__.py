@@ -24,6 +24,7 @@ from coterie_recipes import (
     ifca_start,
     ifca_tables,
     private_accuracy,
+    private_cfl,
 )
 from coterie_recipes.base import Findings, Recipe, Row, Study, find_recipe, list_recipes, recipe, reproduce
 
@@ -57,6 +58,7 @@ __all__ = [
     "ifca_tables",
     "list_recipes",
     "private_accuracy",
+    "private_cfl",
     "recipe",
     "reproduce",
 ]
