@@ -40,6 +40,7 @@ from coterie.tasks import (
     Subspaces,
     Task,
     Train,
+    WordSums,
 )
 from coterie.tasks.wire import BadReply, check_values, decode, encode, find_task, reply_bytes, task_bytes
 from coterie.trainers.base import Training
@@ -140,6 +141,12 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
         set(),
     ),
     "embed": (Embed("pca", (2, 2), 3, torch.randn(16), 5, 0, 8), {"weights": 16}, set()),
+    "embed, words": (
+        Embed("pca", (2, 2), 3, torch.randn(16), 5, 0, 8, 5, torch.randn(4, 3)),
+        {"weights": 16, "words": 12},
+        set(),
+    ),
+    "word sums": (WordSums("pca", (2, 2), 3, torch.randn(16), torch.randn(4, 3)), {"weights": 16, "words": 12}, set()),
     "subspaces": (Subspaces(3, False), {}, set()),
     "personalise": (Personalise(LEARNED, HOW, 9, ("3",)), {"model": HEAD + BODY}, set()),
 }
