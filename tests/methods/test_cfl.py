@@ -20,8 +20,8 @@ from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.methods import CFL, make_method
 from coterie.methods.aggregation import Aggregation
-from coterie.methods.cfl_check import PARTS, grams, half_updates, output_places
 from coterie.methods.cfl_state import newcomer_update
+from coterie.methods.cfl_vectors import PARTS, ask_half_updates, compared, grams
 from coterie.methods.server import Server
 from coterie.parameters import Layout
 from coterie.privacy.masks import masked_layout
@@ -125,9 +125,9 @@ def test_children_start_from_the_mean_model_with_their_own_half_updates() -> Non
     _, state, server, t = until_split(CFL(), opposed((3, 3)))
     root, *children = state.tree.nodes
     for child in children[:2]:
-        replies = half_updates(child.members, root.model, server.schedule.at(t), t, server)
-        assert [r.client for r in replies] == list(child.members)
-        mean = torch.stack([r.vector.reshape(2, -1).mean(0) for r in replies]).double().mean(0)
+        answers = ask_half_updates(child.members, root.model, server.schedule.at(t), t, server, None, 6)
+        assert [answer.client for answer in answers] == list(child.members)
+        mean = torch.stack([answer.vectors.mean(0) for answer in answers]).double().mean(0)
         assert torch.allclose(child.model.double(), root.model.double() + mean, atol=1e-6)
     assert {"p_value", "conflict", "harm", "shared"} <= set(root.evidence)
 
@@ -449,14 +449,16 @@ def test_cosine_of_updates_that_are_not_finite_is_refused() -> None:
 
 def test_the_numbers_of_each_output_are_the_rows_of_the_last_layer() -> None:
     network = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))  # 12 + 3, then 6 + 2
-    places = output_places(Layout.of(network))
+    layout = Layout.of(network)
+    places = layout.outputs()
     assert [place.tolist() for place in places] == [[15, 16, 17, 21], [18, 19, 20, 22]]
-    assert output_places(masked_layout(Layout.of(network))) == []
+    assert masked_layout(layout).outputs() == []
     vectors = torch.randn(6, 23, dtype=torch.float64)
-    found = grams(vectors, Layout.of(network))
+    found = grams(vectors, compared(layout, 3, None))
     assert np.allclose(found[0], vectors @ vectors.T)
     assert np.allclose(found[2], vectors[:, places[1]] @ vectors[:, places[1]].T)
-    assert len(grams(torch.zeros(6, 80), Layout.of(nn.Linear(1, 40)))) == 1 + PARTS
+    assert len(compared(Layout.of(nn.Linear(1, 40)), 3, None).parts) == PARTS
+    assert compared(Layout.of(nn.Linear(1, 40)), 1000, None).parts == []  # too many products
 
 
 def state_after(federation: Federation, t: int, rounds: int, participation: float) -> Any:

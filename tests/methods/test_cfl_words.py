@@ -29,7 +29,7 @@ def prepared(method: str, **options: Any) -> Any:
         ("cfl", {"participation": 0.5}, 6),
         ("cfl:when=gain", {}, 11),
         ("cfl:eps1=auto", {}, 20),
-        ("cfl:projection=8,min_rounds=2", {}, 8),
+        ("cfl:projection=8,min_rounds=2", {}, 5),
     ],
 )
 def test_the_first_split_and_the_rounds_below_it(method: str, options: dict[str, Any], first: int) -> None:

@@ -45,6 +45,11 @@ def test_a_cluster_below_the_minimum_is_not_opened():
     assert torch.equal(result.models[0], start.models[0])  # nothing was learned
 
 
+def test_centroids_do_not_go_out_beside_secure_sums():
+    with pytest.raises(ConfigError, match="centroids of the clients' data would go out in clear"):
+        coterie.run("pca-kmeans-hc", secure_sums=True, **OPTIONS)
+
+
 @pytest.mark.parametrize(
     "method",
     [
@@ -54,7 +59,6 @@ def test_a_cluster_below_the_minimum_is_not_opened():
         "fedem",
         "fedrc",
         "fedsoft",
-        "pca-kmeans-hc",
         "oneshot:k=2,warmup_rounds=1",
         "flhc:warmup_rounds=1",
     ],

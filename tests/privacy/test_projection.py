@@ -9,8 +9,8 @@ import torch
 import coterie
 from coterie.clustering import cosine_matrix
 from coterie.errors import ConfigError
-from coterie.privacy.keys import make_key
-from coterie.privacy.projection import hadamard, project
+from coterie.privacy.keys import make_key, new_key
+from coterie.privacy.projection import hadamard, project, turn
 
 
 def test_the_transform_keeps_lengths_and_is_its_own_inverse():
@@ -53,6 +53,33 @@ def test_another_key_gives_another_projection():
 def test_more_numbers_than_there_are_is_refused():
     with pytest.raises(ConfigError, match="projection=600"):
         project(torch.zeros(1, 500), make_key(1), 600)
+
+
+def test_projections_under_two_names_cannot_be_compared():
+    x = torch.randn(1, 500, generator=torch.Generator().manual_seed(0))
+    here, there = (project(x, make_key(1), 128, name) for name in ("here", "there"))
+    assert abs(cosine_matrix(torch.cat([here, there]))[0, 1]) < 0.4
+
+
+def test_few_numbers_are_turned_and_keep_their_products():
+    x = torch.randn(5, 65, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    turned = turn(x, make_key(1), 256, "part").double()
+    assert turned.shape == (5, 65)
+    torch.testing.assert_close(turned @ turned.T, x @ x.T, rtol=1e-5, atol=1e-5)
+    assert abs(cosine_matrix(torch.stack([x[0], turned[0]]))[0, 1]) < 0.5
+    assert turn(x, make_key(1), 16, "part").shape == (5, 16)
+
+
+def test_a_search_of_numbers_finds_a_number_and_no_key_of_256_bits():
+    assert len(new_key()) == 32
+    update = torch.arange(1.0, 13.0)[None]
+
+    def found(key):
+        seen = project(update, key, 8)
+        return [n for n in range(300) if torch.equal(project(update, make_key(n), 8), seen)]
+
+    assert found(make_key(222)) == [222]
+    assert found(new_key()) == []
 
 
 def splits_of(result):

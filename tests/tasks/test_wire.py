@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from coterie import plugins
 from coterie.errors import ConfigError
 from coterie.parameters import Layout, gather, span_size
-from coterie.privacy.projection import Compare
+from coterie.privacy.projection import Compare, CompareHalves
 from coterie.privacy.secure_tasks import MaskedTrain, OfferKeys, Reveal, ShareSecrets
 from coterie.tasks import (
     Array,
@@ -40,6 +40,7 @@ from coterie.tasks import (
     Subspaces,
     Task,
     Train,
+    WordSums,
 )
 from coterie.tasks.wire import BadReply, check_values, decode, encode, find_task, reply_bytes, task_bytes
 from coterie.trainers.base import Training
@@ -115,6 +116,7 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
         set(),
     ),
     "compare": (Compare(LEARNED, HOW, 4, 8), {"model": HEAD + BODY}, set()),
+    "compare halves": (CompareHalves(LEARNED, HOW, 4, 5, 8, 2), {"model": HEAD + BODY}, set()),
     "secure sum, keys": (OfferKeys(2), {}, set()),
     "secure sum, shares": (ShareSecrets((1, 2), torch.randn(2, 64), 2, 2), {"keys": 128}, set()),
     "secure sum, training": (
@@ -139,6 +141,12 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
         set(),
     ),
     "embed": (Embed("pca", (2, 2), 3, torch.randn(16), 5, 0, 8), {"weights": 16}, set()),
+    "embed, words": (
+        Embed("pca", (2, 2), 3, torch.randn(16), 5, 0, 8, 5, torch.randn(4, 3)),
+        {"weights": 16, "words": 12},
+        set(),
+    ),
+    "word sums": (WordSums("pca", (2, 2), 3, torch.randn(16), torch.randn(4, 3)), {"weights": 16, "words": 12}, set()),
     "subspaces": (Subspaces(3, False), {}, set()),
     "personalise": (Personalise(LEARNED, HOW, 9, ("3",)), {"model": HEAD + BODY}, set()),
 }

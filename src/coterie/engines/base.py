@@ -48,6 +48,8 @@ class Engine(Protocol):
 
     secure: bool
     """Whether vectors are seen in sums only."""
+    least_in_sum: int
+    """The fewest vectors that a sum may be of; 1 where sums are not secure."""
     halves: bool
     """Whether clients can be asked about halves of their data: not where they run an app that is not ours."""
 

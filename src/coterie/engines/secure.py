@@ -16,7 +16,7 @@ from coterie.engines.base import Fault
 from coterie.engines.local import LocalEngine
 from coterie.engines.secure_exchange import refuse_vectors
 from coterie.errors import ConfigError
-from coterie.privacy.secure_sum import Quantiser, secure_sum, traffic
+from coterie.privacy.secure_sum import quantiser_for, secure_sum, traffic
 from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request
 
 
@@ -33,7 +33,7 @@ class SecureEngine(LocalEngine):
         super().__init__(*args, **options)
         if minimum < 2:
             raise ConfigError(f"minimum={minimum}: a sum of fewer than 2 is no sum, and of 2 each knows the other's")
-        self.limit, self.minimum = limit, minimum
+        self.limit, self.least_in_sum = limit, minimum
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
         """Do the requests; with `reduce` the vectors come as secure sums, without it there may be none."""
@@ -42,6 +42,7 @@ class SecureEngine(LocalEngine):
             yield from super().run(requests)
             return
         place = {request.client: i for i, request in enumerate(requests)}
+        wide = any(request.task.schema(self.layout).wide for request in requests)
         groups: dict[int, list[Reply]] = {}
         for block in super().run(requests):
             for reply in block.replies:
@@ -50,8 +51,8 @@ class SecureEngine(LocalEngine):
                 groups.setdefault(group, []).append(replace(reply, group=group))
         replies, sums = [], {}
         for group, own in groups.items():
-            if len(own) < self.minimum:
-                reason = f"its cluster has {len(own)} clients: sums of fewer than {self.minimum} stay closed"
+            if len(own) < self.least_in_sum:
+                reason = f"its cluster has {len(own)} clients: sums of fewer than {self.least_in_sum} stay closed"
                 self._faults += [Fault(reply.client, reason) for reply in own]
                 continue
             weights = [float(reduce.weights[place[reply.client]]) for reply in own]
@@ -61,8 +62,8 @@ class SecureEngine(LocalEngine):
                 for reply, weight in zip(own, weights, strict=True)
                 if reply.vector is not None
             ]
-            quantiser = Quantiser.for_sums(self.limit, len(own))
-            total, _, _ = secure_sum(vectors, quantiser, -(-2 * len(own) // 3), self.minimum)
+            quantiser = quantiser_for(self.limit, len(own), wide)
+            total, _, _ = secure_sum(vectors, quantiser, -(-2 * len(own) // 3), self.least_in_sum)
             sums[group] = torch.from_numpy(total) * largest
             sent = traffic(len(own), 0)  # the vectors themselves are counted as replies
             self.traffic.down, self.traffic.up = self.traffic.down + sent.down, self.traffic.up + sent.up

@@ -45,6 +45,7 @@ class FlowerEngine:
 
     repeatable = False
     secure = False
+    least_in_sum = 1
     halves = True
 
     def __init__(

@@ -72,6 +72,7 @@ class PlainEngine:
 
     repeatable = False
     secure = False
+    least_in_sum = 1
 
     def __init__(
         self,

@@ -21,7 +21,7 @@ class SecureFlowerEngine(FlowerEngine):
 
     def __init__(self, *args: Any, limit: float = 1.0, minimum: int = 3, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.limit, self.minimum = limit, minimum
+        self.limit, self.least_in_sum = limit, minimum
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
         """Send the requests; with `reduce` the vectors come as secure sums, without it there may be none."""
@@ -29,4 +29,4 @@ class SecureFlowerEngine(FlowerEngine):
             refuse_vectors(requests, self.layout)
             yield from super().run(requests)
             return
-        yield SecureExchange(super().run, self.limit, self.minimum, self._faults).run(requests, reduce)
+        yield SecureExchange(super().run, self.limit, self.least_in_sum, self._faults).run(requests, reduce)

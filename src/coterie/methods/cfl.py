@@ -80,14 +80,13 @@ class CFL:
     gamma_max: NonNegativeFloat | Auto | None = None
     """The paper's γ_max: sqrt((1 − α_cross_max)/2) must be above it; "auto" measures the clients' noise."""
     exponent: PositiveFloat = 0.3
-    """A loss that falls slower than round^−exponent has flattened (conflict with `projection`)."""
+    """A loss that falls slower than round^−exponent has flattened (conflict, where apps cannot answer checks)."""
     min_rounds: PositiveInt | None = None
-    """Rounds before the first split; None is 5 (conflict), 6 (gain) or 20 (the paper's rule, `projection`)."""
+    """Rounds before the first split; None is 5 (conflict), 6 (gain) or 20 (the paper's rule)."""
     patience: PositiveInt | None = None
-    """Rounds between two splits of a branch; None is 5 (conflict), 3 (gain) or 15 (the paper's rule, `projection`)."""
+    """Rounds between two splits of a branch; None is 5 (conflict), 3 (gain) or 15 (the paper's rule)."""
     recheck: PositiveInt = 5
-    """Rounds until a refused split is considered again (gain, the paper's rule, `projection`); conflict is checked at
-    growing ages."""
+    """Rounds until a refused split is considered again (gain, the paper's rule); conflict has growing ages."""
     trial_rounds: PositiveInt = 5
     """Rounds that children are on trial (gain)."""
     min_gain_z: PositiveFloat = 6.0
@@ -104,8 +103,8 @@ class CFL:
     """Weight of a client in its cluster's mean: |D_i| (Algorithm 2) or one (Algorithm 5)."""
     projection: PositiveInt | None = None
     """Compare secret projections of updates to so many numbers, of which the clients hold the key; the updates
-    themselves go into sums only. A cosine is then off by 1/√projection (one standard deviation). Rounds in which a
-    split is considered train twice. None compares the updates themselves."""
+    themselves go into sums only. A cosine is then off by 1/√projection (one standard deviation). Where a split is in
+    sight, clients train once more for the sums of its sides. None compares the updates themselves."""
     fallback: bool = True
     """In the end, give a client the model on its path that its own validation data likes best; a cluster that was
     split is there as it stood then, so this guards against a bad split, not against stopping too early."""
@@ -249,7 +248,7 @@ class CFL:
             watch = observe(track.watch, t - leaf.born, after)
             asked = [r.client for r in replies] if t - leaf.born >= self.wait(leaf, server) or watch.session else []
             how = self._compared(t, server)
-            watch, splits = check(watch, leaf, asked, t, server, how, self.weighting, self.min_size)
+            watch, splits = check(watch, leaf, asked, t, server, how, self.weighting, self.min_size, self.projection)
             if splits:
                 state, told = split_by_checks(state, leaf, splits, t, infos, watch.spent)
                 events += told
@@ -280,9 +279,8 @@ class CFL:
         return server.aggregation.combine(replies, weights, server.layout.size)
 
     def by_checks(self, server: Server) -> bool:
-        """Does the rule on halves decide (`cfl_rule`)? It needs single updates, and clients that know its tasks."""
-        own = self.when == "conflict" and self.paper_rule is None and self.projection is None
-        return own and server.engine.halves
+        """Does the rule on halves decide (`cfl_rule`)? It needs clients that know its tasks."""
+        return self.when == "conflict" and self.paper_rule is None and server.engine.halves
 
     def _sums_suffice(self, server: Server) -> bool:
         """Are single updates of a round not to be seen, or does nobody look at them? Checks ask for their own."""

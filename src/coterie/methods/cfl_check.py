@@ -3,6 +3,10 @@
 A check freezes θ̄, the mean of the cluster's recent models, and asks every member that takes part in a round for its
 half-updates there, until all have answered or the window closes: one round at full participation, more below. If
 these promise a split, the two sides' models are judged by the members on halves of data they were not made of.
+
+With a projection the server sees keyed projections in place of half-updates, and the steps of the sides as sums over
+their members (`cfl_vectors`). All members of the sides are then asked at once, whether they take part in the round or
+not, and children start at the sums that were judged: a second sum without a few would tell the few from the rest.
 """
 
 from __future__ import annotations
@@ -21,11 +25,11 @@ from coterie.clustering.sketch import sketch
 from coterie.errors import RunError
 from coterie.methods import cfl_rule as rule
 from coterie.methods.cfl_harm import conflict_p_value, harm_of
+from coterie.methods.cfl_vectors import ask_half_updates, compared, grams, halves_seed, sum_steps
 from coterie.methods.server import Server, apply_update
 from coterie.methods.tree import Branch, Node
-from coterie.parameters import Layout
 from coterie.snapshot import saved
-from coterie.tasks import HalfLosses, HalfUpdates, Reply, Request
+from coterie.tasks import HalfLosses, Request
 from coterie.tasks.halves import OFFSET_SCALES, LabelSums
 from coterie.trainers.base import Training
 
@@ -37,10 +41,6 @@ FEW = 3
 """Members of a side that must have judged it before it is decided on, and at least half of them."""
 MOVABLE = 20
 """Samples from which on a member's own loss may move it to the other side: fewer are too noisy."""
-PARTS = 16
-"""Parts of the vector that are compared apart: the weights of one output each or, of more, of several."""
-PRODUCTS = 2**21
-"""Inner products that are kept of one check, at most."""
 NEAREST = 2
 """Members of a side that a member which was not seen is compared with."""
 
@@ -65,7 +65,7 @@ class Session:
     model: Tensor
     """θ̄, where everything is measured."""
     updates: dict[str, Tensor]
-    """The half-updates of the members that answered, `(2·d,)`."""
+    """The half-updates of the members that answered, `(2, d)`, or their projections."""
     whole: dict[str, list[float]]
     """Their losses at θ̄, by scale of the output offset."""
     alone: dict[str, list[float]]
@@ -80,6 +80,10 @@ class Session:
     """Sums over the members that answered of what the steps did to each label, by the finest side they are on."""
     judged: int = 0
     """The round in which the second question was first asked."""
+    projection: int | None = None
+    """The numbers that a half-update is projected to; None: it is seen as it is."""
+    steps: dict[str, Tensor] = field(default_factory=dict)
+    """The mean half-updates `(2, d)` of the sides by name, where they come as sums."""
 
 
 @saved
@@ -132,10 +136,12 @@ def check(
     how: Training,
     weighting: str,
     min_size: int = 1,
+    projection: int | None = None,
 ) -> tuple[Watch, list[Made]]:
     """One round of the check of a cluster: open it if it is due, ask those who take part, and decide when all is in.
 
-    `asked` are the members that take part, none where no check may begin; `how` they train for it. The splits come
+    `asked` are the members that take part, none where no check may begin; `how` they train for it; with `projection`
+    no single half-update is seen. The splits come
     from the top down: the cluster's own first, then those of its sides. The last round waits for nobody: a check that
     is under way is decided by those who have answered, and where all take part there is a last one.
     """
@@ -148,12 +154,13 @@ def check(
         if not asked or len(leaf.members) < max(2, 2 * min_size) or age < due or not affordable:
             return watch, []
         mean, mean_age = recent_mean(watch, age)
-        watch = replace(watch, session=Session(age, mean_age, t, mean.to(leaf.model.dtype), {}, {}, {}))
+        opened = Session(age, mean_age, t, mean.to(leaf.model.dtype), {}, {}, {}, projection=projection)
+        watch = replace(watch, session=opened)
     session = watch.session
     assert session is not None
     waits = False
     if session.apart is None:
-        session = _ask_updates(session, [c for c in asked if c not in session.updates], t, server, how)
+        session = _ask_updates(session, leaf, [c for c in asked if c not in session.updates], t, server, how)
         under_way = replace(watch, session=session)
         waits = any(client not in session.updates for client in leaf.members) and t - session.opened + 1 < window
         if waits and not last:
@@ -161,6 +168,10 @@ def check(
         watch, session = _look(watch, session, leaf, t, server, weighting, min_size)
         if session is None:
             return under_way if waits else watch, []
+        if projection is not None:
+            session = _with_steps(session, t, server, how, weighting)
+    if session.steps:
+        asked = leaf.members
     session = _ask_losses(session, asked, server, weighting)
     assert session.apart is not None
     sides = [side for fork in session.forks for side in fork.sides]
@@ -194,7 +205,7 @@ class Inspection(NamedTuple):
 def inspect(leaf: Node, t: int, server: Server, weighting: str) -> Inspection | None:
     """Check a cluster now, with all its members at its model, and split nothing; None where nobody can tell."""
     session = Session(1, 1.0, t, leaf.model, {}, {}, {})
-    session = _ask_updates(session, leaf.members, t, server, server.schedule.at(t))
+    session = _ask_updates(session, leaf, leaf.members, t, server, server.schedule.at(t))
     watch, judged = _look(Watch(), session, leaf, t, server, weighting, 1)
     if not watch.records:
         return None
@@ -217,18 +228,28 @@ def check_window(server: Server) -> int:
     return 1 if server.participation >= 1 else math.ceil(WINDOW / server.participation)
 
 
-def _halves_seed(server: Server, client: str) -> int:
-    return server.seed_of(0, client, "halves")
-
-
-def _ask_updates(session: Session, clients: Sequence[str], t: int, server: Server, how: Training) -> Session:
-    replies = half_updates(clients, session.model, how, t, server)
+def _ask_updates(
+    session: Session, leaf: Node, clients: Sequence[str], t: int, server: Server, how: Training
+) -> Session:
+    """The session with what these members answer to the first question."""
+    members, width = len(leaf.members), session.projection
+    found = ask_half_updates(clients, session.model, how, t, server, width, members)
     return replace(
         session,
-        updates=session.updates | {r.client: r.vector for r in replies if r.vector is not None},
-        whole=session.whole | {r.client: r.values["whole"] for r in replies},
-        alone=session.alone | {r.client: r.values["alone"] for r in replies},
+        updates=session.updates | {answer.client: answer.vectors for answer in found},
+        whole=session.whole | {answer.client: answer.whole for answer in found},
+        alone=session.alone | {answer.client: answer.alone for answer in found},
     )
+
+
+def _with_steps(session: Session, t: int, server: Server, how: Training, weighting: str) -> Session:
+    """The session with the steps of the sides as sums; forks with a side that has none are not judged."""
+    sides: dict[str, list[str]] = {}
+    for client in [c for side in session.forks[0].sides for c in side]:
+        sides.setdefault(path_of(client, session.forks), []).append(client)
+    steps = sum_steps(sides, session.model, how, t, server, weighting)
+    forks = [fork for fork in session.forks if {f"{fork.name}0", f"{fork.name}1"} <= steps.keys()]
+    return replace(session, steps=steps, forks=tuple(_connected(forks)))
 
 
 def _ask_absent(session: Session, leaf: Node, t: int, server: Server, how: Training, weighting: str) -> Session:
@@ -236,20 +257,11 @@ def _ask_absent(session: Session, leaf: Node, t: int, server: Server, how: Train
     if server.participation >= 1:
         return session
     try:
-        session = _ask_losses(session, leaf.members, server, weighting)
-        return _ask_updates(session, [c for c in leaf.members if c not in session.updates], t, server, how)
+        if session.projection is None:  # else all were asked at once
+            session = _ask_losses(session, leaf.members, server, weighting)
+        return _ask_updates(session, leaf, [c for c in leaf.members if c not in session.updates], t, server, how)
     except RunError:  # none of them gave a finite update: they are placed without
         return session
-
-
-def half_updates(clients: Sequence[str], model: Tensor, how: Training, t: int, server: Server) -> list[Reply]:
-    """The clients' half-updates from one model; those that are not finite are left out."""
-    requests = [
-        Request(c, HalfUpdates(model, how, server.seed_of(t, c, "half-updates"), _halves_seed(server, c)))
-        for c in clients
-    ]
-    replies = list(server.ask(requests)) if requests else []
-    return [r for r in replies if r.vector is not None and bool(torch.isfinite(r.vector).all())]
 
 
 def _usable(session: Session, leaf: Node, server: Server) -> list[str]:
@@ -277,48 +289,35 @@ def _look(
     watch = replace(watch, checked=session.age, spent=watch.spent + 1, session=None)
     if len(usable) < 2:
         return watch, None
-    width = server.layout.trainable
-    rows = torch.stack([session.updates[c].reshape(2, -1)[:, :width] for c in usable], dim=1)
-    vectors = rows.reshape(2 * len(usable), width).double()
+    vectors = torch.cat([session.updates[c] for c in usable]).double()
+    vectors = torch.cat([vectors[0::2], vectors[1::2]])
     weights = np.array([server.weight(c, weighting) for c in usable])
     probe = rule.Probe(
         session.mean_age,
         tuple(usable),
         weights,
-        grams(vectors, server.layout),
+        grams(vectors, compared(server.layout, len(leaf.members), session.projection)),
         rule.best_scale([session.whole[c] for c in usable], weights),
         rule.best_scale([session.alone[c] for c in usable], weights),
     )
     record, _, forks = rule.look(probe, watch.records)
     watch = replace(watch, records=(*watch.records, record)[-rule.KEPT :])
-    forks = [fork for fork in forks if min(map(len, fork.sides)) >= min_size]
-    if not any(fork.name == "" for fork in forks):
+    least = max(min_size, server.engine.least_in_sum)
+    forks = _connected([fork for fork in forks if min(map(len, fork.sides)) >= least])
+    if not forks:
         return watch, None
     return watch, replace(session, forks=tuple(forks), apart={}, judged=t)
 
 
-def grams(vectors: Tensor, layout: Layout) -> Floats:
-    """Inner products `(P, 2M, 2M)` of `vectors (2M, trainable)`: of the whole, then of the parts of single outputs.
-
-    Outputs share a part where there are many of them, or so many clients that the products would take much memory.
-    """
-    most = min(PARTS, PRODUCTS // len(vectors) ** 2 - 1)
-    found = [vectors]
-    if most > 1 and len(places := output_places(layout)) > 1:
-        found += [vectors[:, torch.cat(places[i::most])] for i in range(min(most, len(places)))]
-    return np.stack([(part @ part.T).numpy() for part in found])
-
-
-def output_places(layout: Layout) -> list[Tensor]:
-    """For each output of the model, as far as the layout shows them, the places of its own weights and bias.
-
-    They are the rows of the last matrix and of the vectors after it. A layout without a matrix shows none.
-    """
-    tensors = [entry for entry in layout.entries if not entry.buffer]
-    last = max((i for i, entry in enumerate(tensors) if len(entry.shape) > 1), default=len(tensors))
-    own = [entry for entry in tensors[last:] if entry.shape[0] == tensors[last].shape[0]]
-    rows = [torch.arange(entry.start, entry.stop).reshape(entry.shape[0], -1) for entry in own]
-    return list(torch.cat(rows, 1)) if rows else []
+def _connected(forks: Sequence[rule.Fork]) -> list[rule.Fork]:
+    """The forks, from the top down, without those below a fork that is missing."""
+    kept: list[rule.Fork] = []
+    names = {""}
+    for fork in forks:
+        if fork.name in names:
+            kept.append(fork)
+            names |= {f"{fork.name}0", f"{fork.name}1"}
+    return kept
 
 
 def path_of(client: str, forks: Sequence[rule.Fork]) -> str:
@@ -342,7 +341,7 @@ def _ask_losses(session: Session, asked: Sequence[str], server: Server, weightin
             continue
         if path not in models:
             models[path] = _models_on(path, forks, session, server, weighting)
-        requests.append(Request(client, HalfLosses(session.model, models[path], _halves_seed(server, client))))
+        requests.append(Request(client, HalfLosses(session.model, models[path], halves_seed(server, client))))
         paths.append(path)
     if not requests:
         return session
@@ -366,9 +365,10 @@ def _models_on(path: str, forks: dict[str, rule.Fork], session: Session, server:
     """For each fork on a path θ̄ after the own side's two half-steps and the other side's, `(4k, d)`."""
     rows = []
     for depth, digit in enumerate(map(int, path)):
-        sides = forks[path[:depth]].sides
-        for side in (sides[digit], sides[1 - digit]):
-            rows += [apply_update(session.model, step) for step in _mean_update(session, side, server, weighting)]
+        fork = forks[path[:depth]]
+        for side in (digit, 1 - digit):
+            steps = _steps(session, f"{fork.name}{side}", fork.sides[side], server, weighting)
+            rows += [apply_update(session.model, step) for step in steps]
     return torch.stack(rows)
 
 
@@ -382,10 +382,12 @@ def _labels(session: Session) -> dict[str, Floats]:
     return {name: total.numpy() for name, total in sums.items()}
 
 
-def _mean_update(session: Session, side: Sequence[str], server: Server, weighting: str) -> Tensor:
-    """The side's weighted mean half-updates, float64 `(2, d)`."""
-    weights = torch.tensor([server.weight(c, weighting) for c in side], dtype=torch.float64)
-    stacked = torch.stack([session.updates[c] for c in side]).double()
+def _steps(session: Session, name: str, members: Sequence[str], server: Server, weighting: str) -> Tensor:
+    """A side's weighted mean half-updates, float64 `(2, d)`; where they came as sums, those of the side as judged."""
+    if session.projection is not None:
+        return session.steps[name]
+    weights = torch.tensor([server.weight(c, weighting) for c in members], dtype=torch.float64)
+    stacked = torch.stack([session.updates[c].reshape(-1) for c in members]).double()
     return ((weights / weights.sum()) @ stacked).reshape(2, -1)
 
 
@@ -416,10 +418,10 @@ def _branches(
     weighting: str,
 ) -> list[Made]:
     """The children: each starts at θ̄ with its side's mean half-update; who was not seen is placed by its likeness."""
-    width = server.layout.trainable
+    width = session.projection or server.layout.trainable
     session = _ask_absent(session, leaf, t, server, how, weighting)
     sound = _sound(session, leaf, server)
-    updates = {c: vector.reshape(2, -1).sum(0)[:width] for c, vector in sound.items()}
+    updates = {c: vectors.sum(0)[:width] for c, vectors in sound.items()}
     names = {"": list(leaf.members)}
     models = {"": session.model}
     splits = []
@@ -434,7 +436,7 @@ def _branches(
             name = f"{fork.name}{digit}"
             names[name] = members
             seen = [c for c in members if c in updates]
-            models[name] = apply_update(session.model, _mean_update(session, seen, server, weighting).mean(0))
+            models[name] = apply_update(session.model, _steps(session, name, seen, server, weighting).mean(0))
             held = torch.stack([updates.get(c, torch.zeros(width)) for c in members])
             branches.append(Branch(tuple(members), models[name], sketch(held)))
         # Newcomers train from the model where the edges' updates were made, which is θ̄ for all forks of a check.

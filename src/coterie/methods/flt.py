@@ -17,7 +17,9 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from torch import Tensor
 
 from coterie.clustering import matching_distances, min_pair_distances, related, ward_clusters
 from coterie.clustering.clearest import clearest_gamma
@@ -27,6 +29,7 @@ from coterie.clustering.manifold import COMPONENTS, NEIGHBOURS, SPREAD, import_u
 from coterie.encoders import Encoder, load_encoder
 from coterie.errors import ConfigError, RunError
 from coterie.methods.base import Assignment, Info, Matrix, method
+from coterie.methods.flt_words import form_words
 from coterie.methods.graph_averaging import Relatives, State, averaging_round, graph_assignment
 from coterie.methods.server import Server
 from coterie.privacy.masks import MASKED
@@ -59,6 +62,9 @@ class FLT:
     """Centroids that a client sends; one with fewer than k · least samples sends fewer."""
     least: PositiveInt = LEAST
     """Samples behind a centroid at the least: the mean of few samples shows them. Smaller clients are left out."""
+    signature: Literal["centroids", "words"] = "centroids"
+    """What a client sends of its inputs: centroids of its codes, which lean towards its own samples; or, for each, the
+    nearest word of a codebook that all clients make together (see `flt_words`), by sums that can be secure."""
     finetune: NonNegativeInt = 0
     """F: epochs for which each client first fine-tunes the encoder on its own inputs."""
     gamma: PositiveFloat | Literal["auto", "clearest"] = "auto"
@@ -89,9 +95,14 @@ class FLT:
             )
         if self.case == "auto" and self.gamma != "auto":
             raise ConfigError(f"gamma={self.gamma} goes with case=1 or case=2: case=auto decides by the evidence alone")
+        if self.signature == "words" and self.finetune:
+            raise ConfigError("signature='words' goes with finetune=0: words are of one encoder that all clients share")
         check_clusters(self.clusters, server)
         import_umap()
-        ids, centroids = embed(server, server.clients, load_encoder(self.encoder), self.k, self.finetune, self.least)
+        encoder, words = load_encoder(self.encoder), None
+        if self.signature == "words":
+            words = torch.from_numpy(form_words(server, server.clients, encoder))
+        ids, centroids = embed(server, server.clients, encoder, self.k, self.finetune, self.least, words)
         positions = project(centroids, self.umap_seed, self.neighbours, self.components)
         relatives = form_relatives(ids, centroids, positions, self, longest=SPREAD)
         return State(relatives, server.initial_model()[None], (0,) * len(ids))
@@ -132,8 +143,11 @@ class FLT:
 
     def _with(self, state: State, clients: Sequence[str], server: Server) -> State:
         """The state with more clients, as far as they answer."""
-        ids, centroids = embed(server, clients, load_encoder(self.encoder), self.k, self.finetune, self.least)
-        known = state.relatives
+        known, words = state.relatives, None
+        if self.signature == "words":
+            used = known.centroids.reshape(-1, known.centroids.shape[-1])
+            words = torch.from_numpy(np.unique(used[~np.isnan(used).any(axis=1)], axis=0))
+        ids, centroids = embed(server, clients, load_encoder(self.encoder), self.k, self.finetune, self.least, words)
         positions = place(centroids, known.centroids, known.positions, self.umap_seed, self.neighbours)
         return grown(state, ids, centroids, positions, self)
 
@@ -204,18 +218,28 @@ def check_enough(clients: Sequence[str], least: int, server: Server) -> None:
 
 
 def embed(
-    server: Server, clients: Sequence[str], encoder: Encoder, k: int, epochs: int, least: int
+    server: Server,
+    clients: Sequence[str],
+    encoder: Encoder,
+    k: int,
+    epochs: int,
+    least: int,
+    words: Tensor | None = None,
 ) -> tuple[tuple[str, ...], npt.NDArray[np.float32]]:
     """Ask clients for their centroids: the ids of those that answered, and a table `(M, k, e)` (Algorithm 2).
 
-    A client with fewer than `least` samples is not asked.
+    A client with fewer than `least` samples is not asked. With `words` each centroid is one of them.
     """
+    if server.engine.secure and words is None:
+        raise ConfigError(
+            "centroids of the clients' data would go out in clear beside secure sums: give flt:signature=words"
+        )
     if MASKED in server.layout.names:
         raise ConfigError(
             "privacy turns models, not what clients tell of their inputs: the centroids would go out in clear; use "
             "cfl, ifca or fedavg with privacy, or privacy='none'"
         )
-    task = Embed.with_encoder(encoder, k, epochs, 0, least)
+    task = Embed.with_encoder(encoder, k, epochs, 0, least, words)
     requests = [
         Request(c, dataclasses.replace(task, seed=server.seed_of(0, c, "embed")))
         for c in clients

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import mixing_matrix
+from coterie.errors import ConfigError
 from coterie.methods.aggregation import Aggregation, Part
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info
-from coterie.methods.server import Server
+from coterie.methods.server import Aggregate, Server
 from coterie.snapshot import saved
 from coterie.tasks import Reply
 
@@ -80,7 +81,16 @@ def averaging_round(state: State, t: int, server: Server) -> tuple[State, Info]:
         return [Part(int(recipe_of[known[reply.client]]), reply)]
 
     requests = server.training_requests(asked, models, t)
-    if server.aggregation.rule == "mean":
+    if server.engine.secure:
+        if state.relatives.gamma is not None:
+            raise ConfigError(
+                "a client's relatives are not a cluster here, and sums over groups that overlap tell single updates "
+                "apart: use case=2 with secure_sums"
+            )
+        groups = [int(recipe_of[known[client]]) for client in asked]
+        found = server.aggregate(requests, "samples", groups, len(recipes))
+        sums, weights = mixed.of_sums(found, {group: models[c] for c, group in zip(asked, groups, strict=True)})
+    elif server.aggregation.rule == "mean":
         server.stream(requests, parts, begin)
         sums, weights = mixed.finish()
     else:
@@ -136,6 +146,15 @@ class Mixed:
         """The sums `(n, d)` and the weights `(n,)` that they hold."""
         if self._waiting:
             self._count_in()
+        return self.sums, self.weights
+
+    def of_sums(self, found: Aggregate, starts: Mapping[int, Tensor]) -> tuple[Tensor, npt.NDArray[np.float64]]:
+        """The same from the sums of the updates of clusters, whose members all started from one model."""
+        for reply in found.replies:
+            self._note(reply)
+        for group, start in starts.items():
+            self.weights[group] = found.sums[group].weight
+            self.sums[group] = found.sums[group].total + self.weights[group] * start.double()
         return self.sums, self.weights
 
     def by_rule(self, replies: Sequence[Reply], rule: Aggregation) -> tuple[Tensor, npt.NDArray[np.float64]]:

@@ -160,27 +160,30 @@ class Server:
         weighting: str = "samples",
         groups: Sequence[int | None] | None = None,
         clusters: int = 1,
+        size: int | None = None,
     ) -> Aggregate:
         """Send the requests and add up the replies' vectors by cluster, where they are made if the engine can do that.
 
         Args:
-            requests: tasks whose replies have a vector `(d,)`, at most one per client.
+            requests: tasks whose replies have a vector, at most one per client.
             weighting: "samples" or "uniform", the weight of a client in its sum.
             groups: the cluster of each request, or None for the one that the client chooses; by default 0.
             clusters: how many sums there are.
+            size: the numbers in a vector; by default as many as in the model.
 
         Returns:
             The sums by cluster, and the replies without their vectors in the order of the requests.
         """
         given = list(groups) if groups is not None else [0] * len(requests)
+        sizes = [self.layout.size if size is None else size] * clusters
         if self.user_privacy is not None:
-            return self._with_noise(self._aggregate_vectors(requests, "uniform", given, clusters))
+            return self._with_noise(self._aggregate_vectors(requests, "uniform", given, sizes))
         if self.engine.secure:
-            return self._summed(requests, weighting, given, clusters)
+            return self._summed(requests, weighting, given, sizes)
         if not self.engine.repeatable or self.aggregation.rule != "mean":
-            return self._aggregate_vectors(requests, weighting, given, clusters)
+            return self._aggregate_vectors(requests, weighting, given, sizes)
         before = self._before(requests)
-        found = self._summed(requests, weighting, given, clusters)
+        found = self._summed(requests, weighting, given, sizes)
         norms = norms_by_group(Part(reply.group, reply) for reply in found.replies)
         limits = self.aggregation.limits(norms)
         if all(reply.norm <= limits[reply.group].bound for reply in found.replies):
@@ -189,7 +192,7 @@ class Server:
         self._rewind(before)
         sound = {reply.client for reply in found.replies}
         pairs = [(request, group) for request, group in zip(requests, given, strict=True) if request.client in sound]
-        return self._aggregate_vectors([r for r, _ in pairs], weighting, [g for _, g in pairs], clusters)
+        return self._aggregate_vectors([r for r, _ in pairs], weighting, [g for _, g in pairs], sizes)
 
     def _with_noise(self, found: Aggregate) -> Aggregate:
         """The sums with noise, divided by how many were expected or, where clients choose, by a noisy count."""
@@ -203,12 +206,12 @@ class Server:
         return found
 
     def _summed(
-        self, requests: Sequence[Request], weighting: str, groups: Sequence[int | None], clusters: int
+        self, requests: Sequence[Request], weighting: str, groups: Sequence[int | None], sizes: Sequence[int]
     ) -> Aggregate:
         """The weighted sums as the engine forms them, without any vector."""
         weights = [self.weight(request.client, weighting) for request in requests]
         weight_of = {request.client: weight for request, weight in zip(requests, weights, strict=True)}
-        sums = [WeightedSum(self.layout.size) for _ in range(clusters)]
+        sums = [WeightedSum(size) for size in sizes]
         replies = []
         for block in self.engine.run(requests, Reduction(weights, groups)):
             for reply in block.replies:
@@ -219,7 +222,7 @@ class Server:
         return Aggregate(sums, replies)
 
     def _aggregate_vectors(
-        self, requests: Sequence[Request], weighting: str, groups: Sequence[int | None], clusters: int
+        self, requests: Sequence[Request], weighting: str, groups: Sequence[int | None], sizes: Sequence[int]
     ) -> Aggregate:
         """The same from the replies' vectors, so that each can be looked at."""
         group_of = {request.client: group for request, group in zip(requests, groups, strict=True)}
@@ -231,7 +234,7 @@ class Server:
             replies.append(replace(whole, vector=None))
             return [Part(whole.group, whole)]
 
-        sums = self.combine(requests, parts, [self.layout.size] * clusters, weighting, again=False)
+        sums = self.combine(requests, parts, sizes, weighting, again=False)
         return Aggregate(sums, replies)
 
     def combine(

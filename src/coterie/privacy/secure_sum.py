@@ -32,6 +32,7 @@ SEALED_BYTES = 2 * SHARE_BYTES + 28
 """Two shares, sealed for one client."""
 KEY_BYTES = 32
 MODULUS_BITS = 32
+WIDE_LIMIT = 2.0**30
 Words = npt.NDArray[np.uint32]
 
 
@@ -67,6 +68,31 @@ class Quantiser(NamedTuple):
     def error(self, count: int) -> float:
         """The most that a number of the sum of `count` vectors is off, where none was cut."""
         return count * self.step / 2
+
+
+class WideQuantiser(NamedTuple):
+    """Numbers up to 2^30, whatever their size, as two words each: a coarse one, and a fine one of what that leaves."""
+
+    coarse: Quantiser
+    fine: Quantiser
+
+    def encode(self, values: npt.NDArray[np.floating]) -> Words:
+        """The numbers `(d,)` as words `(2·d,)`."""
+        first = self.coarse.encode(values)
+        return np.concatenate([first, self.fine.encode(values - self.coarse.decode(first))])
+
+    def decode(self, total: Words) -> npt.NDArray[np.float64]:
+        """The sum that the words `(2·d,)` stand for."""
+        first, second = np.split(total, 2)
+        return np.asarray(self.coarse.decode(first) + self.fine.decode(second))
+
+
+def quantiser_for(limit: float, count: int, wide: bool = False) -> Quantiser | WideQuantiser:
+    """The finest one for sums of `count` numbers up to `limit`; `wide`: of any numbers up to 2^30."""
+    if not wide:
+        return Quantiser.for_sums(limit, count)
+    coarse = Quantiser.for_sums(WIDE_LIMIT, count)
+    return WideQuantiser(coarse, Quantiser.for_sums(coarse.step, count))
 
 
 class PublicKeys(NamedTuple):
@@ -207,7 +233,7 @@ def open_sum(
 
 def secure_sum(
     vectors: Sequence[npt.NDArray[np.floating]],
-    quantiser: Quantiser,
+    quantiser: Quantiser | WideQuantiser,
     threshold: int,
     minimum: int,
     silent: Iterable[int] = (),

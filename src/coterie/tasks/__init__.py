@@ -27,6 +27,7 @@ from coterie.tasks.soft import ImportanceWeights, SoftTraining
 from coterie.tasks.staged import LayerUpdate, StagedTraining
 from coterie.tasks.subspaces import Subspaces
 from coterie.tasks.train import Collect, Train, with_private
+from coterie.tasks.words import WordSums
 
 __all__ = [
     "Array",
@@ -57,6 +58,7 @@ __all__ = [
     "Subspaces",
     "Task",
     "Train",
+    "WordSums",
     "perform",
     "reduced",
     "with_private",

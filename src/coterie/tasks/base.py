@@ -92,6 +92,8 @@ class ReplySchema:
     """The part of the client's data that the reply's `samples` counts."""
     private: tuple[slice, ...] = ()
     """Places of the vector that are always zero, and not sent: such as the layers the client keeps to itself."""
+    wide: bool = False
+    """Whether the vector's numbers may be of any size, such as counts: a secure sum then takes two words for each."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from coterie.errors import ConfigError
 from coterie.parameters import Layout
 from coterie.randomness import derive
 from coterie.tasks.base import Array, ClientContext, Reduction, Reply, ReplyBlock, ReplySchema, Task, tensor_key
+from coterie.tasks.words import nearest
 from coterie.trainers.base import Trainer
 from coterie.trainers.threads import one_thread
 
@@ -35,7 +36,7 @@ class Embed(Task):
     The encoder travels as its parts: `encoder` names the kind, `shape`, `code` and `weights` make it. With `epochs` the
     client first fine-tunes it on its own inputs. A centroid is the mean of at least `least` samples, because that of
     one is a sample's own code, and with a decoder the sample itself; so a small client sends fewer, and one with fewer
-    samples than `least` refuses.
+    samples than `least` refuses. With `words (K, e)` each centroid goes as the nearest of them.
     """
 
     encoder: Kind
@@ -46,18 +47,23 @@ class Embed(Task):
     epochs: int
     seed: int
     least: int = LEAST
+    words: Tensor | None = None
 
     @classmethod
-    def with_encoder(cls, encoder: Encoder, k: int, epochs: int, seed: int, least: int = LEAST) -> Embed:
+    def with_encoder(
+        cls, encoder: Encoder, k: int, epochs: int, seed: int, least: int = LEAST, words: Tensor | None = None
+    ) -> Embed:
         """The task for a given encoder; its decoder is sent only to clients that fine-tune."""
         weights = encoder.weights if epochs else encoder.encoding_weights()
-        return cls(encoder.kind, encoder.shape, encoder.code, weights, k, epochs, seed, least)
+        return cls(encoder.kind, encoder.shape, encoder.code, weights, k, epochs, seed, least, words)
 
     def schema(self, layout: Layout) -> ReplySchema:
         return ReplySchema(None, {"centroids": Array((self.k, self.code), -LARGEST, LARGEST, at_most=True)})
 
     def batch_key(self) -> Hashable:
-        return Embed, self.encoder, self.shape, self.code, tensor_key(self.weights), self.k, self.epochs, self.least
+        words = None if self.words is None else tensor_key(self.words)
+        encoder = self.encoder, self.shape, self.code, tensor_key(self.weights)
+        return Embed, encoder, self.k, self.epochs, self.least, words
 
     def perform(
         self,
@@ -80,6 +86,8 @@ class Embed(Task):
         codes = encoder.encode(x)
         if bool((codes.abs() <= LARGEST).all()):
             centroids = k_means(codes, self.k, derive(self.seed, "k-means"), self.least)
+            if self.words is not None:
+                centroids = self.words.numpy()[np.sort(nearest(centroids, self.words.numpy()))]
         else:
             centroids = np.full((1, self.code), np.nan, dtype=np.float32)  # which the engine reports as a fault
         return Reply(context.client.id, len(x), values={"centroids": torch.from_numpy(centroids)})

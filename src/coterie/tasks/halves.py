@@ -76,6 +76,14 @@ def joined(clients: Sequence[Client], seeds: Sequence[int]) -> Halves:
     return Halves(data, unit, sizes.double())
 
 
+def output_parts(layout: Layout, most: int) -> list[Tensor]:
+    """The places of each output's own numbers, where the layout shows several; of more than `most`, some share one."""
+    places = layout.outputs()
+    if most < 2 or len(places) < 2:
+        return []
+    return [torch.cat(places[i::most]) for i in range(min(most, len(places)))]
+
+
 def offset_losses(halves: Halves, models: Tensor, trainer: Trainer) -> Tensor:
     """The loss of each sample under `models (k, d)`, (scales, k, n) float64, with each of OFFSET_SCALES of the output
     offset that was fitted on the other half of the client's data."""
@@ -217,7 +225,7 @@ class HalfLosses(Task):
             "apart": Array((self.splits * len(OFFSET_SCALES),), finite=False),
             "preference": Array((2 * self.splits,), finite=False),
         }
-        return ReplySchema(numbers, values)
+        return ReplySchema(numbers, values, wide=True)
 
     def cost(self, client: Client) -> float:
         return float(2 * (1 + len(self.models)) * len(client.train))

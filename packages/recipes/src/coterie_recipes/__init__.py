@@ -18,12 +18,14 @@ from coterie_recipes import (
     cuau_tables,
     flt_decisions,
     flt_figures,
+    flt_signature,
     flt_tables,
     flt_untold,
     ifca_figures,
     ifca_start,
     ifca_tables,
     private_accuracy,
+    private_cfl,
 )
 from coterie_recipes.base import Findings, Recipe, Row, Study, find_recipe, list_recipes, recipe, reproduce
 
@@ -50,6 +52,7 @@ __all__ = [
     "find_recipe",
     "flt_decisions",
     "flt_figures",
+    "flt_signature",
     "flt_tables",
     "flt_untold",
     "ifca_figures",
@@ -57,6 +60,7 @@ __all__ = [
     "ifca_tables",
     "list_recipes",
     "private_accuracy",
+    "private_cfl",
     "recipe",
     "reproduce",
 ]

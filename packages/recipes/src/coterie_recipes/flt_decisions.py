@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from typing import Any
@@ -34,9 +34,9 @@ def clusters_of(related: npt.NDArray[np.bool_]) -> list[int]:
     return [int(label) for label in np.unique(related, axis=0, return_inverse=True)[1].reshape(-1)]
 
 
-def decide(case: Case, encoder: str, data_dir: str | None) -> dict[str, Any]:
+def decide(case: Case, encoder: str, data_dir: str | None, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """What FLT makes of a case by its default, by the former rule and with case=auto, all from the same centroids."""
-    clients, method = federation_of(case, data_dir), FLT(encoder=encoder)
+    clients, method = federation_of(case, data_dir), FLT(encoder=encoder, **(options or {}))
     config = make_config({"seed": case.number, "rounds": 1, "model": "logistic", "workers": 1, "participation": 0.1})
     assembled, _ = assemble(config, method=method, federation=clients)
     try:

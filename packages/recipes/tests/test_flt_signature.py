@@ -1,0 +1,49 @@
+"""The recipe on FLT's signature: counts add up, and the table has every size and every federation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie import FLT, Federation
+from coterie_recipes import flt_signature
+from coterie_recipes.base import Study
+
+
+def test_centroids_that_are_samples_are_traced_to_their_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    def first_codes(federation: Federation, method: FLT, seed: int) -> dict[int, Any]:
+        encoder = flt_signature.load_encoder("default")
+        return {i: encoder.encode(federation[c].train.x[:2]).numpy() for i, c in enumerate(federation.ids)}
+
+    monkeypatch.setattr(flt_signature, "signatures", first_codes)
+    found = flt_signature.attack("digits", 10, 2, "words", 0, None)
+    assert found == {"own": 40, "others": 0, "nobody": 0, "centroids": 40}
+
+
+def test_centroids_anywhere_are_nearest_to_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    def anywhere(federation: Federation, method: FLT, seed: int) -> dict[int, Any]:
+        generator = np.random.default_rng(0)
+        return {i: generator.standard_normal((5, 64)).astype(np.float32) for i in range(len(federation.ids))}
+
+    monkeypatch.setattr(flt_signature, "signatures", anywhere)
+    found = flt_signature.attack("digits", 10, 10, "words", 0, None)
+    assert found["centroids"] == 100
+    assert max(found["own"], found["others"], found["nobody"]) <= 10
+
+
+def test_the_table_has_every_signature_and_every_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cells(self: Study, jobs: dict[str, Any]) -> dict[str, Any]:
+        hits = {"own": 1, "others": 2, "nobody": 0, "centroids": 50}
+        made = {"evidence": {"right": False, "ari": 0.5, "text": "one family"}}
+        return {name: hits if name.startswith("attack") else made for name in jobs}
+
+    monkeypatch.setattr(Study, "cells", cells)
+    found = flt_signature.flt_signature(Study(tmp_path))
+    rows = {(row.setting, row.measure): row.ours for row in found.rows}
+    assert rows["words: mnist, 100 samples, 2 classes", "own image nearest, %"] == [2.0]
+    assert rows["words: mnist, 100 samples, 2 classes", "another client's, %"] == [4.0]
+    assert rows["words: 24 federations", "right decisions, %"] == [0.0]
+    assert sum(note.startswith("miss with words") for note in found.notes) == 24

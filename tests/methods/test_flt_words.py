@@ -1,0 +1,103 @@
+"""FLT's codebook: sums by hand, words where the codes gather, and a signature that is the same for like clients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+import coterie
+from coterie.data.scenarios import find_scenario
+from coterie.encoders import Encoder
+from coterie.errors import ConfigError
+from coterie.federation import Client, Federation, Split
+from coterie.methods.flt_words import FEWEST, WORDS, form_words
+from coterie.randomness import derive
+from coterie.runs.assemble import assemble
+from coterie.runs.config import make_config
+from coterie.tasks import Embed, WordSums, perform
+from coterie.tasks.base import ClientContext, Request
+
+IDENTITY = Encoder("pca", (2,), 2, torch.tensor([0.0, 0.0, 1.0, 0.0, 0.0, 1.0]))
+"""Codes are the inputs themselves."""
+CORNERS = np.array([[5.0, 5.0], [5.0, -5.0], [-5.0, 5.0], [-5.0, -5.0]])
+
+
+def corners(clients: int = 6, samples: int = 100) -> Federation:
+    """Clients whose inputs lie around four corners, in equal numbers."""
+    generator = np.random.default_rng(0)
+    found = []
+    for number in range(clients):
+        x = CORNERS[np.arange(samples) % 4] + 0.3 * generator.standard_normal((samples, 2))
+        split = Split(torch.tensor(x, dtype=torch.float32), torch.arange(samples) % 2)
+        found.append(Client(f"c{number}", split, split, split))
+    return Federation(found, 2)
+
+
+def server_of(federation: Federation, **options):
+    config = make_config({"rounds": 1, "model": "logistic", "workers": 1, "method": "fedavg"} | options)
+    return assemble(config, federation=federation)[0].server
+
+
+def test_the_sums_of_a_client_by_hand():
+    own = Split(torch.tensor([[1.0, 2.0], [3.0, 0.0], [-4.0, 1.0]]), torch.tensor([0, 1, 0]))
+    server = server_of(Federation([Client("a", own, own, own)], 2))
+    words = torch.tensor([[2.0, 1.0], [-5.0, 0.0], [50.0, 50.0]])
+    task = WordSums("pca", (2,), 2, IDENTITY.weights, words)
+    total = server.sum_vectors([Request("a", task)], [0])[0][0]
+    assert total.reshape(3, 5).tolist() == [[4, 2, 10, 4, 2], [-4, 1, 16, 1, 1], [0, 0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("secure", [False, True])
+def test_words_come_to_lie_where_the_codes_gather(secure):
+    found = form_words(server_of(corners(), secure_sums=secure), corners().ids, IDENTITY, 4)
+    order = np.lexsort(np.sign(found).T)
+    np.testing.assert_allclose(found[order], CORNERS[np.lexsort(CORNERS.T)], atol=0.1)
+
+
+def test_a_word_of_few_samples_is_not_split():
+    few = corners(clients=1, samples=FEWEST - 1)
+    assert form_words(server_of(few), few.ids, IDENTITY).shape == (1, 2)
+
+
+def test_a_centroid_is_sent_as_the_nearest_word():
+    client = corners(clients=1)["c0"]
+    words = torch.tensor([[4.0, 4.0], [-6.0, -6.0], [9.0, -9.0], [0.0, 0.0]])
+    task = Embed("pca", (2,), 2, IDENTITY.weights, 4, 0, 1, 5, words)
+    [reply], _ = perform([Request("c0", task)], {"c0": ClientContext(client, {})}, server_of(corners()).engine.trainer)
+    assert reply.values["centroids"].tolist() == words.tolist()
+
+
+OPTIONS = {"scenario": "flt-s1-digits", "clients": 12, "rounds": 2, "workers": 1, "seed": 1}
+
+
+def test_flt_runs_on_secure_sums_with_words_and_not_with_centroids():
+    pytest.importorskip("umap")
+    secure = coterie.run("flt:signature=words,clusters=2", secure_sums=True, secure_limit=4.0, **OPTIONS)
+    plain = coterie.run("flt:signature=words,clusters=2", **OPTIONS)
+    assert secure.clusters == plain.clusters
+    assert not [fault for record in secure.history for fault in record.faults]
+    for ours, theirs in zip(secure.models, plain.models, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+    with pytest.raises(ConfigError, match="signature=words"):
+        coterie.run("flt", secure_sums=True, **OPTIONS)
+    with pytest.raises(ConfigError, match="case=2"):
+        coterie.run("flt:case=1,signature=words", secure_sums=True, **OPTIONS)
+
+
+def test_words_and_fine_tuning_do_not_go_together():
+    with pytest.raises(ConfigError, match="finetune=0"):
+        coterie.run("flt:signature=words,finetune=1", **OPTIONS)
+
+
+def test_newcomers_are_placed_by_the_words_that_are_in_use():
+    pytest.importorskip("umap")
+    result = coterie.run("flt:signature=words,clusters=2", **OPTIONS)
+    words = {tuple(row) for own in result.state.relatives.centroids for row in own if not np.isnan(row).any()}
+    assert 2 <= len(words) <= WORDS
+    known = find_scenario("flt-s1-digits").build(clients=12, seed=derive(1, "scenario"))
+    homes = result.assign(Federation([replace(known[c], id=f"new-{c}") for c in known.ids], known.classes))
+    agreed = [c in result.clusters[homes[f"new-{c}"]] for c in known.ids]
+    assert np.mean(agreed) >= 0.75

@@ -1,0 +1,110 @@
+"""CFL's checks on secret projections: the decisions of the clear run, and nothing but projections and sums is seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import coterie
+from coterie.data.scenarios import find_scenario
+from coterie.methods.cfl_check import _connected
+from coterie.methods.cfl_rule import Fork
+from coterie.methods.cfl_vectors import PARTS, compared, grams
+from coterie.parameters import Layout
+from coterie.privacy.keys import make_key, permutation
+from coterie.privacy.projection import CompareHalves, project_parts
+from coterie.randomness import derive
+from coterie.runs.loading import open_run
+from coterie.tasks import HalfLosses, HalfUpdates
+
+OPTIONS = {"scenario": "digits-permuted", "clients": 9, "groups": 3, "rounds": 7, "samples": 120, "workers": 1}
+PRIVATE = {"method": "cfl:projection=1024", "privacy": "projection"}
+
+
+def splits_of(result):
+    return [(record.round, split.cluster, split.members) for record in result.history for split in record.splits]
+
+
+def test_projections_of_whole_and_parts_stand_where_the_server_looks_for_them():
+    layout = Layout.of(nn.Sequential(nn.Linear(40, 20), nn.ReLU(), nn.Linear(20, 3)))
+    plain = torch.randn(6, layout.trainable, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    hidden = project_parts(plain, layout, make_key(5), 512, PARTS, "here").double()
+    there = compared(layout, 3, 512)
+    assert there.whole + sum(map(len, there.parts)) == hidden.shape[1]
+    exact, found = grams(plain, compared(layout, 3, None)), grams(hidden, there)
+    order = permutation(make_key(5), "projection/parts", 3)
+    assert np.allclose(found[1:], exact[1:][order], atol=1e-4)  # so few numbers are turned, not projected
+    # The standard deviation of an inner product of projections is at most √(2/s) of the lengths.
+    lengths = np.sqrt(np.diag(exact[0]))
+    assert (np.abs(found[0] - exact[0]) < 4.5 * (2 / 512) ** 0.5 * np.outer(lengths, lengths)).all()
+
+
+def test_forks_below_one_that_is_left_out_are_left_out_too():
+    forks = [Fork(name, (("a",), ("b",)), None) for name in ("", "01", "1", "10")]
+    assert [fork.name for fork in _connected(forks)] == ["", "1", "10"]
+    assert _connected(forks[1:]) == []
+
+
+class Overheard:
+    """Keeps what the server gets: tasks that were asked one by one, and tasks whose vectors were added up."""
+
+    def __init__(self):
+        self.single, self.summed = set(), set()
+
+    def on_start(self, run, done):
+        inner = run.engine.run
+
+        def watched(requests, reduce=None):
+            (self.single if reduce is None else self.summed).update(type(request.task) for request in requests)
+            for block in inner(requests, reduce):
+                assert all(reply.vector is None for reply in block.replies)
+                yield block
+
+        run.engine.run = watched
+
+    def on_event(self, t, event): ...
+
+    def on_round(self, record): ...
+
+    def on_end(self, result): ...
+
+
+@pytest.mark.parametrize(
+    ("more", "all_take_part"), [({}, True), ({"secure_sums": True}, True), ({"participation": 0.7}, False)]
+)
+def test_clusters_and_tree_are_those_of_the_clear_run_and_no_half_update_is_seen(more, all_take_part):
+    options = OPTIONS | ({} if all_take_part else {"rounds": 20, "clients": 12})
+    shared = {name: value for name, value in more.items() if name != "secure_sums"}
+    clear = coterie.run("cfl", **options, **shared)
+    heard = Overheard()
+    private = coterie.run(**PRIVATE, **options, **more, callbacks=[heard])
+    # Below full participation all members of the sides are asked at once, so that a split may come earlier.
+    assert [split[1:] for split in splits_of(private)] == [split[1:] for split in splits_of(clear)] != []
+    assert not all_take_part or [split[0] for split in splits_of(private)] == [split[0] for split in splits_of(clear)]
+    assert not [fault for record in private.history for fault in record.faults]
+    if all_take_part:
+        for ours, theirs in zip(private.models, clear.models, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+    assert {HalfUpdates, HalfLosses} <= heard.summed
+    assert CompareHalves in heard.single
+    assert HalfUpdates not in heard.single
+
+
+def test_under_secure_sums_a_side_below_the_minimum_is_not_judged():
+    heard = Overheard()
+    result = coterie.run(**PRIVATE, **OPTIONS, secure_sums=True, secure_minimum=4, callbacks=[heard])
+    assert splits_of(result) == []
+    assert CompareHalves in heard.single
+    assert HalfUpdates not in heard.summed  # nothing was opened
+    assert not [fault for record in result.history for fault in record.faults]
+
+
+def test_newcomers_are_placed_by_projections_at_the_model_of_the_split(tmp_path):
+    coterie.run(**PRIVATE, **OPTIONS, out=tmp_path / "run")
+    loaded = open_run(tmp_path / "run")
+    newcomers = find_scenario("digits-permuted").build(clients=9, groups=3, samples=120, seed=derive(0, "scenario"))
+    homes = loaded.place(newcomers)
+    assert len(set(homes.values())) == 3
+    assert homes == {client: loaded.state.tree.leaf_of(client).id for client in newcomers.ids}
