@@ -1,15 +1,19 @@
-"""UMAP's neighbourhood graph in plain array operations: who is near whom, and how strongly (McInnes et al. 2018).
+"""UMAP's neighbourhood graph in array operations: who is near whom, and how strongly (McInnes et al. 2018).
 
 UMAP's own functions for this are compiled in every process that calls them, which takes longer than the graph itself.
+The weights are the same to the last bit, because a layout depends on it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+from coterie.errors import extra
 
 Floats = npt.NDArray[np.floating]
 
@@ -89,9 +93,17 @@ def memberships(distances: npt.NDArray[np.float32], nearest_at: int) -> npt.NDAr
     sigma = _scales(beyond[:, 1:].astype(np.float64), float(np.log2(k)))
     least = np.where(rho > 0, distances.mean(axis=1), distances.mean())
     sigma = np.maximum(sigma.astype(np.float32), (_LEAST_SCALE * least).astype(np.float32))
-    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        weights = np.exp(-(beyond / sigma[:, None]).astype(np.float64)).astype(np.float32)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        weights = _exp()(-np.maximum(beyond / sigma[:, None], 0))
     return np.where((beyond <= 0) | (sigma[:, None] == 0), np.float32(1), weights)
+
+
+@cache
+def _exp() -> Any:
+    """The exponential of float32 that UMAP's own graph has: another last bit would give another layout."""
+    with extra("flt", "FLT"):
+        import numba
+    return numba.vectorize(["f4(f4)"])(lambda value: np.exp(value))
 
 
 def _scales(beyond: npt.NDArray[np.float64], target: float) -> npt.NDArray[np.float64]:
