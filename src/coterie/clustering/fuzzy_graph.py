@@ -103,7 +103,8 @@ def _exp() -> Any:
     """The exponential of float32 that UMAP's own graph has: another last bit would give another layout."""
     with extra("flt", "FLT"):
         import numba
-    return numba.vectorize(["f4(f4)"])(lambda value: np.exp(value))
+    vectorize: Any = numba.vectorize
+    return vectorize(["f4(f4)"])(lambda value: np.exp(value))
 
 
 def _scales(beyond: npt.NDArray[np.float64], target: float) -> npt.NDArray[np.float64]:
