@@ -10,10 +10,10 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, TypeVar, dataclass_transform
+from typing import Any, BinaryIO, TypeVar, dataclass_transform
 
 import numpy as np
 import torch
@@ -53,10 +53,11 @@ def saved(cls: C) -> C:
     return cls
 
 
-def write_atomically(path: Path, content: bytes, previous: Path | None = None) -> None:
+def write_atomically(path: Path, content: bytes | Callable[[BinaryIO], None], previous: Path | None = None) -> None:
     """Write a file so that a reader, even after a crash, sees either the old content or the new, never a part.
 
-    With `previous`, the old file is kept under that name. A crash in between leaves it there, and none at `path`.
+    The content is given, or a function that writes it. With `previous`, the old file is kept under that name; a crash
+    in between leaves it there, and none at `path`.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(path):
@@ -64,7 +65,10 @@ def write_atomically(path: Path, content: bytes, previous: Path | None = None) -
             raise RunError(f"{path}: not a regular file: choose another name")
         try:
             with open(temporary, "wb") as file:
-                file.write(content)
+                if isinstance(content, bytes):
+                    file.write(content)
+                else:
+                    content(file)
                 file.flush()
                 os.fsync(file.fileno())
             if previous is not None and path.exists():

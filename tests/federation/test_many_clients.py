@@ -95,3 +95,14 @@ def test_setting_up_needs_fewer_tensor_operations_than_clients() -> None:
     with Operations() as operations:
         fingerprint(Federation(some, 5))
     assert 0 < operations.count < len(some)
+
+
+def test_samples_that_are_slices_share_memory_but_keep_no_record_of_the_whole() -> None:
+    """Such a record is larger than the samples of a small client; a million clients have millions of them."""
+    x, y = torch.randn(8, 3), torch.zeros(8, dtype=torch.int64)
+    split = Split(x[2:5], y[2:5])
+    assert not split.x._is_view()
+    assert not split.y._is_view()
+    x[3, 1] = 7
+    assert split.x[1, 1] == 7
+    assert Split(x, y).x is x

@@ -83,3 +83,16 @@ def test_other_values_are_one_line(value: object) -> None:
     with pytest.raises(ConfigError, match="evaluate_every"):
         make_config({"evaluate_every": value})
     assert make_config({"evaluate_every": "3"}).evaluate_every == 3
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ifca:k=2"])
+def test_scores_are_the_same_in_portions(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def loss_by_client() -> dict[tuple[str, int], float | None]:
+        found = coterie.run(method, federation(), model=MODEL, rounds=2, workers=1).clients
+        return {(row.client, row.cluster): row.loss for row in found}
+
+    whole = loss_by_client()
+    monkeypatch.setattr(metrics, "SCORED_AT_ONCE", 3)
+    portions = loss_by_client()
+    assert list(portions) == list(whole)
+    assert list(portions.values()) == pytest.approx(list(whole.values()), rel=1e-5)

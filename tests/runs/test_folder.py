@@ -13,7 +13,7 @@ import coterie
 from coterie.errors import RunError
 from coterie.runs import loop
 from coterie.runs.folder import RunFolder
-from coterie.runs.records import Bytes, EventRecord, RoundRecord
+from coterie.runs.records import Bytes, ClientRecord, EventRecord, RoundRecord, to_json
 
 SMALL = {"scenario": "xor", "clients": 4, "samples": 10, "rounds": 3, "workers": 1}
 
@@ -237,3 +237,17 @@ def test_two_processes_that_claim_one_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(RunFolder, "_acquire", after_another_run)
     with pytest.raises(RunError, match="already complete"):
         start(tmp_path / "run")
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_rows_written_one_by_one_are_those_written_at_once(tmp_path, count):
+    rows = [
+        ClientRecord(f"Zoë\u2028{i}", i, None, 3, {"loss": float("nan"), "accuracy": 0.5}, mixture={"a": 1.0})
+        for i in range(count)
+    ]
+    folder = RunFolder(tmp_path)
+    folder.write_rows("a.json", iter(rows))
+    folder.write_json("b.json", to_json(rows))
+    assert folder.read_json("a.json") == folder.read_json("b.json")
+    assert json.loads((tmp_path / "a.json").read_text()) == json.loads((tmp_path / "b.json").read_text())
+    assert len((tmp_path / "a.json").read_bytes().split(b"\n")) == 6 + count

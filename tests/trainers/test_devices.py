@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,20 @@ from coterie.trainers.recognition import recognise
 CARD = torch.device("cpu", 0)
 """For torch the processor too, but under another name: what is made there or moved there can be told."""
 MIXES = ("aten.copy_.default", "aten._to_copy.default")
+PASSES = (6, 9)
+MOST_WAITS = 2
+"""Waits per client and training: for its update and its loss."""
 INDEXES = ("aten.index.Tensor", "aten.index_put_.default", "aten._index_put_impl_.default")
+
+
+READS = (
+    "aten._local_scalar_dense.default",
+    "aten.equal.default",
+    "aten.nonzero.default",
+    "aten.masked_select.default",
+    "aten._unique2.default",
+)
+METHODS = (Tensor.tolist, Tensor.numpy, Tensor.__iter__)
 
 
 class Card(TorchDispatchMode):
@@ -43,6 +57,10 @@ class Card(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.there: dict[int, torch.UntypedStorage] = {}
         self.computed = 0
+        self.transfers: list[str] = []
+        """Copies between the memories; each is a call of the driver, and one to memory waits for the card."""
+        self.waits: list[str] = []
+        """Reads of numbers that are on the card: everything queued there must be done first."""
 
     def holds(self, tensor: Tensor) -> bool:
         return _place(tensor) in self.there
@@ -61,6 +79,13 @@ class Card(TorchDispatchMode):
         there = {self.holds(t) for t in tensors if t.ndim > 0}  # single numbers may come from anywhere
         if len(there) == 2 and str(func) not in MIXES:
             raise RuntimeError(f"{func}: tensors on the card and in memory")
+        if str(func) in MIXES and (len(there) == 2 or (kwargs.get("device") == CARD and there == {False})):
+            self.transfers.append(str(func))
+        if str(func) in INDEXES and self.holds(args[0]):
+            near = [t for t in args[1] if isinstance(t, Tensor) and t.ndim > 0 and not self.holds(t)]
+            self.transfers += ["an index"] * len(near)
+        if str(func) in READS and any(map(self.holds, tensors)):
+            self.waits.append(str(func))
         result = func(*args, **kwargs)
         # What is made from a tensor lies where that lies: `new_zeros` and the like name no other device.
         moved = kwargs.get("device") == CARD or any(map(self.holds, tensors[:1] if str(func) in MIXES else tensors))
@@ -89,12 +114,16 @@ class Moves(TorchFunctionMode):
         if back and self.card.holds(args[0]):
             kinds = [a for a in args if isinstance(a, torch.dtype)]
             return torch.empty(args[0].shape, dtype=kinds[0] if kinds else args[0].dtype).copy_(args[0])
+        if func in METHODS and self.card.holds(args[0]):
+            self.card.waits.append(func.__name__)
         if func == Tensor.device.__get__ and self.card.holds(args[0]):
             return CARD
         made = func(*args, **kwargs)
         # Both make their result by operations that name the processor, which the card is for torch.
         listed = func is torch.tensor and kwargs.get("device") == CARD
         padded = func is torch._C._nn.pad_sequence and self.card.holds(args[0][0])
+        if listed:
+            self.card.transfers.append("torch.tensor")
         return self.card.take(made) if listed or padded else made
 
 
@@ -212,6 +241,46 @@ def test_the_stand_in_is_strict() -> None:
         with pytest.raises(RuntimeError, match="on the card and in memory"):
             far.view(3, 1) @ torch.zeros(1, 3)
         assert (far + 1 + torch.tensor(1.0)).cpu().add(x).tolist() == [4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("make", "module", "training"),
+    [
+        (fast, perceptron, Training(batch_size=2)),
+        (fast, perceptron, Training(batch_size=2, momentum=0.5, weight_decay=0.1)),
+        (fast, perceptron, Training(batch_size=None)),
+        (loop, convolutions, Training(batch_size=2)),
+        (loop, wide, Training(batch_size=2)),
+    ],
+)
+def test_steps_neither_move_data_nor_wait_for_the_card(
+    make: Callable[..., Trainer], module: Callable[[], nn.Module], training: Training
+) -> None:
+    """More steps take not one wait more, and no transfer but that of the samples' order, once a pass and client."""
+    torch.manual_seed(0)
+    net, data = module(), clients()
+    counts = []
+    for epochs in PASSES:
+        with card() as there:
+            trainer = make(net, CARD)
+            start = trainer.layout.read(net)
+            jobs = [TrainingJob(split, start, i) for i, split in enumerate(data)]
+            trainer.train(jobs, replace(training, epochs=epochs), Reduction([0.1, 0.2, 0.3, 0.4], [0, 1, 0, 1]))
+            counts.append((len(there.transfers), len(there.waits)))
+    few, many = counts
+    assert many[0] - few[0] <= len(data) * (PASSES[1] - PASSES[0])
+    assert many[1] == few[1] <= MOST_WAITS * len(data)
+
+
+def test_transfers_and_waits_are_counted() -> None:
+    x = torch.ones(3)
+    with card() as there:
+        far = x.to(CARD)
+        far.cpu()
+        assert len(there.transfers) == 2
+        float(far.sum())
+        far.tolist()
+        assert len(there.waits) == 2
 
 
 def federation() -> Federation:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from coterie.clustering.fuzzy_graph import fuzzy_graph, memberships, nearest
 from coterie.errors import extra
 
 Floats = npt.NDArray[np.floating]
@@ -16,6 +17,12 @@ NEIGHBOURS = 15
 COMPONENTS = 2
 SPREAD = 1.0
 """UMAP's scale of the plane: points of one patch lie within about this distance."""
+_LEAST_DISTANCE = 0.1
+_FIRST_STEP = 1.0
+_REPULSION = 1.0
+_NEGATIVE_SAMPLES = 5
+"""UMAP's own defaults, from the distance of near points in the plane on."""
+_NEWCOMER_EPOCHS = 100
 _SPECTRAL_NEEDS = 12
 _UMAP_NEEDS = 5
 
@@ -34,7 +41,7 @@ def project(
     if _too_few(points, components):
         placed[real] = _main_directions(points, components)
     else:
-        placed[real] = _fit(points, seed, neighbours, components).embedding_
+        placed[real] = _fit(points, seed, neighbours, components)
     return placed
 
 
@@ -43,19 +50,19 @@ def place(
 ) -> npt.NDArray[np.float32]:
     """Where centroids of newcomers `(N, k, e)` come to lie among `positions` `(M, k, u)` of the `centroids` known.
 
-    A fitted UMAP cannot be saved without pickle, so it is fitted again from the stored centroids with the stored seed;
-    the positions given are then used as they are, so that not even another version of UMAP moves those already placed.
+    A newcomer starts at the weighted mean of its neighbours' positions and is moved by UMAP's steps, while those
+    already placed stay where they are.
     """
     real, new = ~np.isnan(centroids).any(axis=2), ~np.isnan(newcomers).any(axis=2)
     points = np.asarray(centroids[real], dtype=np.float32)
+    arrived = np.asarray(newcomers[new], dtype=np.float32)
     components = positions.shape[2]
     placed = np.full((*new.shape, components), np.nan, dtype=np.float32)
     if _too_few(points, components):
-        placed[new] = _main_directions(points, components, np.asarray(newcomers[new], dtype=np.float32))
-        return placed
-    fitted = _fit(points, seed, neighbours, components)
-    fitted.embedding_ = np.ascontiguousarray(positions[real], dtype=np.float32)
-    placed[new] = fitted.transform(np.asarray(newcomers[new], dtype=np.float32))
+        placed[new] = _main_directions(points, components, arrived)
+    elif len(arrived):
+        spots = np.ascontiguousarray(positions[real], dtype=np.float32)
+        placed[new] = _join(arrived, points, spots, seed, min(neighbours, len(points) - 1))
     return placed
 
 
@@ -64,18 +71,68 @@ def _too_few(points: Floats, components: int) -> bool:
 
 
 def _fit(points: npt.NDArray[np.float32], seed: int, neighbours: int, components: int) -> Any:
-    """UMAP fitted to points `(n, e)`; with few points it looks at fewer neighbours and starts at random."""
-    umap = import_umap()
+    """UMAP's positions of points `(n, e)`; with few points it looks at fewer neighbours and starts at random."""
+    layout = _steps()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns that a fixed seed means one thread, which is what is wanted
-        return umap.UMAP(
-            n_neighbors=min(neighbours, len(points) - 1),
-            n_components=components,
-            spread=SPREAD,
-            random_state=seed % 2**32,
-            init="spectral" if len(points) >= _SPECTRAL_NEEDS else "random",
-            n_jobs=1,
-        ).fit(points)
+        warnings.simplefilter("ignore")  # it warns of graphs in several parts, which groups of clients are
+        positions, _ = layout.simplicial_set_embedding(
+            points,
+            fuzzy_graph(points, min(neighbours, len(points) - 1)),
+            components,
+            _FIRST_STEP,
+            *layout.find_ab_params(SPREAD, _LEAST_DISTANCE),
+            _REPULSION,
+            _NEGATIVE_SAMPLES,
+            None,
+            "spectral" if len(points) >= _SPECTRAL_NEEDS else "random",
+            np.random.RandomState(seed % 2**32),
+            "euclidean",
+            {},
+            False,
+            {},
+            False,
+        )
+    return positions
+
+
+def _join(
+    arrived: npt.NDArray[np.float32],
+    points: npt.NDArray[np.float32],
+    spots: npt.NDArray[np.float32],
+    seed: int,
+    neighbours: int,
+) -> Any:
+    """Positions of points that `arrived` `(n, e)` among `points` `(m, e)` that lie at `spots` `(m, u)`."""
+    layout = _steps()
+    found = nearest(arrived, points, neighbours)
+    weights = memberships(found.distances, nearest_at=0)
+    starts = (weights[:, :, None] * spots[found.indices]).sum(axis=1) / weights.sum(axis=1, keepdims=True)
+    same = found.distances[:, 0] == 0
+    starts[same] = spots[found.indices[same, 0]]
+    kept = weights >= weights.max() / _NEWCOMER_EPOCHS
+    rows, columns = np.nonzero(kept)
+    return layout.optimize_layout_euclidean(
+        np.ascontiguousarray(starts, dtype=np.float32),
+        spots.copy(),
+        rows.astype(np.int32),
+        found.indices[rows, columns].astype(np.int32),
+        _NEWCOMER_EPOCHS,
+        len(points),
+        layout.make_epochs_per_sample(weights[kept], _NEWCOMER_EPOCHS),
+        *layout.find_ab_params(SPREAD, _LEAST_DISTANCE),
+        np.random.RandomState(seed % 2**32).randint(-(2**31) + 1, 2**31 - 1, 3).astype(np.int64),
+        _REPULSION,
+        _FIRST_STEP / 4,
+        _NEGATIVE_SAMPLES,
+    )
+
+
+def _steps() -> Any:
+    """UMAP's module with its layout functions (`UMAP.fit` would compile many more than these for its graph)."""
+    import_umap()
+    import umap.umap_
+
+    return umap.umap_
 
 
 def import_umap() -> Any:

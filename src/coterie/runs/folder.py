@@ -8,11 +8,11 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeVar
 
 from torch import Tensor
 
@@ -51,6 +51,8 @@ if hasattr(os, "register_at_fork"):
 
 CHECKSUM = "checksum"
 ROWS = "rows"
+DIGEST = 16
+"""Bytes of a checksum."""
 """Name under which a file keeps a list."""
 LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint-previous.safetensors"
 
@@ -156,6 +158,26 @@ class RunFolder:
         table = content if isinstance(content, Mapping) else {ROWS: content}
         text = json.dumps({CHECKSUM: checksum(table), **table}, indent=2, ensure_ascii=False, allow_nan=False)
         write_atomically(self.path / name, (text + "\n").encode())
+
+    def write_rows(self, name: str, records: Iterable[Any]) -> None:
+        """Write a JSON file of records, one on a line, as `write_json` would, without ever holding all of it."""
+
+        def write(file: BinaryIO) -> None:
+            hashed = hashlib.blake2b(f'{{"{ROWS}":['.encode(), digest_size=DIGEST)
+            file.write(f'{{\n  "{CHECKSUM}": "'.encode())
+            place = file.tell()
+            file.write(f'{"0" * 2 * DIGEST}",\n  "{ROWS}": ['.encode())
+            for number, record in enumerate(records):
+                row = to_json(record)
+                hashed.update((("," if number else "") + _canonical(row)).encode())
+                text = json.dumps(row, ensure_ascii=False, allow_nan=False)
+                file.write((",\n    " if number else "\n    ").encode() + text.encode())
+            hashed.update(b"]}")
+            file.write(b"\n  ]\n}\n")
+            file.seek(place)
+            file.write(hashed.hexdigest().encode())
+
+        write_atomically(self.path / name, write)
 
     def read_json(self, name: str) -> Any:
         """Read a JSON file of the run; a damaged one is a RunError that names it."""
@@ -346,7 +368,7 @@ class RunFolder:
                 tensors = {client: vector.clone().contiguous() for client, vector in private.items()}
                 save_tensors(tensors, target / "private.safetensors", about)
         self._restore_config()
-        self.write_json("clients.json", to_json(result.clients))
+        self.write_rows("clients.json", result.clients)
         self.write_json("summary.json", to_json(result.summary))
 
     def close(self) -> None:
@@ -369,8 +391,11 @@ class RunFolder:
 
 def checksum(content: Any) -> str:
     """A hash of JSON content, whatever its spaces and the order of its keys."""
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    return hashlib.blake2b(_canonical(content).encode(), digest_size=DIGEST).hexdigest()
+
+
+def _canonical(content: Any) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
 def _line(check: str, record: RoundRecord) -> tuple[str, str]:

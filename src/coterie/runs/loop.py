@@ -450,15 +450,22 @@ def _cluster(number: int, members: int, seen: ClusterInfo | None, means: Mapping
 
 def _changes(assignment: Assignment, known: Mapping[str, int | None]) -> dict[str, int | None]:
     """Clients whose cluster is another than what is known, and None for those that left."""
-    now = {client.client: client.cluster for client in assignment.served()}
-    changed: dict[str, int | None] = {client: number for client, number in now.items() if known.get(client) != number}
-    return changed | {client: None for client, number in known.items() if number is not None and client not in now}
+    changed: dict[str, int | None] = {}
+    for client in assignment.served():
+        if known.get(client.client) != client.cluster:
+            changed[client.client] = client.cluster
+    gone = known.keys() - {member for members in assignment.members for member in members} if known else set()
+    return changed | {client: None for client, number in known.items() if number is not None and client in gone}
 
 
 def _mixture_changes(assignment: Assignment, known: Mapping[str, Mapping[int, float]]) -> dict[str, dict[int, float]]:
     """Mixtures in hundredths that are others than what is known; an empty one where a client has one model again."""
-    now = {client.client: _hundredths(client.mixture) for client in assignment.served()}
-    return {client: mixture for client, mixture in now.items() if mixture != known.get(client, {})}
+    changed = {}
+    for client in assignment.served():
+        mixture = _hundredths(client.mixture)
+        if mixture != known.get(client.client, {}):
+            changed[client.client] = mixture
+    return changed
 
 
 def _hundredths(mixture: Mapping[int, float]) -> dict[int, float]:
@@ -474,13 +481,18 @@ def _conclude(
     store: Store | None,
     stop: Event | None,
 ) -> Result:
-    """The result of a run, also written to the store."""
-    server, assignment, scores = run.server, evaluation.assignment, evaluation.scores
+    """The result of a run, also written to the store. The evaluation's scores are used up."""
+    server, assignment = run.server, evaluation.assignment
     clusters = [list(members) for members in assignment.members]
     groups = run.groups_now() if run.groups_now else run.groups
     private = _private_layers(assignment, run.engine)
     held_out = {score.client: score for score in evaluation.validation}
-    rows = [_client(score, held_out.get(score.client), private) for score in scores]
+    spreads = _spreads(evaluation.scores)
+    rows = []
+    evaluation.scores.reverse()
+    while evaluation.scores:  # used up one by one: a million clients are not held twice
+        score = evaluation.scores.pop()
+        rows.append(_client(score, held_out.get(score.client), private))
     kept_best = history and (history[-1].restored is not None or (done.best and done.best.round == done.round))
     summary = Summary(
         **run.labels,
@@ -488,7 +500,7 @@ def _conclude(
         clients=len(server.clients),
         clusters=clusters,
         cluster_ids=assignment.cluster_ids,
-        metrics=_spreads(scores),
+        metrics=spreads,
         ari=metrics.partition_score(clusters, server.clients, groups),
         bytes=Bytes(done.bytes_up, done.bytes_down),
         seconds=round(done.seconds, 3),

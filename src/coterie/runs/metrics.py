@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 import torch
 
 from coterie.clustering import adjusted_rand_index
 from coterie.engines.base import Engine
 from coterie.methods import Assignment
+from coterie.methods.base import Served
 from coterie.metrics import ALWAYS
 from coterie.runs.records import Spread
 from coterie.tasks import Evaluate, Request
 
+SCORED_AT_ONCE = 50_000
+"""Clients whose requests and replies are held at once, so that a million need no more memory than these."""
 
-@dataclass(frozen=True)
+
+_NO_MIXTURE: Mapping[int, float] = {}
+
+
+@dataclass(frozen=True, slots=True)
 class ClientScore:
     """One client's metrics on its own data: NaN where it has none, or where a metric does not apply."""
 
@@ -41,10 +49,27 @@ def score_clients(
 
     In the order of the engine's clients.
     """
-    by_id = assignment.by_id
+    scores: dict[str, ClientScore] = {}
     tasks: dict[tuple[int, ...], Evaluate] = {}
-    requests, served = [], {}
-    for client in assignment.served(among):
+    served = assignment.served(among)
+    while some := {client.client: client for client in islice(served, SCORED_AT_ONCE)}:
+        _score(some, assignment, engine, part, extra, tasks, scores)
+    return [scores[client] for client in (engine.clients if among is None else among) if client in scores]
+
+
+def _score(
+    served: Mapping[str, Served],
+    assignment: Assignment,
+    engine: Engine,
+    part: str,
+    extra: tuple[str, ...],
+    tasks: dict[tuple[int, ...], Evaluate],
+    scores: dict[str, ClientScore],
+) -> None:
+    """Add the scores of some clients; `tasks` are those made so far, by the models that they evaluate."""
+    by_id = assignment.by_id
+    requests = []
+    for client in served.values():
         models = tuple(client.mixture) or (client.model_id,)
         if models not in tasks:
             stacked = torch.stack([by_id[number] for number in models])
@@ -52,16 +77,13 @@ def score_clients(
         weights = tuple(client.mixture.values())
         task = replace(tasks[models], weights=weights) if weights else tasks[models]
         requests.append(Request(client.client, task))
-        served[client.client] = client
-    scores = {}
     for block in engine.run(requests):
         for reply in block.replies:
             own = served[reply.client]
             metrics = {name: reply.values[name][0] for name in (*ALWAYS, *extra)}
             scores[reply.client] = ClientScore(
-                reply.client, own.cluster, own.model_id, reply.samples, metrics, own.mixture
+                reply.client, own.cluster, own.model_id, reply.samples, metrics, own.mixture or _NO_MIXTURE
             )
-    return [scores[client] for client in (engine.clients if among is None else among) if client in scores]
 
 
 def spreads(scores: Sequence[ClientScore]) -> dict[str, Spread]:

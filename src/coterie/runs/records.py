@@ -63,6 +63,7 @@ class Spread:
 class WithMeans:
     """Short names for the usual metrics of a record with one number for each."""
 
+    __slots__ = ()
     metrics: dict[str, float | None]
 
     @property
@@ -182,7 +183,7 @@ class RoundRecord(WithSpreads):
     in the record before."""
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclass(frozen=True, slots=True, config=STRICT)
 class ClientRecord(WithMeans):
     """One client in the end: its cluster, the model it was measured with, and its metrics on its own test data."""
 
@@ -251,8 +252,14 @@ class TreeNode:
     evidence: dict[str, float | None] = dataclasses.field(default_factory=dict)
 
 
+_PLAIN = frozenset((str, int, bool, type(None)))
+"""What JSON holds as it is: most of the values of a record."""
+
+
 def to_json(record: Any) -> Any:
     """A record, or a list of records, as plain values for JSON; None for every number that JSON cannot hold."""
+    if type(record) in _PLAIN:
+        return record
     if dataclasses.is_dataclass(record) and not isinstance(record, type):
         return {field.name: to_json(getattr(record, field.name)) for field in dataclasses.fields(record)}
     if isinstance(record, Mapping):

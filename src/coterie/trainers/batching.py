@@ -11,6 +11,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from coterie.trainers.augment import augmentation
 from coterie.trainers.base import Training, TrainingJob
+from coterie.trainers.devices import CPU
 from coterie.trainers.step_losses import Targets
 
 WINDOW_NUMBERS = 2**22
@@ -27,11 +28,15 @@ def epoch_orders(samples: int, training: Training, seed: int) -> Iterator[Tensor
         yield torch.randperm(samples, generator=generator)
 
 
-def batches(samples: int, training: Training, seed: int) -> Iterator[Tensor | slice]:
-    """The samples of each SGD step, in turn: shuffled passes, cut into batches, the last one of a pass smaller."""
+def batches(samples: int, training: Training, seed: int, device: torch.device = CPU) -> Iterator[Tensor | slice]:
+    """The samples of each SGD step, in turn: shuffled passes, cut into batches, the last one of a pass smaller.
+
+    The order of a pass is sent to the device at once: sent with each step, it would be a transfer per step.
+    """
     size = samples if training.batch_size is None else min(training.batch_size, samples)
     left = training.batches(samples)
     for order in epoch_orders(samples, training, seed):
+        order = None if order is None else order.to(device)
         for start in range(0, samples, size):
             if left == 0:
                 return

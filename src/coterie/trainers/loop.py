@@ -148,15 +148,15 @@ class LoopTrainer(Trainer):
         loss_of = self._training_loss(job, training, y)
         augment = augmentation(training, job.seed)
         optimizer = self._optimizer(job, training, places)
-        total, steps = 0.0, 0
+        total, steps = torch.zeros((), dtype=torch.float64, device=self.device), 0
         with apart(layers):
-            for index in batches(len(y), training, job.seed):
+            for index in batches(len(y), training, job.seed, self.device):
                 for place in places:
                     self.grad[place].zero_()
                 loss = loss_of(self._outputs(augment(x[index]) if augment else x[index]), index)
                 if loss.requires_grad:
                     loss.backward()
-                total += float(loss.detach())
+                total += loss.detach()  # reading it here would wait for the device in every step
                 steps += 1
                 with torch.no_grad():
                     optimizer.step(1)
@@ -165,7 +165,7 @@ class LoopTrainer(Trainer):
         if job.memory is not None:
             optimizer.remember()
         self._store_counters()
-        return total / max(steps, 1)
+        return float(total) / max(steps, 1)
 
     def _optimizer(self, job: TrainingJob, training: Training, places: Sequence[slice]) -> Optimizer:
         """What moves the numbers at these places of the flat vector; to it, one client is several of which one."""

@@ -10,6 +10,7 @@ from coterie_bench.fedjax_rounds import FEDJAX
 from coterie_bench.findings import Entry, Limit
 from coterie_bench.memory import ABOVE_THE_DATA, measure_memory
 from coterie_bench.others import FEDLAB, FLOWER, FLUKE
+from coterie_bench.pfl_rounds import PFL
 from coterie_bench.rounds import time_rounds
 from coterie_bench.scaling import LINEAR, ROUND_SECONDS, time_growth, time_overhead
 from coterie_bench.server_side import SPLIT_SECONDS, WITHIN, time_server
@@ -53,7 +54,7 @@ ENTRIES = {
         _rounds("w1-50", "IFCA, 4 models' losses, MLP, 10 full-batch steps", workloads.W1_50, 15, steady=True),
         _rounds("w2", "five-layer CNN, batch 100, 3 epochs", workloads.W2, 1.4),
         _rounds("w2-bf16", "five-layer CNN, batch 100, 3 epochs, bf16", workloads.W2, 2.2, precision="bf16"),
-        _rounds("w3", "FedAvg, MLP, batch 10", workloads.W3, 6, others={FLOWER: 8, FLUKE: 6, FEDLAB: 6, FEDJAX: 2.2}),
+        _rounds("w3", "FedAvg, MLP, batch 10", workloads.W3, 6, others={FLOWER: 8, FLUKE: 6, FEDLAB: 6, FEDJAX: 2.2, PFL: 4.5}),
         _rounds("w3-5", "FedAvg, MLP, batch 10, 5 epochs", workloads.W3_5, 6, others={FEDJAX: 3}),
         _rounds("demo", "FedAvg as in `coterie run`, MLP, batch 32, 3 epochs", workloads.DEMO, 4.5, share=33),
         _rounds("w4", "LEAF's CNN, batch 10", workloads.W4, 1.7),

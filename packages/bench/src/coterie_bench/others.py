@@ -16,6 +16,7 @@ from coterie.trainers import default_loss
 from coterie_bench.contenders import Contender
 from coterie_bench.fedjax_rounds import FEDJAX, FedjaxRounds
 from coterie_bench.flower_rounds import FlowerRounds
+from coterie_bench.pfl_rounds import PFL, PflRounds
 from coterie_bench.plain import average
 from coterie_bench.workloads import Workload
 
@@ -105,6 +106,7 @@ MAKERS: dict[str, tuple[tuple[str, ...], Maker]] = {
     FLUKE: (("fluke",), FlukeRounds),
     FEDLAB: (("fedlab",), FedLabRounds),
     FEDJAX: (("fedjax", "jax"), FedjaxRounds),
+    PFL: (("pfl",), PflRounds),
 }
 
 
