@@ -13,6 +13,8 @@ from published_files import cifar_arrays, cifar_pickle, idx_bytes, leaf_bytes, w
 from coterie.data.catalog import BY_HAND, CATALOG
 from coterie.data.pools import windows
 from coterie.data.sources import (
+    TABLE_SOURCES,
+    TEXT_SOURCES,
     available,
     data_folder,
     load_source,
