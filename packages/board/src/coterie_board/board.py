@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from coterie.data import find_scenario
 from coterie.errors import RunError
 from coterie.runs import Cells, write_atomically
-from coterie_board.cell import Cell, compute
+from coterie_board.cell import DIGITS, Cell, compute
 from coterie_board.federations import BoardFederation
 from coterie_board.methods import REFERENCE, TRIALS, Trial, check_method, grid, row_name, takes_part
 
@@ -20,7 +21,7 @@ FORMAT = 1
 BYTE_FACTOR = 2
 """The budget of bytes over what the reference sends in all rounds. A method stops after the round that reaches it."""
 TUNING_SEED = 1000
-"""The seed of every tuning run; final runs have others."""
+"""The first seed of tuning runs; final runs have others."""
 
 
 @dataclass
@@ -160,16 +161,24 @@ def _federation(
 ) -> dict[str, dict[str, Any]]:
     """Tune every method on validation data, then do its final runs with what it chose."""
     trials = {row: grid(method) for row, method in rows.items()}
+    draws = range(TUNING_SEED, TUNING_SEED + entry.tuning_seeds)
     tuned = cells.many(
         {
-            f"{entry.name} {row} trial {number}": partial(
-                compute, cell(method=rows[row], trial=trial, seed=TUNING_SEED, tuning=True)
+            f"{entry.name} {row} trial {number} seed {seed}": partial(
+                compute, cell(method=rows[row], trial=trial, seed=seed, tuning=True)
             )
             for row in rows
             for number, trial in enumerate(trials[row])
+            for seed in draws
         }
     )
-    told = {row: [tuned[f"{entry.name} {row} trial {number}"] for number in range(len(trials[row]))] for row in rows}
+    told = {
+        row: [
+            over_seeds([tuned[f"{entry.name} {row} trial {number} seed {seed}"] for seed in draws])
+            for number in range(len(trials[row]))
+        ]
+        for row in rows
+    }
     chosen = {row: choose(told[row], higher=entry.higher_is_better) for row in rows}
     final = cells.many(
         {
@@ -181,11 +190,10 @@ def _federation(
             for seed in seeds
         }
     )
-    rate = find_scenario(entry.name).defaults.training.lr
     return {
         row: {
             "trials": [
-                {"options": trial.options, "lr": round(rate * trial.rate, 6), **_short(one)}
+                {"options": trial.options, "lr": round(entry.rate * trial.rate, 6), **_short(one)}
                 for trial, one in zip(trials[row], told[row], strict=True)
             ],
             "choice": choice,
@@ -193,6 +201,17 @@ def _federation(
         }
         for row, choice in chosen.items()
     }
+
+
+def over_seeds(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A trial as the mean over its seeds; it failed where one of them did."""
+    cpu = {"cpu": round(sum(one["cpu"] for one in found), 2)}
+    for one in found:
+        if "failed" in one:
+            return {"failed": one["failed"], **cpu}
+    losses = [one["loss"] for one in found if one["loss"] is not None]
+    means = {"value": statistics.fmean(one["value"] for one in found), "loss": statistics.fmean(losses or [math.inf])}
+    return {key: round(value, DIGITS) for key, value in means.items()} | cpu
 
 
 def _short(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,11 +224,7 @@ def choose(trials: Sequence[Mapping[str, Any]], *, higher: bool) -> int | None:
     known = [number for number, trial in enumerate(trials) if "failed" not in trial]
     sign = -1 if higher else 1
 
-    def order(number: int) -> tuple[float, float]:
-        loss = trials[number].get("loss")
-        return sign * trials[number]["value"], float("inf") if loss is None else loss
-
-    return min(known, key=order, default=None)
+    return min(known, key=lambda number: (sign * trials[number]["value"], trials[number]["loss"]), default=None)
 
 
 def _claim(out: Path, federations: Sequence[BoardFederation], seeds: Sequence[int]) -> None:

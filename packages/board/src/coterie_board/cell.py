@@ -57,14 +57,14 @@ def _run(cell: Cell) -> Result:
         "model": defaults.model,
         "epochs": training.epochs,
         "batch_size": training.batch_size or "full",
-        **{key: value for key, value in entry.options.items() if key not in SIZES},
+        **{key: value for key, value in entry.options.items() if key not in (*SIZES, "lr")},
     }
     return coterie.run(
         build(cell.method, cell.trial.options, entry, cell.data_dir),
         federation,
         rounds=entry.rounds,
         seed=cell.seed,
-        lr=round(cell.trial.rate * training.lr, 6),
+        lr=round(cell.trial.rate * entry.rate, 6),
         metrics=None if entry.metric == "accuracy" else entry.metric,
         personalise=PERSONALISE.get(cell.method, 0),
         max_bytes=cell.max_bytes,

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from coterie.data import find_scenario
 from coterie.errors import ConfigError, did_you_mean
 
 Kind = Literal["natural", "groups", "plain"]
@@ -41,12 +42,19 @@ class BoardFederation:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Sizes, model and local training where they differ from the scenario's, as options of `coterie.run`."""
     declared: Declared | None = None
+    tuning_seeds: int = 1
+    """Seeds that a tuning trial is the mean of: more where validation data is scarce and runs are cheap."""
     from_round: int | None = None
     """Where data changes: the metric is the mean over the rounds from this one on, not that of the last round."""
 
     @property
     def higher_is_better(self) -> bool:
         return HIGHER_IS_BETTER[self.metric]
+
+    @property
+    def rate(self) -> float:
+        """The step size that those tried are multiples of."""
+        return float(self.options.get("lr") or find_scenario(self.name).defaults.training.lr)
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
@@ -60,36 +68,37 @@ class BoardFederation:
 
 
 _SMALL = {"clients": 20, "samples": 60}
-_IMAGES = {"clients": 20, "samples": 100, "model": "mlp:hidden=100", "epochs": 1, "evaluate_every": 10}
+_IMAGES = {"clients": 20, "samples": 100, "model": "mlp:hidden=100", "epochs": 1, "evaluate_every": 30}
+_TABLE = {"model": "mlp:hidden=16"}
 FEDERATIONS: tuple[BoardFederation, ...] = (
-    BoardFederation("heart-disease", "natural", "4 hospitals, 920 patients", 50, "auc"),
+    BoardFederation("heart-disease", "natural", "4 hospitals, 920 patients", 50, "auc", _TABLE, tuning_seeds=5),
     BoardFederation(
-        "hsb82", "natural", "40 schools, mathematics", 50, "rmse", {"clients": 40},
-        Declared("schools/hsb82.csv", "sector", "school"),
+        "hsb82", "natural", "40 schools in the USA, mathematics", 50, "rmse", {"clients": 40, "lr": 0.005, **_TABLE},
+        Declared("schools/hsb82.csv", "sector", "school"), tuning_seeds=2,
     ),
     BoardFederation(
-        "exam", "natural", "40 schools, examination score", 50, "rmse", {"clients": 40},
-        Declared("schools/exam.csv", "schgend", "school"),
+        "exam", "natural", "40 schools in London, examination score", 50, "rmse", {"clients": 40, **_TABLE},
+        Declared("schools/exam.csv", "schgend", "school"), tuning_seeds=2,
     ),
-    BoardFederation("watch", "natural", "10 people, exercises from a watch", 40, options={"epochs": 1}),
+    BoardFederation("watch", "natural", "10 people, exercises from a watch", 30, options={"epochs": 1}),
+    BoardFederation(
+        "mnist-writers", "natural", "20 writers of digits", 30,
+        options={"clients": 20, "model": "mlp:hidden=100", "epochs": 1, "evaluate_every": 30},
+    ),
     BoardFederation("digits-iid", "plain", "one distribution", 50, options=_SMALL),
     BoardFederation("digits-dirichlet", "plain", "label shares by Dirichlet(0.3)", 50, options={"clients": 20}),
     BoardFederation("digits-permuted", "groups", "4 permutations of the labels", 50, options=_SMALL),
-    BoardFederation("digits-swapped", "groups", "4 groups with two labels swapped", 50, options=_SMALL),
+    BoardFederation("digits-swapped", "groups", "4 groups, each with two labels swapped", 50, options=_SMALL),
     BoardFederation("digits-rotated", "groups", "4 rotations of the images", 50, options=_SMALL),
     BoardFederation("flt-s2-digits", "groups", "5 families of classes that overlap", 50, options={"clients": 20}),
     BoardFederation(
         "digits-drift", "groups", "2 groups that exchange their labels in round 31", 60, from_round=31,
         options={"clients": 12, "samples": 60},
     ),
-    BoardFederation(
-        "mnist-writers", "natural", "30 writers", 30,
-        options={"clients": 30, "model": "mlp:hidden=100", "epochs": 1, "evaluate_every": 10},
-    ),
     BoardFederation("fashion-permuted", "groups", "4 permutations of the labels, clothing", 30, options=_IMAGES),
     BoardFederation("mnist-rotated", "groups", "4 rotations of the images, 28×28", 30, options=_IMAGES),
 )  # fmt: skip
-"""In the order in which they are run: cheap ones first, so that a stop leaves as many complete as can be."""
+"""In the order in which they are run: the natural ones first, so that a stop leaves these complete."""
 
 
 def find_federations(names: Sequence[str]) -> tuple[BoardFederation, ...]:

@@ -17,8 +17,8 @@ from coterie_board.federations import BoardFederation
 
 TRIALS = 6
 """Runs that every method has for its tuning, on every federation."""
-LEAST_RATE, MOST_RATE = 0.3, 3.0
-"""Step sizes are tried from and to these, times the scenario's."""
+LEAST_RATE, MOST_RATE = 0.5, 8.0
+"""Step sizes are tried from and to these, times the federation's, which is meant for more rounds."""
 VARIANTS: dict[str, tuple[str, str]] = {
     "fedprox": ("mu=0.01", "mu=0.1"),
     "ditto": ("lam=0.1", "lam=1"),
@@ -26,9 +26,9 @@ VARIANTS: dict[str, tuple[str, str]] = {
     "ifca": ("k=2", "k=4"),
     "clove": ("k=2", "k=4"),
     "oneshot": ("k=2", "k=4"),
-    "fedem": ("k=2", "k=4"),
-    "fedrc": ("k=2", "k=4"),
-    "fedsoft": ("k=2", "k=4"),
+    "fedem": ("components=2", "components=4"),
+    "fedrc": ("components=2", "components=4"),
+    "fedsoft": ("clusters=2", "clusters=4"),
     "fedsem": ("clusters=2", "clusters=4"),
     "flhc": ("clusters=2", "clusters=4"),
 }
