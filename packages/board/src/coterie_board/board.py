@@ -18,8 +18,6 @@ from coterie_board.federations import BoardFederation
 from coterie_board.methods import REFERENCE, TRIALS, Trial, check_method, grid, row_name, takes_part
 
 FORMAT = 1
-BYTE_FACTOR = 2
-"""The budget of bytes over what the reference sends in all rounds. A method stops after the round that reaches it."""
 TUNING_SEED = 1000
 """The first seed of tuning runs; final runs have others."""
 
@@ -38,15 +36,17 @@ class Board:
     """By federation."""
     about: dict[str, Any] = field(default_factory=dict)
     """Command, commit, machine, date."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences of people who looked at the results; the pages print them."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""
         return {
             "format": FORMAT,
             "about": self.about,
+            "notes": self.notes,
             "seeds": self.seeds,
             "tuning": {"seed": TUNING_SEED, "trials": TRIALS},
-            "byte_factor": BYTE_FACTOR,
             "federations": [federation.to_json() for federation in self.federations],
             "methods": self.methods,
             "max_bytes": self.max_bytes,
@@ -61,7 +61,7 @@ class Board:
             if values["format"] != FORMAT:
                 raise ValueError(f"format {values['format']}, expected {FORMAT}")
             federations = [BoardFederation.from_json(one) for one in values["federations"]]
-            kept = {key: values[key] for key in ("seeds", "methods", "results", "max_bytes", "about")}
+            kept = {key: values[key] for key in ("seeds", "methods", "results", "max_bytes", "about", "notes")}
             return cls(federations=federations, **kept)
         except FileNotFoundError:
             raise RunError(f"{path}: no such file: expected a leaderboard.json") from None
@@ -128,7 +128,7 @@ def run_board(
     board = Board(list(seeds), list(federations), names)
     if base is not None:
         board.results = {name: dict(found) for name, found in base.results.items()}
-        board.max_bytes, board.about = dict(base.max_bytes), dict(base.about)
+        board.max_bytes, board.about, board.notes = dict(base.max_bytes), dict(base.about), list(base.notes)
     with Cells(out / "cells", workers=workers, log=log) as cells:
         for number, entry in enumerate(federations, start=1):
             found = board.results.setdefault(entry.name, {})
@@ -147,13 +147,13 @@ def run_board(
 
 
 def _budget(entry: BoardFederation, cells: Cells, places: Callable[..., Cell]) -> int:
-    """Bytes that every method may send: twice what the reference sends in all rounds."""
+    """Bytes that every method may send: a multiple of what the reference sends in all rounds."""
     trial = Trial("", 1.0)
     job = partial(compute, places(method=REFERENCE, trial=trial, seed=TUNING_SEED, tuning=True, max_bytes=None))
     found = cells.many({f"{entry.name} budget": job})[f"{entry.name} budget"]
     if "failed" in found:
         raise RunError(f"{entry.name}: {REFERENCE}, whose bytes make the budget, failed: {found['failed']}")
-    return int(BYTE_FACTOR * found["bytes"])
+    return int(entry.byte_factor * found["bytes"])
 
 
 def _federation(

@@ -11,9 +11,9 @@ from coterie.errors import ConfigError, did_you_mean
 
 Kind = Literal["natural", "groups", "plain"]
 KINDS: dict[Kind, str] = {
-    "natural": "nobody divided the data: hospitals, schools, writers, people",
-    "groups": "made with hidden groups",
-    "plain": "made without groups",
+    "natural": "natural federations",
+    "groups": "federations made with hidden groups",
+    "plain": "federations made without groups",
 }
 HIGHER_IS_BETTER = {"accuracy": True, "auc": True, "rmse": False}
 
@@ -42,6 +42,9 @@ class BoardFederation:
     options: Mapping[str, Any] = field(default_factory=dict)
     """Sizes, model and local training where they differ from the scenario's, as options of `coterie.run`."""
     declared: Declared | None = None
+    byte_factor: int = 2
+    """The budget of bytes, over what the reference sends in all rounds; a method stops after the round that reaches it.
+    """
     tuning_seeds: int = 1
     """Seeds that a tuning trial is the mean of: more where validation data is scarce and runs are cheap."""
     from_round: int | None = None
@@ -92,7 +95,7 @@ FEDERATIONS: tuple[BoardFederation, ...] = (
     BoardFederation("digits-rotated", "groups", "4 rotations of the images", 50, options=_SMALL),
     BoardFederation("flt-s2-digits", "groups", "5 families of classes that overlap", 50, options={"clients": 20}),
     BoardFederation(
-        "digits-drift", "groups", "2 groups that exchange their labels in round 31", 60, from_round=31,
+        "digits-drift", "groups", "2 groups that exchange their labels in round 31", 60, from_round=31, byte_factor=6,
         options={"clients": 12, "samples": 60},
     ),
     BoardFederation("fashion-permuted", "groups", "4 permutations of the labels, clothing", 30, options=_IMAGES),
