@@ -63,6 +63,7 @@ def _run(cell: Cell) -> Result:
         build(cell.method, cell.trial.options, entry, cell.data_dir),
         federation,
         rounds=entry.rounds,
+        evaluate_every=entry.rounds if entry.from_round is None else 1,  # the last models are evaluated in any case
         seed=cell.seed,
         lr=round(cell.trial.rate * entry.rate, 6),
         metrics=None if entry.metric == "accuracy" else entry.metric,

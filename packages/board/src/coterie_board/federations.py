@@ -71,22 +71,22 @@ class BoardFederation:
 
 
 _SMALL = {"clients": 20, "samples": 60}
-_IMAGES = {"clients": 20, "samples": 100, "model": "mlp:hidden=100", "epochs": 1, "evaluate_every": 30}
+_IMAGES = {"clients": 20, "samples": 100, "model": "mlp:hidden=100", "epochs": 1}
 _TABLE = {"model": "mlp:hidden=16"}
 FEDERATIONS: tuple[BoardFederation, ...] = (
     BoardFederation("heart-disease", "natural", "4 hospitals, 920 patients", 50, "auc", _TABLE, tuning_seeds=5),
     BoardFederation(
-        "hsb82", "natural", "40 schools in the USA, mathematics", 50, "rmse", {"clients": 40, "lr": 0.005, **_TABLE},
+        "hsb82", "natural", "30 schools in the USA, mathematics", 50, "rmse", {"clients": 30, "lr": 0.005, **_TABLE},
         Declared("schools/hsb82.csv", "sector", "school"), tuning_seeds=2,
     ),
     BoardFederation(
-        "exam", "natural", "40 schools in London, examination score", 50, "rmse", {"clients": 40, **_TABLE},
+        "exam", "natural", "30 schools in London, examination score", 50, "rmse", {"clients": 30, **_TABLE},
         Declared("schools/exam.csv", "schgend", "school"), tuning_seeds=2,
     ),
     BoardFederation("watch", "natural", "10 people, exercises from a watch", 30, options={"epochs": 1}),
     BoardFederation(
         "mnist-writers", "natural", "20 writers of digits", 30,
-        options={"clients": 20, "model": "mlp:hidden=100", "epochs": 1, "evaluate_every": 30},
+        options={"clients": 20, "model": "mlp:hidden=100", "epochs": 1},
     ),
     BoardFederation("digits-iid", "plain", "one distribution", 50, options=_SMALL),
     BoardFederation("digits-dirichlet", "plain", "label shares by Dirichlet(0.3)", 50, options={"clients": 20}),

@@ -153,8 +153,8 @@ def third_party() -> str:
     return (
         f"The board has {len(METHODS)} methods of this package. Any other is added with one command, by the name under "
         "which an installed package offers it or by its class ([a method of your own](methods.md)). The stored rows "
-        "are taken as they are; only the new method is tuned and run, with the same seeds and budgets. The second command "
-        "writes the pages anew and runs nothing."
+        "are taken as they are; only the new method is tuned and run, with the same seeds and budgets. The second "
+        "command writes the pages anew and runs nothing."
     )
 
 
