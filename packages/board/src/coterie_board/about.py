@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import coterie
+from coterie import __version__
 
 
 def about_this_run(command: str, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def about_this_run(command: str, before: Mapping[str, Any] | None = None) -> dic
     found: dict[str, Any] = {
         "command": command,
         "commit": _commit(),
-        "version": coterie.__version__,
+        "version": __version__,
         "machine": f"{_processor()}, {os.cpu_count()} cores, one thread per run",
         "date": datetime.now(UTC).strftime("%Y-%m-%d"),
     }
@@ -26,8 +26,8 @@ def about_this_run(command: str, before: Mapping[str, Any] | None = None) -> dic
 
 
 def _commit() -> str | None:
-    """The commit of Coterie's source, where it is a clone."""
-    folder = Path(coterie.__file__).parent
+    """The commit of the source, where it is a clone."""
+    folder = Path(__file__).parent
     try:
         done = subprocess.run(
             ["git", "-C", str(folder), "rev-parse", "--short=12", "HEAD"], capture_output=True, text=True, check=True

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import coterie
-from coterie import Federation, Result
+from coterie import Federation, Result, run
 from coterie.data import Defaults
 from coterie.errors import CoterieError
 from coterie.federation import on_validation
@@ -59,7 +58,7 @@ def _run(cell: Cell) -> Result:
         "batch_size": training.batch_size or "full",
         **{key: value for key, value in entry.options.items() if key not in (*SIZES, "lr")},
     }
-    return coterie.run(
+    return run(
         build(cell.method, cell.trial.options, entry, cell.data_dir),
         federation,
         rounds=entry.rounds,
