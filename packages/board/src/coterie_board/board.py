@@ -229,7 +229,7 @@ def choose(trials: Sequence[Mapping[str, Any]], *, higher: bool) -> int | None:
 
 def _claim(out: Path, federations: Sequence[BoardFederation], seeds: Sequence[int]) -> None:
     """Mark the folder with what its cells are of, or raise where it holds other cells."""
-    identity = {
+    identity: dict[str, Any] = {
         "seeds": list(seeds),
         "tuning": [TUNING_SEED, TRIALS],
         "federations": {one.name: one.to_json() for one in federations},
@@ -240,12 +240,12 @@ def _claim(out: Path, federations: Sequence[BoardFederation], seeds: Sequence[in
             held = json.loads(mark.read_text())
         except ValueError as problem:
             raise RunError(f"{mark}: damaged ({problem}): choose another folder with --out") from problem
-        both = {name: one for name, one in identity["federations"].items() if name in held["federations"]}  # type: ignore[attr-defined]
+        both = {name: one for name, one in identity["federations"].items() if name in held["federations"]}
         other = [name for name, one in both.items() if one != held["federations"][name]]
         if other or any(held[key] != identity[key] for key in ("seeds", "tuning")):
             what = f"{other[0]} of another size" if other else f"seeds {held['seeds']}"
             raise RunError(f"{out}: holds cells of {what}: choose another folder with --out")
-        identity["federations"] = held["federations"] | identity["federations"]  # type: ignore[operator]
+        identity["federations"] = held["federations"] | identity["federations"]
     elif out.is_dir() and any(out.iterdir()):
         raise RunError(f"{out}: the folder is not empty and holds no board: choose another one with --out")
     out.mkdir(parents=True, exist_ok=True)

@@ -71,7 +71,11 @@ def leaderboard(
     made of it alone, leaderboard.md, leaderboard-ranks.svg and board.html.
     """
     folder = Path(out)
-    log = (lambda text: None) if quiet else (lambda text: click.echo(text, err=True))
+
+    def log(text: str) -> None:
+        if not quiet:
+            click.echo(text, err=True)
+
     if pages is not None:
         write_pages(Board.read(Path(pages)), folder)
         return

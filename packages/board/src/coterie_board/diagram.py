@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from coterie_board.standings import cliques
 
@@ -35,9 +35,9 @@ def rank_diagram(names: Sequence[str], ranks: Sequence[float], width: float, *, 
     height = first + ROW * half + 10
     parts = [_axis(x, most, width, ink)]
     for level, (low, high) in enumerate(bars):
-        y = AXIS + 10 + BAR * level
+        bar = AXIS + 10 + BAR * level
         parts.append(
-            f'<line x1="{x(ranks[low]) - 3:.1f}" y1="{y}" x2="{x(ranks[high]) + 3:.1f}" y2="{y}" stroke="{LINE}" '
+            f'<line x1="{x(ranks[low]) - 3:.1f}" y1="{bar}" x2="{x(ranks[high]) + 3:.1f}" y2="{bar}" stroke="{LINE}" '
             'stroke-width="3" stroke-linecap="round"/>'
         )
     for place, (name, rank) in enumerate(zip(names, ranks, strict=True)):
@@ -59,8 +59,7 @@ def rank_diagram(names: Sequence[str], ranks: Sequence[float], width: float, *, 
     )
 
 
-def _axis(x: object, most: int, width: float, ink: str) -> str:
-    assert callable(x)
+def _axis(x: Callable[[float], float], most: int, width: float, ink: str) -> str:
     parts = [f'<line x1="{x(1):.1f}" y1="{AXIS}" x2="{x(most):.1f}" y2="{AXIS}" stroke="{ink}"/>']
     step = 1 if most <= 12 else 2
     for rank in range(1, most + 1, step):
