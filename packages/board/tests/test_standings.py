@@ -82,6 +82,15 @@ def test_one_failed_run_fails_the_method_there() -> None:
     assert [found[name].rank for name in ("fedavg", "ifca", "cfl", "flt")] == [1, 2, 3.5, 3.5]
 
 
+def test_an_error_far_beyond_the_references_is_a_failure() -> None:
+    rows = {"fedavg": result(2.0, 2.0), "clove": result(2.1, 3e35), "ifca": result(3.0, 19.0)}
+    board = make_board({"a": rows}, "rmse")
+    found = {one.method: one for one in standings(board, board.federations[0])}
+    assert found["clove"].failed == "seed 1: training diverged (rmse 3e+35) with the chosen lr=0.1"
+    assert found["ifca"].failed is None
+    assert [found[name].rank for name in ("fedavg", "ifca", "clove")] == [1, 2, 3]
+
+
 def test_the_ranking_is_over_complete_federations_and_common_methods() -> None:
     rows = {"fedavg": result(0.5), "cfl": result(0.6), "ifca": result(0.7), "groups": result(0.9)}
     board = make_board({"a": rows, "b": dict(rows), "c": {"fedavg": result(0.9)}})

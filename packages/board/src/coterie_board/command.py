@@ -92,8 +92,10 @@ def leaderboard(
     words += [word for method in added for word in ("--add", method)]
     command = shlex.join(["coterie", "leaderboard", *words, "--seeds", str(seeds), "--out", out])
 
+    about = about_this_run(command, held.about if held else None)
+
     def keep(board: Board) -> None:
-        board.about = about_this_run(command, held.about if held else None)
+        board.about = about
         board.write(folder / FILE)
 
     board = run_board(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import re
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,9 +68,9 @@ def _markdown(block: Block) -> str:
     if isinstance(block, Heading):
         return f"{'#' * block.level} {block.text}"
     if isinstance(block, Text):
-        return block.text
+        return _wrapped(block.text)
     if isinstance(block, Items):
-        return "\n".join(f"* {item}" for item in block.items)
+        return "\n".join(_wrapped(item, "* ") for item in block.items)
     if isinstance(block, Commands):
         return f"```text\n{block.text}\n```"
     if isinstance(block, Figure):
@@ -79,6 +80,20 @@ def _markdown(block: Block) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in (lines[0], rule, *lines[1:]))
 
 
+def _wrapped(text: str, first: str = "") -> str:
+    """The text in lines that a reader of the file sees whole."""
+    return textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=" " * len(first),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+WIDTH = 125
+"""Characters in a line of a Markdown file."""
 STYLE = """
 :root { color-scheme: light dark; --line: #8884; --soft: #8881; }
 body { font: 15px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 0 auto; padding: 1rem; }

@@ -85,21 +85,21 @@ FEDERATIONS: tuple[BoardFederation, ...] = (
     ),
     BoardFederation("watch", "natural", "10 people, exercises from a watch", 30, options={"epochs": 1}),
     BoardFederation(
-        "mnist-writers", "natural", "20 writers of digits", 30,
+        "mnist-writers", "natural", "20 writers of digits", 20,
         options={"clients": 20, "model": "mlp:hidden=100", "epochs": 1},
     ),
-    BoardFederation("digits-iid", "plain", "one distribution", 50, options=_SMALL),
-    BoardFederation("digits-dirichlet", "plain", "label shares by Dirichlet(0.3)", 50, options={"clients": 20}),
-    BoardFederation("digits-permuted", "groups", "4 permutations of the labels", 50, options=_SMALL),
-    BoardFederation("digits-swapped", "groups", "4 groups, each with two labels swapped", 50, options=_SMALL),
-    BoardFederation("digits-rotated", "groups", "4 rotations of the images", 50, options=_SMALL),
-    BoardFederation("flt-s2-digits", "groups", "5 families of classes that overlap", 50, options={"clients": 20}),
+    BoardFederation("digits-iid", "plain", "one distribution", 30, options=_SMALL),
+    BoardFederation("digits-dirichlet", "plain", "label shares by Dirichlet(0.3)", 30, options={"clients": 20}),
+    BoardFederation("digits-permuted", "groups", "4 permutations of the labels", 30, options=_SMALL),
+    BoardFederation("digits-swapped", "groups", "4 groups, each with two labels swapped", 30, options=_SMALL),
+    BoardFederation("digits-rotated", "groups", "4 rotations of the images", 30, options=_SMALL),
+    BoardFederation("flt-s2-digits", "groups", "5 families of classes that overlap", 30, options={"clients": 20}),
     BoardFederation(
-        "digits-drift", "groups", "2 groups that exchange their labels in round 31", 60, from_round=31, byte_factor=6,
+        "digits-drift", "groups", "2 groups that exchange their labels in round 31", 45, from_round=31, byte_factor=6,
         options={"clients": 12, "samples": 60},
     ),
-    BoardFederation("fashion-permuted", "groups", "4 permutations of the labels, clothing", 30, options=_IMAGES),
-    BoardFederation("mnist-rotated", "groups", "4 rotations of the images, 28×28", 30, options=_IMAGES),
+    BoardFederation("fashion-permuted", "groups", "4 permutations of the labels, clothing", 20, options=_IMAGES),
+    BoardFederation("mnist-rotated", "groups", "4 rotations of the images, 28×28", 20, options=_IMAGES),
 )  # fmt: skip
 """In the order in which they are run: the natural ones first, so that a stop leaves these complete."""
 

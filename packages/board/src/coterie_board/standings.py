@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,8 @@ from coterie_board.federations import BoardFederation
 from coterie_board.methods import REFERENCE, takes_part
 
 ALPHA = 0.05
+DIVERGED = 10
+"""An error so many times the reference's is no result of training."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,8 @@ def standings(board: Board, entry: BoardFederation) -> list[Standing]:
     """Every method on a federation, in the order of the rows."""
     rows = [row for row in board.methods if takes_part(row, entry) and row in board.results.get(entry.name, {})]
     found = {row: board.results[entry.name][row] for row in rows}
-    values = {row: seed_values(found[row]) for row in rows}
+    failures = {row: failure(board, entry, row) for row in rows}
+    values = {row: None if failures[row] else seed_values(found[row]) for row in rows}
     reference = values.get(REFERENCE) or {}
     sign = 1 if entry.higher_is_better else -1
     gains = {
@@ -66,26 +69,26 @@ def standings(board: Board, entry: BoardFederation) -> list[Standing]:
     means = {row: None if own is None else statistics.fmean(own.values()) for row, own in values.items()}
     ranks = dict(zip(rows, rank([None if (m := means[row]) is None else sign * m for row in rows]), strict=True))
     return [
-        _standing(row, found[row], values[row], ranks[row], gains.get(row, []), tests.get(row), adjusted.get(row))
+        replace(
+            _standing(row, found[row], values[row]),
+            failed=failures[row],
+            rank=ranks[row],
+            gain=statistics.fmean(gains[row]) if gains.get(row) else None,
+            gain_half=half_width(gains[row]) if gains.get(row) else None,
+            p=tests.get(row),
+            p_holm=adjusted.get(row),
+        )
         for row in rows
     ]
 
 
-def _standing(
-    row: str,
-    found: Mapping[str, Any],
-    values: Mapping[int, float] | None,
-    place: float,
-    gain: Sequence[float],
-    p: float | None,
-    p_holm: float | None,
-) -> Standing:
-    failed = failure(found)
+def _standing(row: str, found: Mapping[str, Any], values: Mapping[int, float] | None) -> Standing:
+    """What the final runs say of a method by itself."""
     runs = [run for run in found["runs"] if "failed" not in run]
     trial = None if found["choice"] is None else found["trials"][found["choice"]]
     return Standing(
         method=row,
-        failed=failed,
+        failed=None,
         mean=statistics.fmean(values.values()) if values else None,
         half=half_width(list(values.values())) if values else None,
         worst=_mean(run["worst"] for run in runs),
@@ -96,26 +99,29 @@ def _standing(
         rounds=_mean(run["rounds"] for run in runs),
         choice="" if trial is None else ", ".join(text for text in (trial["options"], f"lr={trial['lr']:g}") if text),
         recovery=_recoveries(runs),
-        gain=statistics.fmean(gain) if gain else None,
-        gain_half=half_width(gain) if gain else None,
-        p=p,
-        p_holm=p_holm,
-        rank=place,
     )
 
 
-def seed_values(found: Mapping[str, Any]) -> dict[int, float] | None:
-    """The metric by seed; None where any run failed."""
-    return None if failure(found) else {run["seed"]: run["value"] for run in found["runs"]}
+def seed_values(found: Mapping[str, Any]) -> dict[int, float]:
+    """The metric by seed, of runs that did not fail."""
+    return {run["seed"]: run["value"] for run in found["runs"] if "failed" not in run}
 
 
-def failure(found: Mapping[str, Any]) -> str | None:
-    """Why a method has no result: all its trials failed, or one of its final runs did."""
+def failure(board: Board, entry: BoardFederation, row: str) -> str | None:
+    """Why a method has no result: all its trials failed, or one of its final runs did, or diverged."""
+    found = board.results[entry.name][row]
     if found["choice"] is None:
         return str(found["trials"][0]["failed"])
+    usual = seed_values(board.results[entry.name].get(REFERENCE, {"runs": []}))
     for run in found["runs"]:
         if "failed" in run:
             return f"seed {run['seed']}: {run['failed']}"
+        limit = math.inf if entry.higher_is_better else DIVERGED * usual.get(run["seed"], math.inf)
+        if run["value"] > limit:
+            lr = found["trials"][found["choice"]]["lr"]
+            return (
+                f"seed {run['seed']}: training diverged ({entry.metric} {run['value']:.3g}) with the chosen lr={lr:g}"
+            )
     return None
 
 
@@ -181,10 +187,11 @@ def make_ranking(board: Board) -> Ranking | None:
     by_federation = []
     for entry in complete:
         sign = 1 if entry.higher_is_better else -1
-        known = {row: seed_values(board.results[entry.name][row]) for row in common}
-        by_federation.append(
-            rank([None if (own := known[row]) is None else sign * statistics.fmean(own.values()) for row in common])
-        )
+        known = {
+            row: None if failure(board, entry, row) else sign * statistics.fmean(seed_values(found).values())
+            for row, found in board.results[entry.name].items()
+        }
+        by_federation.append(rank([known[row] for row in common]))
     table = np.asarray(by_federation)
     ranks = {row: table[:, place].tolist() for place, row in enumerate(common)}
     order = sorted(common, key=lambda row: statistics.fmean(ranks[row]))

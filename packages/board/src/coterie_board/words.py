@@ -26,7 +26,7 @@ def origin(board: Board) -> str:
     first = f" The rows before were computed by `{base['command']}` at commit {base['commit']}." if base else ""
     return (
         f"Computed by `{about.get('command')}` at commit {about.get('commit')} on {about.get('date')} "
-        f"({about.get('machine')}): {cpu_hours(board):.1f} CPU hours, tuning included.{first} All numbers, every trial "
+        f"({about.get('machine')}): {cpu_hours(board):.2f} CPU hours, tuning included.{first} All numbers, every trial "
         f"and the choice of each tuning are in [leaderboard.json]({JSON}). This page and [board.html](board.html), "
         "the same as one file, are made of it by `coterie leaderboard --pages`."
     )
