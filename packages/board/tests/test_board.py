@@ -28,6 +28,7 @@ SMALL = (
     ),
 )
 ROWS = ["fedavg", "local", "ifca", "fedper", "groups"]
+PAGES = ("leaderboard.md", "board.html", "leaderboard-ranks.svg")
 TOY = '''
 from coterie.methods import FedAvg
 
@@ -86,13 +87,22 @@ def test_the_board_has_what_it_promises() -> None:
     assert sum(entry.kind == "natural" for entry in FEDERATIONS) == 5
 
 
-def test_reading_gives_the_same_board_and_pages(made: tuple[Path, Board], tmp_path: Path) -> None:
+def test_reading_gives_the_same_board_and_pages(made: tuple[Path, Board]) -> None:
     folder, board = made
     again = Board.read(folder / "leaderboard.json")
     assert again.to_json() == json.loads(json.dumps(board.to_json()))
-    main(["leaderboard", "--pages", str(folder / "leaderboard.json"), "--out", str(tmp_path / "pages")])
-    for name in ("leaderboard.md", "board.html", "leaderboard-ranks.svg"):
-        assert (tmp_path / "pages" / name).read_text() == (folder / name).read_text()
+    before = {name: (folder / name).read_text() for name in PAGES}
+    main(["leaderboard", "--pages", str(folder / "leaderboard.json"), "--out", str(folder)])
+    assert {name: (folder / name).read_text() for name in PAGES} == before
+    main(["leaderboard", "--pages", str(folder / "leaderboard.json"), "--out", str(folder / "far/away")])
+    assert "(../../leaderboard.json)" in (folder / "far/away/leaderboard.md").read_text()
+
+
+def test_the_pages_of_the_manual_are_those_of_the_stored_board(tmp_path: Path) -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    write_pages(Board.read(docs / "results/leaderboard.json"), tmp_path, "results/leaderboard.json")
+    for name in PAGES:
+        assert (docs / name).read_text() == (tmp_path / name).read_text(), f"docs/{name} is not of the stored board"
 
 
 def test_the_pages_hold_every_result(made: tuple[Path, Board]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import Literal
@@ -77,7 +78,7 @@ def leaderboard(
             click.echo(text, err=True)
 
     if pages is not None:
-        write_pages(Board.read(Path(pages)), folder)
+        write_pages(Board.read(Path(pages)), folder, Path(os.path.relpath(pages, folder)).as_posix())
         return
     held = Board.read(Path(base)) if base is not None else None
     names = [name for text in methods for name in text.split(",") if name]

@@ -150,8 +150,9 @@ def _row(tag: str, cells: Sequence[str], words: int) -> str:
 
 
 def _inline(text: str) -> str:
-    """Markdown's code, bold and links as HTML; all else is escaped."""
+    """Markdown's code, bold and links as HTML, those to other pages without the link; all else is escaped."""
     found = html.escape(text)
     found = re.sub(r"`([^`]*)`", r"<code>\1</code>", found)
     found = re.sub(r"\*\*([^*]*)\*\*", r"<strong>\1</strong>", found)
+    found = re.sub(r"\[([^\]]*)\]\([^)]*\.md\)", r"\1", found)
     return re.sub(r"\[([^\]]*)\]\(([^)]*)\)", r'<a href="\2">\1</a>', found)

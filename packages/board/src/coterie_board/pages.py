@@ -22,9 +22,15 @@ MORE = {"accuracy": 100.0, "auc": 100.0, "rmse": 1.0}
 """What a metric is multiplied by to be printed."""
 
 
-def write_pages(board: Board, out: Path) -> None:
-    """Write `leaderboard.md`, `leaderboard-ranks.svg` and `board.html`, from the board alone."""
-    blocks, diagram = page(board)
+def write_pages(board: Board, out: Path, source: str = "leaderboard.json") -> None:
+    """Write `leaderboard.md`, `leaderboard-ranks.svg` and `board.html`, from the board alone.
+
+    Args:
+        board: what was run and what came of it.
+        out: the folder for the pages.
+        source: where the board's own file is, seen from there.
+    """
+    blocks, diagram = page(board, source)
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "leaderboard.md", to_markdown(blocks, MARK).encode())
     write_atomically(out / "board.html", to_html(blocks, MARK).encode())
@@ -32,7 +38,7 @@ def write_pages(board: Board, out: Path) -> None:
         write_atomically(out / DIAGRAM, diagram.encode())
 
 
-def page(board: Board) -> tuple[list[Block], str | None]:
+def page(board: Board, source: str) -> tuple[list[Block], str | None]:
     """The blocks of the page, and the diagram of ranks as a file of its own."""
     complete = board.complete()
     tables = {entry.name: standings(board, entry) for entry in complete}
@@ -40,7 +46,7 @@ def page(board: Board) -> tuple[list[Block], str | None]:
     blocks: list[Block] = [
         Heading("Leaderboard", 1),
         Text(words.introduction(board, complete)),
-        Text(words.origin(board)),
+        Text(words.origin(board, source)),
     ]
     diagram = None
     if ranking is not None:

@@ -9,7 +9,7 @@ from coterie_board.federations import KINDS, BoardFederation
 from coterie_board.methods import LEAST_RATE, METHODS, MOST_RATE, PERSONALISE, REFERENCE, TRIALS, VARIANTS
 from coterie_board.standings import ALPHA, Ranking
 
-JSON = "results/leaderboard.json"
+STORED = "docs/results/leaderboard.json"
 
 
 def introduction(board: Board, complete: Sequence[BoardFederation]) -> str:
@@ -21,13 +21,13 @@ def introduction(board: Board, complete: Sequence[BoardFederation]) -> str:
     )
 
 
-def origin(board: Board) -> str:
+def origin(board: Board, source: str) -> str:
     about, base = board.about, board.about.get("base")
     first = f" The rows before were computed by `{base['command']}` at commit {base['commit']}." if base else ""
     return (
         f"Computed by `{about.get('command')}` at commit {about.get('commit')} on {about.get('date')} "
         f"({about.get('machine')}): {cpu_hours(board):.2f} CPU hours, tuning included.{first} All numbers, every trial "
-        f"and the choice of each tuning are in [leaderboard.json]({JSON}). This page and [board.html](board.html), "
+        f"and the choice of each tuning are in [leaderboard.json]({source}). This page and [board.html](board.html), "
         "the same as one file, are made of it by `coterie leaderboard --pages`."
     )
 
@@ -160,6 +160,6 @@ def third_party() -> str:
 
 def third_party_commands() -> str:
     return (
-        f"coterie leaderboard --base docs/{JSON} --add my_package.my_module:MyMethod --out runs/mine\n"
-        f"coterie leaderboard --pages docs/{JSON} --out docs"
+        f"coterie leaderboard --base {STORED} --add my_package.my_module:MyMethod --out runs/mine\n"
+        f"coterie leaderboard --pages {STORED} --out docs"
     )
