@@ -61,11 +61,13 @@ def page(board: Board, source: str) -> tuple[list[Block], str | None]:
             Figure(inline, DIAGRAM, "Mean ranks of the methods, with bars over those that do not differ"),
             _rank_table(ranking, complete, tables),
         ]
+    order = ranking.methods if ranking is not None else []
+    order = [*order, *(method for method in board.methods if method not in order)]
     blocks += [Heading("All results"), Text(words.matrix_words())]
     for kind, title in KINDS.items():
         some = [entry for entry in complete if entry.kind == kind]
         if some:
-            blocks += [Heading(title.capitalize(), 3), _matrix(board, some, tables)]
+            blocks += [Heading(title.capitalize(), 3), _matrix(order, some, tables)]
     blocks += [Heading("Each federation"), Text(words.federation_words())]
     for entry in complete:
         blocks += _federation(board, entry, tables[entry.name])
@@ -99,23 +101,26 @@ def _rank_table(ranking: Ranking, complete: Sequence[BoardFederation], tables: d
     return Table([*titles, f"better / worse than {REFERENCE}", "p (Holm)", "failed"], rows)
 
 
-def _matrix(board: Board, entries: Sequence[BoardFederation], tables: dict[str, list[Standing]]) -> Table:
-    best = {entry.name: _best(entry, tables[entry.name]) for entry in entries}
+def _matrix(methods: Sequence[str], entries: Sequence[BoardFederation], tables: dict[str, list[Standing]]) -> Table:
     rows = []
-    for method in board.methods:
+    for method in methods:
         cells = []
         for entry in entries:
             one = next((one for one in tables[entry.name] if one.method == method), None)
-            text = "" if one is None else _value(one.mean, one.half, entry) if one.mean is not None else "failed"
-            cells.append(f"**{text}**" if one is not None and method == best[entry.name] else text)
-        rows.append([f"`{method}`", *cells])
+            cells.append("" if one is None else _marked(one, entry, tables[entry.name]))
+        if any(cells):
+            rows.append([f"`{method}`", *cells])
     return Table(["method", *(f"{entry.name}, {METRICS[entry.metric]}" for entry in entries)], rows)
 
 
-def _best(entry: BoardFederation, rows: Sequence[Standing]) -> str | None:
-    known = [one for one in rows if one.mean is not None]
-    sign = 1 if entry.higher_is_better else -1
-    return max(known, key=lambda one: sign * (one.mean or 0.0)).method if known else None
+def _marked(one: Standing, entry: BoardFederation, rows: Sequence[Standing]) -> str:
+    """A method's value on a federation, bold where none has a better one as printed."""
+    if one.mean is None:
+        return "failed"
+    known = [other.mean for other in rows if other.mean is not None]
+    best = max(known) if entry.higher_is_better else min(known)
+    text = _value(one.mean, one.half, entry)
+    return f"**{text}**" if _value(one.mean, None, entry) == _value(best, None, entry) else text
 
 
 def _value(mean: float | None, half: float | None, entry: BoardFederation) -> str:
@@ -136,7 +141,6 @@ def _federation(board: Board, entry: BoardFederation, rows: Sequence[Standing]) 
     )
     truth = any(one.ari is not None for one in rows)
     drift = any(one.recovery is not None for one in rows)
-    best = _best(entry, rows)
     sign = 1 if entry.higher_is_better else -1
     lines = []
     for one in sorted(rows, key=lambda one: (one.mean is None, -sign * (one.mean or 0.0))):
@@ -144,11 +148,10 @@ def _federation(board: Board, entry: BoardFederation, rows: Sequence[Standing]) 
             width = 8 + truth + drift
             lines.append([f"`{one.method}`", "failed", *[""] * (width - 1)])
             continue
-        text = _value(one.mean, one.half, entry)
         lines.append(
             [
                 f"`{one.method}`",
-                f"**{text}**" if one.method == best else text,
+                _marked(one, entry, rows),
                 _value(one.worst, None, entry),
                 *([f"{one.ari:.2f}" if one.ari is not None else ""] if truth else []),
                 f"{one.clusters:.3g}",

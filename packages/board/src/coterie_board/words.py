@@ -100,8 +100,8 @@ def rank_words(ranking: Ranking) -> str:
 def matrix_words() -> str:
     return (
         "Mean over the seeds ± half the 95 % interval (Student's t; with three seeds it is 2.5 times their standard "
-        "deviation, and it holds what differs from draw to draw of the clients). Bold: the best mean. Accuracy and AUC "
-        "in %, higher is better; RMSE, lower is better."
+        "deviation, and it holds what differs from draw to draw of the clients). Bold: the best mean, as printed. "
+        "Accuracy and AUC in %, higher is better; RMSE, lower is better."
     )
 
 
