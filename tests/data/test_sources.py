@@ -13,7 +13,6 @@ from published_files import cifar_arrays, cifar_pickle, idx_bytes, leaf_bytes, w
 from coterie.data.catalog import BY_HAND, CATALOG
 from coterie.data.pools import windows
 from coterie.data.sources import (
-    SOURCES,
     TABLE_SOURCES,
     TEXT_SOURCES,
     available,
@@ -21,6 +20,7 @@ from coterie.data.sources import (
     load_source,
     load_table_source,
     load_text_source,
+    source_names,
 )
 from coterie.errors import DataError
 
@@ -197,7 +197,7 @@ def test_unknown_and_misplaced_names(tmp_path: Path) -> None:
 
 
 def test_every_set_can_be_fetched_or_says_why_not() -> None:
-    assert set(CATALOG) | set(BY_HAND) == set(SOURCES) | set(TEXT_SOURCES) | set(TABLE_SOURCES)
+    assert set(CATALOG) | set(BY_HAND) == set(source_names())
 
 
 def test_available(tmp_path: Path) -> None:

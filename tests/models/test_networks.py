@@ -36,6 +36,8 @@ def size(module: nn.Module) -> int:
         ("cnn-leaf", CIFAR),
         ("cnn-flt", MNIST),
         ("cnn-flt", CIFAR),
+        ("cnn-1d", (6, 150)),
+        ("cnn-1d", (1, 8)),
         ("resnet18", (1, 28, 28)),
         ("resnet18", CIFAR),
     ],
@@ -99,6 +101,8 @@ def test_the_language_model_predicts_every_position_from_the_past_only() -> None
         ("cnn-leaf", MNIST, 62, 6_603_710),
         ("cnn-flt", MNIST, 62, 3_459_582),  # FLT, appendix C.3
         ("cnn-cifar", CIFAR, 10, (27 * 32 + 32) + (288 * 64 + 64) + (576 * 64 + 64) + (1024 * 128 + 128) + 1290),
+        ("cnn-1d", (6, 150), 7, (6 * 7 * 16 + 16) + (16 * 7 * 32 + 32) + (32 * 4 * 7 + 7)),
+        ("cnn-1d:width=4,kernel=3", (2, 8), 3, (2 * 3 * 4 + 4) + (4 * 3 * 8 + 8) + (8 * 4 * 3 + 3)),
         ("autoencoder", MNIST, 10, 51_577),  # as FLT C.3 prints
         ("resnet18", CIFAR, 10, 11_173_962),
         # two layers of four gates, each with two biases
@@ -142,6 +146,7 @@ def test_resnet_names_its_blocks_and_keeps_batch_statistics_as_buffers() -> None
         ("autoencoder", DIGITS, 4),
         ("resnet18", (3, 16, 16), 4),
         ("lstm:hidden=8", (6,), 13),
+        ("cnn-1d", (6, 150), 4),
     ],
 )
 def test_every_parameter_gets_a_gradient(spec: str, input_shape: tuple[int, ...], classes: int) -> None:
@@ -161,6 +166,9 @@ def test_every_parameter_gets_a_gradient(spec: str, input_shape: tuple[int, ...]
         ("cnn-small", (1, 3, 8), 10, r"at least 4x4, but they are 3x8"),
         ("cnn-cifar", (3, 4, 32), 10, r"at least 8x8, but they are 4x32"),
         ("cnn-leaf", (1, 2, 2), 10, r"at least 4x4"),
+        ("cnn-1d", MNIST, 10, r"signals of shape \(channels, length\)"),
+        ("cnn-1d", (6, 7), 10, r"at least 8 samples, but they have 7"),
+        ("cnn-1d:kernel=4", (6, 150), 10, r"kernel=4 must be odd"),
         ("resnet18", DIGITS, 10, r"at least 16x16, but they are 8x8"),
         ("autoencoder", (1, 30, 28), 10, r"30x28 does not divide by 4"),
         ("autoencoder:output=tanh", MNIST, 10, r"output='tanh' must be 'linear' or 'sigmoid'"),

@@ -21,6 +21,7 @@ NAMES = [
     "cnn-cifar",
     "cnn-leaf",
     "cnn-flt",
+    "cnn-1d",
     "autoencoder",
     "resnet18",
     "lstm",
@@ -68,6 +69,8 @@ def small(name: str) -> tuple[tuple[int, ...], int]:
     """An input shape and a number of classes that the named network takes."""
     if name == "linear":
         return (6,), 0
+    if name == "cnn-1d":
+        return (2, 16), 3
     return ((6,), 9) if name == "lstm" else ((1, 16, 16), 3)
 
 

@@ -13,11 +13,11 @@ pytest.importorskip("optuna", reason="needs coterie[sweep]")
 import coterie
 from coterie.cli import main
 from coterie.errors import ConfigError, CoterieError, RunError
+from coterie.federation import ChangingFederation, on_validation
 from coterie.runs import sweep as module
 from coterie.runs.assemble import make_federation
 from coterie.runs.config import make_config
 from coterie.runs.search_space import Choice, Range, make_space, parse_searches
-from coterie.runs.sweep import on_validation
 
 SMALL = {"scenario": "xor", "clients": 4, "samples": 20, "rounds": 2}
 SEARCH = {"method": "ifca:init=random,fedavg", "ifca.k": "2:3", "lr": "log:0.01:1"}
@@ -108,6 +108,19 @@ def test_the_objective_is_on_validation_data_and_test_data_is_not_seen():
     seen = [*own.train.x.flatten().tolist(), *own.test.x.flatten().tolist()]
     assert sorted(seen) == x.flatten().tolist()
     assert (len(own.train), len(own.test), len(bare["a"].train)) == (16, 4, 20)
+
+
+def test_test_data_is_not_seen_in_any_phase_of_a_federation_that_changes():
+    federation, _ = make_federation(make_config({"scenario": "digits-drift", "clients": 4, "samples": 20}))
+    chosen_by = on_validation(federation, 0)
+    assert isinstance(federation, ChangingFederation)
+    assert isinstance(chosen_by, ChangingFederation)
+    assert list(chosen_by.phases) == [1, 31, 61, 91]
+    for start, phase in federation.phases.items():
+        for client in phase:
+            assert chosen_by.at(start)[client.id].test is client.validation
+    first = federation.ids[0]
+    assert chosen_by.at(1)[first] is chosen_by.at(61)[first]
 
 
 def test_a_stopped_sweep_goes_on_as_if_it_had_not_been(swept, tmp_path):

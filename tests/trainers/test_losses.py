@@ -50,3 +50,8 @@ def test_the_offset_repairs_label_skew_and_leaves_a_right_model_alone():
 def test_the_offset_of_a_regression_is_the_mean_residual_shrunk_by_one_sample():
     outputs, targets = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[3.0], [4.0], [5.0]])
     assert math.isclose(output_offset(outputs[None], targets).item(), 2 * 3 / 4)
+    # A column of a table has targets (n,), and they are not compared all with all.
+    units = torch.tensor([0, 0, 1])
+    offsets = output_offset(outputs[None], torch.tensor([3.0, 4.0, 6.0]), units)
+    assert offsets.shape == (1, 2, 1)
+    assert torch.allclose(offsets.flatten(), torch.tensor([2 * 2 / 3, 3 / 2]))

@@ -15,7 +15,12 @@ from coterie.cli.lazy_command import LazyCommand
 from coterie.errors import ConfigError
 
 GROUP = "coterie.commands"
-OWN_PACKAGES = {"reproduce": "coterie-recipes", "bench": "coterie-bench", "conformance": "coterie-conformance"}
+OWN_PACKAGES = {
+    "reproduce": "coterie-recipes",
+    "bench": "coterie-bench",
+    "conformance": "coterie-conformance",
+    "leaderboard": "coterie-board",
+}
 """Commands that come with packages of this repository, by the name of the package."""
 
 

@@ -17,7 +17,7 @@ from coterie.data.partitions import by_group_classes, power_law_sizes
 from coterie.data.pools import Pool, TextPool
 from coterie.data.scenarios import Defaults, Scenario, find_scenario, list_scenarios
 from coterie.data.shifts import rotate
-from coterie.data.sources import Source, TextSource, available, load_source, load_text_source
+from coterie.data.sources import Source, TextSource, available, data_folder, load_source, load_text_source
 
 __all__ = [
     "BuildOptions",
@@ -32,6 +32,7 @@ __all__ = [
     "by_writer",
     "class_sets",
     "client_name",
+    "data_folder",
     "dirichlet",
     "dirichlet_quarters",
     "find_scenario",

@@ -132,5 +132,8 @@ BY_HAND: dict[str, str] = {
     "digits": "comes with scikit-learn: there is nothing to fetch",
     "femnist": "LEAF publishes no ready files: run data/femnist/preprocess.sh of https://github.com/TalwalkarLab/leaf "
     "and put its train and test folders into femnist/ in the data folder",
+    "watch": "seglearn (https://github.com/dmbee/seglearn) publishes it as a pickle, which may run code: load it there "
+    "with seglearn.load_watch() and save x (all samples below each other), length, subject, exercise and side as "
+    "watch/watch.npz in the data folder",
 }
 """Sets that cannot be downloaded, and what to do instead."""

@@ -271,6 +271,16 @@ for _name, _label, _schools, _drop, _summary in (
             defaults=_PUPILS,
         )
     )
+register(
+    Scenario(
+        "watch",
+        "real people with a six-axis watch: seven exercises from 3 s of signal, tested on the other arm",
+        natural.people("watch"),
+        clients=10,
+        groups=1,
+        defaults=Defaults(model="cnn-1d", rounds=50, training=Training(lr=0.1, epochs=3, batch_size=32)),
+    )
+)
 _TOY = Defaults(model="logistic", rounds=50, training=Training(lr=0.1, epochs=1, batch_size=None))
 register(
     Scenario(

@@ -13,6 +13,7 @@ from coterie.data import images
 from coterie.data.catalog import BY_HAND, CATALOG
 from coterie.data.news_and_plays import load_ag_news, load_shakespeare
 from coterie.data.pools import Pool, TextPool
+from coterie.data.signals import Recordings, load_watch
 from coterie.data.sites import HOSPITALS, load_heart, load_schools
 from coterie.errors import DataError, did_you_mean
 from coterie.federation.table_files import RawTable
@@ -61,7 +62,18 @@ class TableSource:
     load: Callable[[Files], dict[str, RawTable]]
 
 
-AnySource = Source | TextSource | TableSource
+@dataclass(frozen=True)
+class SignalSource:
+    """A named data set of signals, recorded from people."""
+
+    name: str
+    summary: str
+    classes: int
+    layouts: tuple[Layout, ...]
+    load: Callable[[Files], Recordings]
+
+
+AnySource = Source | TextSource | TableSource | SignalSource
 
 
 class Availability(NamedTuple):
@@ -162,6 +174,15 @@ TABLE_SOURCES: dict[str, TableSource] = {
         ),
     )
 }
+SIGNAL_SOURCES: dict[str, SignalSource] = {
+    "watch": SignalSource(
+        "watch",
+        "140 recordings of ten people at seven exercises, six axes of a watch",
+        7,
+        (("watch/watch.npz",),),
+        load_watch,
+    )
+}
 
 
 def data_folder(data_dir: Path | str | None = None) -> Path:
@@ -174,7 +195,7 @@ def data_folder(data_dir: Path | str | None = None) -> Path:
 
 def find_source(name: str) -> AnySource:
     """The data set of that name, or a DataError with a suggestion; packages that offer others stay unloaded."""
-    known: dict[str, AnySource] = {**SOURCES, **TEXT_SOURCES, **TABLE_SOURCES}
+    known: dict[str, AnySource] = {**SOURCES, **TEXT_SOURCES, **TABLE_SOURCES, **SIGNAL_SOURCES}
     if name in known:
         return known[name]
     points = offered(GROUP)
@@ -185,11 +206,14 @@ def find_source(name: str) -> AnySource:
     return found
 
 
+_BY_SCENARIO = "tables or signals: use a scenario"
+
+
 def load_source(name: str, data_dir: Path | str | None = None) -> Pool:
     """The image set of that name, read from the data folder."""
     source = find_source(name)
     if not isinstance(source, Source):
-        other = "text, not images: use load_text_source" if isinstance(source, TextSource) else "tables: use a scenario"
+        other = "text, not images: use load_text_source" if isinstance(source, TextSource) else _BY_SCENARIO
         raise DataError(f"{name!r} is {other}")
     return source.load(_find(source, data_folder(data_dir)))
 
@@ -198,7 +222,7 @@ def load_text_source(name: str, data_dir: Path | str | None = None, vocabulary_s
     """The text set of that name, read from the data folder, with at most `vocabulary_size` words (or characters)."""
     source = find_source(name)
     if not isinstance(source, TextSource):
-        other = "images, not text: use load_source" if isinstance(source, Source) else "tables: use a scenario"
+        other = "images, not text: use load_source" if isinstance(source, Source) else _BY_SCENARIO
         raise DataError(f"{name!r} is {other}")
     return source.load(_find(source, data_folder(data_dir)), vocabulary_size)
 
@@ -211,9 +235,17 @@ def load_table_source(name: str, data_dir: Path | str | None = None) -> dict[str
     return source.load(_find(source, data_folder(data_dir)))
 
 
+def load_signal_source(name: str, data_dir: Path | str | None = None) -> Recordings:
+    """The recordings of that data set, read from the data folder."""
+    source = find_source(name)
+    if not isinstance(source, SignalSource):
+        raise DataError(f"{name!r} holds no signals: use a scenario")
+    return source.load(_find(source, data_folder(data_dir)))
+
+
 def source_names() -> list[str]:
     """The names of all data sets: ours, and those that installed packages offer as `coterie.sources` entry points."""
-    return list(dict.fromkeys([*SOURCES, *TEXT_SOURCES, *TABLE_SOURCES, *offered(GROUP)]))
+    return list(dict.fromkeys([*SOURCES, *TEXT_SOURCES, *TABLE_SOURCES, *SIGNAL_SOURCES, *offered(GROUP)]))
 
 
 def available(data_dir: Path | str | None = None) -> list[Availability]:

@@ -2,6 +2,7 @@
 
 from coterie.federation.base import PARTS, Client, Federation, Split, as_target, as_tensor, make_client, part_bounds
 from coterie.federation.changing import ChangingFederation
+from coterie.federation.validation import on_validation
 
 __all__ = [
     "PARTS",
@@ -12,5 +13,6 @@ __all__ = [
     "as_target",
     "as_tensor",
     "make_client",
+    "on_validation",
     "part_bounds",
 ]

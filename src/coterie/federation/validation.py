@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -17,6 +18,10 @@ ON_DISK_BYTES = 2**26
 """
 
 
+TUNING_SHARE = 0.2
+"""Share of the training samples of a client without validation data that takes its place where options are chosen."""
+
+
 def hold_out(federation: Federation, fraction: float, seed: int) -> Federation:
     """The federation with a fraction of every client's training samples as validation data.
 
@@ -25,15 +30,43 @@ def hold_out(federation: Federation, fraction: float, seed: int) -> Federation:
     """
     if not 0 < fraction < 1:
         raise ConfigError(f"validation={fraction!r}: expected a fraction above 0 and below 1")
-    if isinstance(federation, ChangingFederation):
-        held: dict[int, Client] = {}  # a client that stays the same is held out of once
-        phases = {}
-        for start, phase in federation.phases.items():
-            for client in phase:
-                held.setdefault(id(client), hold_out_of(client, fraction, seed))
-            phases[start] = phase.with_clients([held[id(client)] for client in phase])
-        return ChangingFederation(phases)
-    return federation.with_clients([hold_out_of(client, fraction, seed) for client in federation])
+    return _with_each(federation, lambda client: hold_out_of(client, fraction, seed))
+
+
+def on_validation(federation: Federation, seed: int) -> Federation:
+    """The federation with validation data in the place of test data, which nobody sees: to choose options by.
+
+    Args:
+        federation: the clients. Of one without validation data a fifth of the training data takes its place.
+        seed: what that fifth is drawn by.
+    """
+    made = _with_each(federation, lambda client: _on_validation(client, seed))
+    made.name = f"{federation.name}, validation data"
+    return made
+
+
+def _on_validation(client: Client, seed: int) -> Client:
+    if len(client.validation):
+        return replace(client, test=client.validation)
+    train, n = client.train, len(client.train)
+    order = torch.randperm(n, generator=torch_generator(seed, "sweep", client.id))
+    cut = n - min(max(1, round(TUNING_SHARE * n)), n - 1)
+    kept, held = (Split(train.x[part], train.y[part]) for part in (order[:cut].sort().values, order[cut:]))
+    return replace(client, train=kept, validation=held, test=held)
+
+
+def _with_each(federation: Federation, change: Callable[[Client], Client]) -> Federation:
+    """The federation with every client changed, in all its phases; one that stays the same is changed once."""
+    if not isinstance(federation, ChangingFederation):
+        return federation.with_clients([change(client) for client in federation])
+    changed: dict[int, Client] = {}
+    phases = {}
+    for start, phase in federation.phases.items():
+        for client in phase:
+            if id(client) not in changed:
+                changed[id(client)] = change(client)
+        phases[start] = phase.with_clients([changed[id(client)] for client in phase])
+    return ChangingFederation(phases)
 
 
 def hold_out_of(client: Client, fraction: float, seed: int) -> Client:

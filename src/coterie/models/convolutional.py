@@ -1,6 +1,6 @@
-"""Convolutional classifiers: the CFL notebook's, a five-layer one for CIFAR, LEAF's for FEMNIST, and FLT's.
+"""Convolutional classifiers: the CFL notebook's, one for CIFAR, LEAF's for FEMNIST, FLT's, and one for signals.
 
-Each takes images (n, channels, height, width) and gives logits (n, classes).
+Each takes images (n, channels, height, width), or signals (n, channels, length), and gives logits (n, classes).
 """
 
 from __future__ import annotations
@@ -10,10 +10,12 @@ from collections import OrderedDict
 from torch import Tensor, nn
 
 from coterie.errors import ConfigError
-from coterie.models.requirements import at_least_one, image_shape, outputs
+from coterie.models.requirements import at_least_one, image_shape, outputs, signal_shape
 
 # Two unpadded 5x5 convolutions, each followed by a halving, leave at least one pixel from this side on: 16-12-6-2-1.
 _UNPADDED_SIDE = 16
+_STRETCHES = 4
+"""Parts of a signal that cnn-1d averages apart, so that their order counts."""
 
 
 def cnn_small(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
@@ -127,5 +129,28 @@ def cnn_flt(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
             hidden=nn.Linear(64 * ((height // 2 - 4) // 2) * ((width // 2 - 4) // 2), 2048),
             relu3=nn.ReLU(),
             head=nn.Linear(2048, outputs(classes)),
+        )
+    )
+
+
+def cnn_1d(input_shape: tuple[int, ...], classes: int, width: int = 16, kernel: int = 7) -> nn.Sequential:
+    """A small network for signals: two strided convolutions (width, 2 width channels), the mean over four stretches.
+
+    Strides of 2 with a pooling between them shorten a signal to an eighth; what is left is averaged in four parts.
+    """
+    at_least_one("cnn-1d", width=width, kernel=kernel)
+    channels, _ = signal_shape("cnn-1d", input_shape, smallest=8)
+    if kernel % 2 == 0:
+        raise ConfigError(f"model 'cnn-1d': option kernel={kernel} must be odd")
+    return nn.Sequential(
+        OrderedDict(
+            conv1=nn.Conv1d(channels, width, kernel, stride=2, padding=kernel // 2),
+            relu1=nn.ReLU(),
+            pool1=nn.MaxPool1d(2),
+            conv2=nn.Conv1d(width, 2 * width, kernel, stride=2, padding=kernel // 2),
+            relu2=nn.ReLU(),
+            stretches=nn.AdaptiveAvgPool1d(_STRETCHES),
+            flatten=nn.Flatten(),
+            head=nn.Linear(2 * width * _STRETCHES, outputs(classes)),
         )
     )

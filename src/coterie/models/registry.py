@@ -37,6 +37,7 @@ _MODELS = {
         ModelSpec("cnn-cifar", "five-layer CNN (width=32,hidden=128): CFL on CIFAR", convolutional.cnn_cifar),
         ModelSpec("cnn-leaf", "LEAF's CNN (hidden=2048): FEMNIST in FLT, IFCA, FedCUAU", convolutional.cnn_leaf),
         ModelSpec("cnn-flt", "FLT's CNN, 3,459,582 parameters on FEMNIST", convolutional.cnn_flt),
+        ModelSpec("cnn-1d", "two convolutions over time (width=16,kernel=7), for signals", convolutional.cnn_1d),
         ModelSpec("autoencoder", "FLT's convolutional autoencoder (code=128,output=linear)", autoencoder.autoencoder),
         ModelSpec("resnet18", "ResNet-18 for 32x32 images: FedCUAU on CIFAR-10", residual.resnet18),
         ModelSpec("lstm", "two-layer LSTM language model (embedding=128,hidden=256): CFL", recurrent.lstm, "tokens"),

@@ -21,6 +21,19 @@ def image_shape(model: str, input_shape: tuple[int, ...], smallest: int) -> tupl
     return channels, height, width
 
 
+def signal_shape(model: str, input_shape: tuple[int, ...], smallest: int) -> tuple[int, int]:
+    """The (channels, length) of one signal of at least `smallest` samples; anything else is an error."""
+    if len(input_shape) != 2:
+        raise ConfigError(
+            f"model {model!r} takes signals of shape (channels, length), but one input here has shape {input_shape}; "
+            f"use 'mlp' for vectors, 'cnn-small' for images, or data with signals"
+        )
+    channels, length = input_shape
+    if length < smallest:
+        raise ConfigError(f"model {model!r} needs signals of at least {smallest} samples, but they have {length} here")
+    return channels, length
+
+
 def at_least_one(model: str, **sizes: int) -> None:
     """Refuse a size below one, naming the option."""
     for option, size in sizes.items():

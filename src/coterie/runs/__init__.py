@@ -3,8 +3,10 @@
 from coterie.runs.api import resume, run
 from coterie.runs.assemble import assemble, make_federation
 from coterie.runs.callbacks import Callback
+from coterie.runs.cells import Cells
 from coterie.runs.config import RunConfig, make_config
 from coterie.runs.diagnosis import diagnose
+from coterie.runs.differences import holm, interval, p_value
 from coterie.runs.loading import load, open_run
 from coterie.runs.loop import Run
 from coterie.runs.metrics import score_clients
@@ -15,6 +17,7 @@ from coterie.snapshot import write_atomically
 
 __all__ = [
     "Callback",
+    "Cells",
     "History",
     "Result",
     "RoundRecord",
@@ -23,10 +26,13 @@ __all__ = [
     "assemble",
     "diagnose",
     "global_accuracy",
+    "holm",
+    "interval",
     "load",
     "make_config",
     "make_federation",
     "open_run",
+    "p_value",
     "personalised",
     "personalised_accuracy",
     "resume",

@@ -9,7 +9,6 @@ had not been. Test data is not touched: the clients' validation data takes its p
 
 from __future__ import annotations
 
-import copy
 import json
 import statistics
 from collections.abc import Callable, Mapping
@@ -21,9 +20,8 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from coterie.data.scenarios import Defaults
 from coterie.errors import ConfigError, CoterieError, RunError, did_you_mean
-from coterie.federation import Client, Federation, Split
+from coterie.federation import Federation, on_validation
 from coterie.metrics import higher_is_better
-from coterie.randomness import torch_generator
 from coterie.runs import api
 from coterie.runs.assemble import Model, assemble, fingerprint, make_architecture, make_federation
 from coterie.runs.comparison import FILE as COMPARISON
@@ -41,8 +39,6 @@ from coterie.snapshot import write_atomically
 from coterie.trainers.losses import Loss
 
 FILE = "sweep.json"
-HELD_OUT = 0.2
-"""Share of the training samples of a client without validation data that takes its place."""
 OF_THE_DATA = frozenset(
     {"scenario", "data", "clients", "samples", "groups"}
     | {"label", "client_column", "drop", "categorical", "decimal", "task", "image_size", "image_colour"}
@@ -223,27 +219,6 @@ class _Shared:
                 return execute(prepared, opened)
         finally:
             prepared.engine.close()
-
-
-def on_validation(federation: Federation, seed: int) -> Federation:
-    """The federation with validation data in the place of test data, which nobody sees."""
-    made = copy.copy(federation)
-    made.name = f"{federation.name}, validation data"
-    made.clients = tuple(_on_validation(client, seed) for client in federation)
-    made._by_id = {client.id: client for client in made.clients}
-    return made
-
-
-def _on_validation(client: Client, seed: int) -> Client:
-    if len(client.validation):
-        return replace(client, test=client.validation)
-    import torch
-
-    train, n = client.train, len(client.train)
-    order = torch.randperm(n, generator=torch_generator(seed, "sweep", client.id))
-    cut = n - min(max(1, round(HELD_OUT * n)), n - 1)
-    kept, held = (Split(train.x[part], train.y[part]) for part in (order[:cut].sort().values, order[cut:]))
-    return replace(client, train=kept, validation=held, test=held)
 
 
 def _claim(place: Path, wanted: KeptSweep) -> list[Trial]:

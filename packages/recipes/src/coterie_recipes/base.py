@@ -2,22 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import re
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
-from coterie.engines import available_cores
 from coterie.errors import ConfigError, RunError, did_you_mean
-from coterie.runs import write_atomically
+from coterie.runs import Cells, write_atomically
 
 Scale = Literal["quick", "full"]
 
@@ -78,67 +71,25 @@ class Study:
     ) -> None:
         self.out, self.scale, self.data_dir, self.workers, self.log = out, scale, data_dir, workers, log
         self.seeds = range(first_seed, first_seed + seeds)
-        self.computed = 0
-        """Cells that were computed, not reused."""
+        self._cells = Cells(out / "cells", workers=workers, log=log)
 
     @property
     def full(self) -> bool:
         """Whether this is the paper's own size."""
         return self.scale == "full"
 
+    @property
+    def computed(self) -> int:
+        """Cells that were computed, not reused."""
+        return self._cells.computed
+
     def cell(self, key: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The result of `compute`, from the folder where an earlier attempt has computed it already."""
-        kept = self._kept(key)
-        if kept is None:
-            self.log(f"{key}: running")
-            kept = self._keep(key, compute())
-        return kept
+        return self._cells.one(key, compute)
 
     def cells(self, jobs: Mapping[str, Callable[[], dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-        """The results of many small jobs by key, several at once on the cores, each in a process of its own.
-
-        The jobs must be picklable: functions of a module with `functools.partial`.
-        """
-        found = {key: kept for key in jobs if (kept := self._kept(key)) is not None}
-        left = {key: job for key, job in jobs.items() if key not in found}
-        count = available_cores() if self.workers == "auto" else int(self.workers)
-        with ProcessPoolExecutor(max(1, count), mp_context=get_context("spawn"), initializer=use_one_thread) as pool:
-            waiting = {pool.submit(job): key for key, job in left.items()}
-            for future in as_completed(waiting):
-                key = waiting[future]
-                found[key] = self._keep(key, future.result())
-                self.log(f"{key}: done, {len(found)} of {len(jobs)}")
-        return found
-
-    def _kept(self, key: str) -> dict[str, Any] | None:
-        path = self.out / "cells" / cell_file(key)
-        if not path.exists():
-            return None
-        try:
-            kept: dict[str, Any] = json.loads(path.read_text())
-        except ValueError as problem:
-            raise RunError(f"{path}: damaged ({problem}): delete it and run again") from problem
-        self.log(f"{key}: reused")
-        return kept
-
-    def _keep(self, key: str, result: dict[str, Any]) -> dict[str, Any]:
-        path = self.out / "cells" / cell_file(key)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(result).encode())
-        self.computed += 1
-        return result
-
-
-def use_one_thread() -> None:
-    """Compute with one thread in this process: other processes use the other cores."""
-    torch.set_num_threads(1)
-
-
-def cell_file(key: str) -> str:
-    """A file name for the key; where characters are replaced, a hash keeps two keys apart."""
-    name = re.sub(r"[^A-Za-z0-9._=-]+", "-", key)
-    mark = "" if name == key else "-" + hashlib.blake2b(key.encode(), digest_size=4).hexdigest()
-    return f"{name}{mark}.json"
+        """The results of many small jobs by key, several at once on the cores: see `coterie.runs.Cells.many`."""
+        return self._cells.many(jobs)
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,252 @@
+"""The board: methods × federations × seeds with equal budgets, every run kept as soon as it is done."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from coterie.errors import RunError
+from coterie.runs import Cells, write_atomically
+from coterie_board.cell import DIGITS, Cell, compute
+from coterie_board.federations import BoardFederation
+from coterie_board.methods import REFERENCE, TRIALS, Trial, check_method, grid, row_name, takes_part
+
+FORMAT = 1
+TUNING_SEED = 1000
+"""The first seed of tuning runs; final runs have others."""
+
+
+@dataclass
+class Board:
+    """What was run and what came of it; as JSON it is all that the pages are made of."""
+
+    seeds: list[int]
+    federations: list[BoardFederation]
+    methods: list[str]
+    """Rows by their names."""
+    results: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
+    """By federation and method: `trials`, `choice` (its number) and `runs`, one per seed."""
+    max_bytes: dict[str, int] = field(default_factory=dict)
+    """By federation."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """Command, commit, machine, date."""
+    notes: list[str] = field(default_factory=list)
+    """Sentences of people who looked at the results; the pages print them."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain values."""
+        return {
+            "format": FORMAT,
+            "about": self.about,
+            "notes": self.notes,
+            "seeds": self.seeds,
+            "tuning": {"seed": TUNING_SEED, "trials": TRIALS},
+            "federations": [federation.to_json() for federation in self.federations],
+            "methods": self.methods,
+            "max_bytes": self.max_bytes,
+            "results": self.results,
+        }
+
+    @classmethod
+    def read(cls, path: Path) -> Board:
+        """The board in a file; RunError where it holds none."""
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+            if values["format"] != FORMAT:
+                raise ValueError(f"format {values['format']}, expected {FORMAT}")
+            federations = [BoardFederation.from_json(one) for one in values["federations"]]
+            kept = {key: values[key] for key in ("seeds", "methods", "results", "max_bytes", "about", "notes")}
+            return cls(federations=federations, **kept)
+        except FileNotFoundError:
+            raise RunError(f"{path}: no such file: expected a leaderboard.json") from None
+        except (OSError, ValueError, KeyError, TypeError) as problem:
+            raise RunError(
+                f"{path}: not a board ({problem!r}): expected a leaderboard.json of this version"
+            ) from problem
+
+    def write(self, path: Path) -> None:
+        """Write the file: a line for every federation and method, so that a change is a readable difference."""
+        values = self.to_json()
+        results = values.pop("results")
+        head = json.dumps(values, indent=1, ensure_ascii=False)[:-2]
+        parts = []
+        for federation, rows in results.items():
+            lines = ",\n".join(f"   {json.dumps(row)}: {json.dumps(rows[row], ensure_ascii=False)}" for row in rows)
+            parts.append(f"  {json.dumps(federation)}: {{\n{lines}\n  }}")
+        body = ",\n".join(parts)
+        write_atomically(path, f'{head},\n "results": {{\n{body}\n }}\n}}\n'.encode())
+
+    def complete(self) -> list[BoardFederation]:
+        """The federations on which all rows are done."""
+        return [
+            one
+            for one in self.federations
+            if all(row in self.results.get(one.name, {}) for row in self.methods if takes_part(row, one))
+        ]
+
+
+def run_board(
+    methods: Sequence[str],
+    federations: Sequence[BoardFederation],
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    base: Board | None = None,
+    data_dir: str | None = None,
+    workers: int | Literal["auto"] = "auto",
+    log: Callable[[str], None] = lambda text: None,
+    keep: Callable[[Board], None] = lambda board: None,
+) -> Board:
+    """Run what is missing, federation by federation.
+
+    Args:
+        methods: names, names with options, or `package.module:Class`.
+        federations: where they are run.
+        seeds: of the final runs, the same for every method.
+        out: the folder that keeps the cells.
+        base: a board whose results are taken as they are.
+        data_dir: where data sets are; by default COTERIE_DATA.
+        workers: runs at once.
+        log: is given a line for every step.
+        keep: is given the board whenever a federation is complete.
+
+    Raises:
+        ConfigError: there is no such method.
+        RunError: the folder holds cells of other seeds or federations.
+    """
+    for method in methods:
+        check_method(method)
+    _claim(out, federations, seeds)
+    rows = {row_name(method): method for method in methods}
+    names = list(dict.fromkeys([*(base.methods if base else []), *rows]))
+    board = Board(list(seeds), list(federations), names)
+    if base is not None:
+        board.results = {name: dict(found) for name, found in base.results.items()}
+        board.max_bytes, board.about, board.notes = dict(base.max_bytes), dict(base.about), list(base.notes)
+    with Cells(out / "cells", workers=workers, log=log) as cells:
+        for number, entry in enumerate(federations, start=1):
+            found = board.results.setdefault(entry.name, {})
+            missing = {row: method for row, method in rows.items() if row not in found and takes_part(row, entry)}
+            log(f"{entry.name}, {number} of {len(federations)}: {len(missing)} methods to run")
+            if not missing:
+                continue
+            places = partial(Cell, entry, data_dir=data_dir)
+            if entry.name not in board.max_bytes:
+                board.max_bytes[entry.name] = _budget(entry, cells, places)
+            limited = partial(places, max_bytes=board.max_bytes[entry.name])
+            found.update(_federation(entry, missing, seeds, cells, limited))
+            found.update({row: found.pop(row) for row in names if row in found})  # in the order of the rows
+            keep(board)
+    return board
+
+
+def _budget(entry: BoardFederation, cells: Cells, places: Callable[..., Cell]) -> int:
+    """Bytes that every method may send: a multiple of what the reference sends in all rounds."""
+    trial = Trial("", 1.0)
+    job = partial(compute, places(method=REFERENCE, trial=trial, seed=TUNING_SEED, tuning=True, max_bytes=None))
+    found = cells.many({f"{entry.name} budget": job})[f"{entry.name} budget"]
+    if "failed" in found:
+        raise RunError(f"{entry.name}: {REFERENCE}, whose bytes make the budget, failed: {found['failed']}")
+    return int(entry.byte_factor * found["bytes"])
+
+
+def _federation(
+    entry: BoardFederation, rows: Mapping[str, str], seeds: Sequence[int], cells: Cells, cell: Callable[..., Cell]
+) -> dict[str, dict[str, Any]]:
+    """Tune every method on validation data, then do its final runs with what it chose."""
+    trials = {row: grid(method) for row, method in rows.items()}
+    draws = range(TUNING_SEED, TUNING_SEED + entry.tuning_seeds)
+    tuned = cells.many(
+        {
+            f"{entry.name} {row} trial {number} seed {seed}": partial(
+                compute, cell(method=rows[row], trial=trial, seed=seed, tuning=True)
+            )
+            for row in rows
+            for number, trial in enumerate(trials[row])
+            for seed in draws
+        }
+    )
+    told = {
+        row: [
+            over_seeds([tuned[f"{entry.name} {row} trial {number} seed {seed}"] for seed in draws])
+            for number in range(len(trials[row]))
+        ]
+        for row in rows
+    }
+    chosen = {row: choose(told[row], higher=entry.higher_is_better) for row in rows}
+    final = cells.many(
+        {
+            f"{entry.name} {row} seed {seed}": partial(
+                compute, cell(method=rows[row], trial=trials[row][choice], seed=seed, tuning=False)
+            )
+            for row, choice in chosen.items()
+            if choice is not None
+            for seed in seeds
+        }
+    )
+    return {
+        row: {
+            "trials": [
+                {"options": trial.options, "lr": round(entry.rate * trial.rate, 6), **_short(one)}
+                for trial, one in zip(trials[row], told[row], strict=True)
+            ],
+            "choice": choice,
+            "runs": [] if choice is None else [{"seed": s, **final[f"{entry.name} {row} seed {s}"]} for s in seeds],
+        }
+        for row, choice in chosen.items()
+    }
+
+
+def over_seeds(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A trial as the mean over its seeds; it failed where one of them did."""
+    cpu = {"cpu": round(sum(one["cpu"] for one in found), 2)}
+    for one in found:
+        if "failed" in one:
+            return {"failed": one["failed"], **cpu}
+    losses = [one["loss"] for one in found if one["loss"] is not None]
+    means = {"value": statistics.fmean(one["value"] for one in found), "loss": statistics.fmean(losses or [math.inf])}
+    return {key: round(value, DIGITS) for key, value in means.items()} | cpu
+
+
+def _short(found: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept of a trial."""
+    return {key: found[key] for key in ("value", "failed", "cpu") if key in found}
+
+
+def choose(trials: Sequence[Mapping[str, Any]], *, higher: bool) -> int | None:
+    """The trial with the best metric on validation data; of equal ones that with the lowest loss, then the first."""
+    known = [number for number, trial in enumerate(trials) if "failed" not in trial]
+    sign = -1 if higher else 1
+
+    return min(known, key=lambda number: (sign * trials[number]["value"], trials[number]["loss"]), default=None)
+
+
+def _claim(out: Path, federations: Sequence[BoardFederation], seeds: Sequence[int]) -> None:
+    """Mark the folder with what its cells are of, or raise where it holds other cells."""
+    identity: dict[str, Any] = {
+        "seeds": list(seeds),
+        "tuning": [TUNING_SEED, TRIALS],
+        "federations": {one.name: one.to_json() for one in federations},
+    }
+    mark = out / "board.json"
+    if mark.exists():
+        try:
+            held = json.loads(mark.read_text())
+        except ValueError as problem:
+            raise RunError(f"{mark}: damaged ({problem}): choose another folder with --out") from problem
+        both = {name: one for name, one in identity["federations"].items() if name in held["federations"]}
+        other = [name for name, one in both.items() if one != held["federations"][name]]
+        if other or any(held[key] != identity[key] for key in ("seeds", "tuning")):
+            what = f"{other[0]} of another size" if other else f"seeds {held['seeds']}"
+            raise RunError(f"{out}: holds cells of {what}: choose another folder with --out")
+        identity["federations"] = held["federations"] | identity["federations"]
+    elif out.is_dir() and any(out.iterdir()):
+        raise RunError(f"{out}: the folder is not empty and holds no board: choose another one with --out")
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(mark, json.dumps(identity).encode())

@@ -1,0 +1,115 @@
+"""The command `coterie leaderboard`."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from coterie.errors import ConfigError
+from coterie_board.about import about_this_run
+from coterie_board.board import Board, run_board
+from coterie_board.federations import find_federations
+from coterie_board.methods import METHODS
+from coterie_board.pages import write_pages
+
+FILE = "leaderboard.json"
+EXAMPLES = """\b
+Examples:
+  coterie leaderboard --out runs/leaderboard
+  coterie leaderboard --methods fedavg,cfl --federations digits-iid --out runs/small
+  coterie leaderboard --base docs/results/leaderboard.json --add my_package.my_module:MyMethod --out runs/mine
+  coterie leaderboard --pages docs/results/leaderboard.json --out docs
+"""
+
+
+def count_or_auto(context: click.Context, parameter: click.Parameter, value: str) -> int | Literal["auto"]:
+    """A number of processes, or "auto"."""
+    if value == "auto":
+        return "auto"
+    if not value.isdigit() or int(value) < 1:
+        raise click.BadParameter(f"{value!r}: give a number of processes, or 'auto'")
+    return int(value)
+
+
+@click.command(epilog=EXAMPLES)
+@click.option("--out", default="runs/leaderboard", show_default=True, metavar="DIR", help="folder for runs and pages")
+@click.option("--methods", multiple=True, metavar="NAME", help="rows, several times or by commas  [default: all]")
+@click.option(
+    "--add",
+    "added",
+    multiple=True,
+    metavar="METHOD",
+    help="another row: a name, name:key=value or package.module:Class",
+)
+@click.option("--federations", multiple=True, metavar="NAME", help="columns, as --methods  [default: all of the board]")
+@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="final runs per method")
+@click.option("--base", metavar="FILE", help="a leaderboard.json whose results are taken as they are")
+@click.option("--pages", metavar="FILE", help="run nothing: write the pages of this leaderboard.json to --out")
+@click.option("--data-dir", default=None, metavar="DIR", help="where data sets are (default: COTERIE_DATA)")
+@click.option(
+    "--workers", callback=count_or_auto, default="auto", show_default=True, metavar="N|auto", help="runs at once"
+)
+@click.option("--quiet", is_flag=True, help="print nothing but errors")
+def leaderboard(
+    out: str,
+    methods: tuple[str, ...],
+    added: tuple[str, ...],
+    federations: tuple[str, ...],
+    seeds: int,
+    base: str | None,
+    pages: str | None,
+    data_dir: str | None,
+    workers: int | Literal["auto"],
+    quiet: bool,
+) -> None:
+    """Run methods on the board's federations with equal budgets, and rank them.
+
+    Every run is kept as soon as it is done: the same command resumes after a stop. Written are leaderboard.json and,
+    made of it alone, leaderboard.md, leaderboard-ranks.svg and board.html.
+    """
+    folder = Path(out)
+
+    def log(text: str) -> None:
+        if not quiet:
+            click.echo(text, err=True)
+
+    if pages is not None:
+        write_pages(Board.read(Path(pages)), folder, Path(os.path.relpath(pages, folder)).as_posix())
+        return
+    held = Board.read(Path(base)) if base is not None else None
+    names = [name for text in methods for name in text.split(",") if name]
+    chosen = names or ([] if held else list(METHODS))
+    if not chosen and not added:
+        raise ConfigError("--base without --add or --methods: there is nothing to run")
+    if held is not None and federations:
+        raise ConfigError("--federations does not go with --base: the base says which they are")
+    entries = held.federations if held else find_federations([n for text in federations for n in text.split(",") if n])
+    given = {"--methods": ",".join(names), "--federations": ",".join(federations), "--base": base}
+    words = [word for flag, value in given.items() if value for word in (flag, value)]
+    words += [word for method in added for word in ("--add", method)]
+    command = shlex.join(["coterie", "leaderboard", *words, "--seeds", str(seeds), "--out", out])
+
+    about = about_this_run(command, held.about if held else None)
+
+    def keep(board: Board) -> None:
+        board.about = about
+        board.write(folder / FILE)
+
+    board = run_board(
+        [*chosen, *added],
+        entries,
+        held.seeds if held else range(seeds),
+        folder,
+        base=held,
+        data_dir=data_dir,
+        workers=workers,
+        log=log,
+        keep=keep,
+    )
+    keep(board)
+    write_pages(board, folder)
+    log(f"results: {folder}")
