@@ -60,6 +60,17 @@ def test_duplicates_and_few_clients_are_one_family() -> None:
         assert find_families(laid_out([[0, 1]] * clients, 1)).labels.tolist() == [0] * clients
 
 
+def test_several_layouts_outvote_one_that_draws_two_patches_into_each_other() -> None:
+    truth = groups_of([5, 5, 5, 5])
+    good = [laid_out([[2 * g, 2 * g + 1] for g in truth], seed) for seed in range(3)]
+    drawn_together = laid_out([[2 * (g % 3), 2 * (g % 3) + 1] for g in truth], 3)
+    assert adjusted_rand_index(find_families(drawn_together).labels, truth) < 1.0
+    found = find_families(*good, drawn_together)
+    assert adjusted_rand_index(found.labels, truth) == 1.0
+    alone = [find_families(layout) for layout in (*good, drawn_together)]
+    assert found.silhouette == pytest.approx(np.mean([each.silhouette for each in alone]))
+
+
 def test_missing_centroids_and_the_order_of_clients_change_nothing() -> None:
     truth = groups_of([8, 8, 8])
     positions = laid_out([[3 * g, 3 * g + 1, 3 * g + 2] for g in truth], 5)

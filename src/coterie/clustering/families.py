@@ -11,7 +11,7 @@ federations of one family.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -84,19 +84,27 @@ class Families:
         return bool(self.labels.max() > 0)
 
 
-def find_families(positions: npt.NDArray[np.floating], seed: int = 0) -> Families:
-    """The families of clients whose centroids lie at `positions` `(M, k, u)`, nan where a client has fewer than k."""
-    counts = count_words(positions)
-    words = max(vocabulary.shape[1] for vocabulary in counts)
+def find_families(*layouts: npt.NDArray[np.floating], seed: int = 0) -> Families:
+    """The families of clients whose centroids lie at positions `(M, k, u)`, nan where a client has fewer than k.
+
+    Several layouts of the same centroids make the answer steady: one may draw two patches into each other. The evidence
+    is the mean over them, and clients share the words of all.
+    """
+    vocabularies = [count_words(positions) for positions in layouts]
+    generator = numpy_generator(seed, "families")
+    silhouettes, expected = np.transpose([_evidence(counts, generator) for counts in vocabularies])
+    together = [counts for layout in vocabularies for counts in layout]
+    words, labels = max(counts.shape[1] for counts in together), separated(together)[1]
+    found = Families(labels, words, float(silhouettes.mean()), float(expected.mean()))
+    return found if found.excess >= EXCESS else replace(found, labels=np.zeros_like(labels))
+
+
+def _evidence(counts: Sequence[Labels], generator: np.random.Generator) -> tuple[float, float]:
+    """The silhouette of the clusters in one layout, and its mean in federations drawn from the null model."""
     silhouette, labels = separated(counts)
     if labels.max() == 0:
-        return Families(labels, words, 0.0, 0.0)
-    generator = numpy_generator(seed, "families")
-    drawn = [separated(shuffled(counts, generator))[0] for _ in range(DRAWS)]
-    found = Families(labels, words, silhouette, float(np.mean(drawn)))
-    if found.excess >= EXCESS:
-        return found
-    return Families(np.zeros_like(labels), words, silhouette, found.expected)
+        return 0.0, 0.0
+    return silhouette, float(np.mean([separated(shuffled(counts, generator))[0] for _ in range(DRAWS)]))
 
 
 def count_words(positions: npt.NDArray[np.floating]) -> list[Labels]:

@@ -26,6 +26,7 @@ from coterie.clustering.clearest import clearest_gamma
 from coterie.clustering.dendrogram import cut
 from coterie.clustering.families import count_words, find_families, unlike, word_merges
 from coterie.clustering.manifold import COMPONENTS, NEIGHBOURS, SPREAD, import_umap, place, project
+from coterie.clustering.relatedness import real_centroids
 from coterie.encoders import Encoder, load_encoder
 from coterie.errors import ConfigError, RunError
 from coterie.methods.base import Assignment, Info, Matrix, method
@@ -39,6 +40,9 @@ from coterie.tasks.embed import LEAST, centroid_table
 DISTANCES = {"min": min_pair_distances, "matching": matching_distances}
 
 
+LAYOUTS, MOST_LAID_OUT = 8, 4000
+"""How often UMAP lays the centroids out for the evidence, and how many centroids altogether. A single layout may draw
+two patches into each other; which one does depends on the processor, whose last bits grow in UMAP's steps."""
 MOST_FOR_DISTANCES = 1000
 """Up to so many clients the distances are kept for the report; beyond, related or not."""
 
@@ -260,7 +264,7 @@ def form_relatives(
 ) -> Relatives:
     """Who averages with whom: by the evidence, or by a threshold γ and Ward's method (Algorithm 2, lines 15-18)."""
     if options.gamma == "auto" and options.case != 1:
-        found = _by_evidence(positions, options)
+        found = _by_evidence(layouts(centroids, positions, options), options)
         if found is not None:
             labels, text = found
             return Relatives(ids, centroids, positions, None, labels[:, None] == labels[None, :], text)
@@ -282,14 +286,24 @@ def form_relatives(
     return Relatives(ids, centroids, positions, None, labels[:, None] == labels[None, :], text)
 
 
-def _by_evidence(positions: npt.NDArray[np.float32], options: FLT) -> tuple[npt.NDArray[np.int64], str] | None:
+def layouts(
+    centroids: npt.NDArray[np.float32], positions: npt.NDArray[np.float32], options: FLT
+) -> list[npt.NDArray[np.float32]]:
+    """The positions `(M, k, u)` of the centroids, and others that UMAP gives them from other random states."""
+    count = min(LAYOUTS, max(1, MOST_LAID_OUT // max(1, int(real_centroids(positions).sum()))))
+    states = range(options.umap_seed + 1, options.umap_seed + count)
+    return [positions, *(project(centroids, state, options.neighbours, options.components) for state in states)]
+
+
+def _by_evidence(planes: Sequence[npt.NDArray[np.float32]], options: FLT) -> tuple[npt.NDArray[np.int64], str] | None:
     """Labels `(M,)` by the words that clients share, in words too; None where case=auto prefers the graph."""
+    clients = len(planes[0])
     if options.clusters is not None:
-        counts = count_words(positions)
-        labels = cut(word_merges(counts), options.clusters) if len(positions) > 1 else np.zeros(1, dtype=np.int64)
+        counts = [own for positions in planes for own in count_words(positions)]
+        labels = cut(word_merges(counts), options.clusters) if clients > 1 else np.zeros(1, dtype=np.int64)
         return labels, f"as asked, {_sizes(labels)} by shared patches of centroids"
-    found = find_families(positions, options.umap_seed)
-    if options.case == "auto" and not found.several and unlike(count_words(positions)[0], options.umap_seed):
+    found = find_families(*planes, seed=options.umap_seed)
+    if options.case == "auto" and not found.several and unlike(count_words(planes[0])[0], options.umap_seed):
         return None
     return found.labels, f"{found.describe()}: {_sizes(found.labels)}"
 
