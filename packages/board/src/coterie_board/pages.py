@@ -55,7 +55,8 @@ def page(board: Board, source: str) -> tuple[list[Block], str | None]:
         inline = rank_diagram(ranking.methods, shown, width, ink="currentColor")
         blocks += [
             Heading("What it shows"),
-            Items([*words.findings(ranking, complete), *board.notes]),
+            Items(words.findings(ranking, complete)),
+            *([Heading("What we make of it"), Items(board.notes)] if board.notes else []),
             Heading("Ranks"),
             Text(words.rank_words(ranking)),
             Figure(inline, DIAGRAM, "Mean ranks of the methods, with bars over those that do not differ"),
