@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import torch
 
 import coterie
 from coterie.methods import CFL
+from coterie.methods.cfl_state import Trial, checked_event
 from coterie.methods.cfl_words import first_split
+from coterie.methods.tree import Branch, Node
 from coterie.runs.assemble import assemble
 from coterie.runs.config import make_config
 
@@ -89,3 +92,14 @@ def test_the_method_is_what_a_word_is_asked_of() -> None:
     run = prepared("cfl", rounds=2)
     assert isinstance(run.method, CFL)
     assert run.method.foresee(run.server) == run.foreseen() != []
+
+
+def test_a_split_of_a_first_check_needs_no_progress_to_be_told():
+    """Conflicts within both sides can bear out a weak one between them before any progress is known."""
+    branches = Branch(("a", "b"), torch.zeros(2), torch.zeros(2, 1)), Branch(("c",), torch.zeros(2), torch.zeros(1, 1))
+    leaf = Node(0, None, ("a", "b", "c"), torch.zeros(2), 1)
+    known = {"conflict": 3e-4, "apart": 0.25, "ratio": 3.0}
+    told = checked_event(leaf, Trial(branches, torch.zeros(2), 5, known)).text
+    assert told.startswith("cluster 0 splits into 2 and 1: going apart saves 25% of the loss beyond a round together")
+    first = checked_event(leaf, Trial(branches, torch.zeros(2), 5, {"conflict": 3e-4})).text
+    assert first.startswith("cluster 0 splits into 2 and 1: the sides' steps harm each other (p = 3e-04)")

@@ -37,7 +37,7 @@ class Board:
     about: dict[str, Any] = field(default_factory=dict)
     """Command, commit, machine, date."""
     notes: list[str] = field(default_factory=list)
-    """Sentences of people who looked at the results; the pages print them."""
+    """Sentences of people who looked at the results, written into the file by hand; the pages print them."""
 
     def to_json(self) -> dict[str, Any]:
         """As plain values."""

@@ -14,9 +14,11 @@ from coterie.errors import CoterieError
 from coterie.federation import on_validation
 from coterie.runs import make_config, make_federation
 from coterie_board.federations import BoardFederation
-from coterie_board.methods import PERSONALISE, Trial, build
+from coterie_board.methods import FINE_TUNED, Trial, build
 
 SIZES = ("clients", "samples", "groups")
+FINE_TUNING = 5
+"""Epochs of the variant that fine-tunes."""
 DIGITS = 5
 """Digits that are kept of a metric."""
 
@@ -66,7 +68,7 @@ def _run(cell: Cell) -> Result:
         seed=cell.seed,
         lr=round(cell.trial.rate * entry.rate, 6),
         metrics=None if entry.metric == "accuracy" else entry.metric,
-        personalise=PERSONALISE.get(cell.method, 0),
+        personalise=FINE_TUNING if cell.trial.options == FINE_TUNED else 0,
         max_bytes=cell.max_bytes,
         workers=1,
         device="cpu",

@@ -19,7 +19,10 @@ TRIALS = 6
 """Runs that every method has for its tuning, on every federation."""
 LEAST_RATE, MOST_RATE = 0.5, 8.0
 """Step sizes are tried from and to these, times the federation's, which is meant for more rounds."""
+FINE_TUNED = "personalise=5"
+"""A variant that is no option of the method but of the run: clients fine-tune for five epochs at the end."""
 VARIANTS: dict[str, tuple[str, str]] = {
+    "fedbabu": ("", FINE_TUNED),
     "fedprox": ("mu=0.01", "mu=0.1"),
     "ditto": ("lam=0.1", "lam=1"),
     "cfl": ("when=conflict", "when=gain"),
@@ -40,8 +43,6 @@ METHODS = (
 )  # fmt: skip
 REFERENCE = "fedavg"
 """Its bytes make the budget of all, and the others are tested against it."""
-PERSONALISE = {"fedbabu": 5}
-"""Epochs for which clients fine-tune at the end, where that is part of the method; its figures are those after."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +98,7 @@ def check_method(method: str) -> None:
 
 def with_options(method: str, options: str) -> str:
     """The method as text with the options of a trial."""
-    return f"{method}:{options}" if options else method
+    return f"{method}:{options}" if options and options != FINE_TUNED else method
 
 
 def build(method: str, options: str, federation: BoardFederation, data_dir: str | None) -> str | Method:

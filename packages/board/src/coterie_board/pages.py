@@ -55,7 +55,8 @@ def page(board: Board, source: str) -> tuple[list[Block], str | None]:
         inline = rank_diagram(ranking.methods, shown, width, ink="currentColor")
         blocks += [
             Heading("What it shows"),
-            Items([*words.findings(ranking, complete), *board.notes]),
+            Items(words.findings(ranking, complete)),
+            *_notes(board),
             Heading("Ranks"),
             Text(words.rank_words(ranking)),
             Figure(inline, DIAGRAM, "Mean ranks of the methods, with bars over those that do not differ"),
@@ -76,6 +77,10 @@ def page(board: Board, source: str) -> tuple[list[Block], str | None]:
     blocks += [Heading("What it does not show"), Items(words.limits(board))]
     blocks += [Heading("Add a row"), Text(words.third_party()), Commands(words.third_party_commands())]
     return blocks, diagram
+
+
+def _notes(board: Board) -> list[Block]:
+    return [Heading("What we make of it"), Items(board.notes)] if board.notes else []
 
 
 def _rank_table(ranking: Ranking, complete: Sequence[BoardFederation], tables: dict[str, list[Standing]]) -> Table:

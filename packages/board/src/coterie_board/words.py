@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from coterie_board.board import TUNING_SEED, Board
 from coterie_board.federations import KINDS, BoardFederation
-from coterie_board.methods import LEAST_RATE, METHODS, MOST_RATE, PERSONALISE, REFERENCE, TRIALS, VARIANTS
+from coterie_board.methods import LEAST_RATE, METHODS, MOST_RATE, REFERENCE, TRIALS, VARIANTS
 from coterie_board.standings import ALPHA, Ranking
 
 STORED = "docs/results/leaderboard.json"
@@ -115,8 +115,10 @@ def federation_words() -> str:
 
 
 def rules() -> list[str]:
-    variants = "; ".join(f"`{method}` {' or '.join(f'`{o}`' for o in some)}" for method, some in VARIANTS.items())
-    personal = ", ".join(f"`{method}` ({epochs} epochs)" for method, epochs in PERSONALISE.items())
+    variants = "; ".join(
+        f"`{method}` {' or '.join(f'`{option}`' if option else 'its defaults' for option in some)}"
+        for method, some in VARIANTS.items()
+    )
     return [
         f"Budget: all methods may use the same rounds, and twice the bytes that `{REFERENCE}` sends in them. A method "
         "that sends more per round stops earlier, after the round in which it reaches the limit. On digits-drift it is "
@@ -130,8 +132,9 @@ def rules() -> list[str]:
         f"Second settings: {variants}. All else is at its default.",
         "`groups` is run where something is known of the clients that could be their groups: public or Catholic school "
         "(hsb82), mixed, boys' or girls' school (exam). It is in no ranking: other federations know nothing of that.",
-        f"Fine-tuning at the end is part of {personal}: its accuracy is that after it. AUC, RMSE and the mean over the "
-        "rounds of a drifting federation are those of its common model.",
+        "Fine-tuning at the end (`personalise=5` epochs with the step size of training) is part of `fedbabu`; where "
+        "its tuning chose it, the accuracy is that after it. AUC, RMSE and the mean over the rounds of a drifting "
+        "federation are those of the common model.",
         "CPU seconds of a method's first run in a process include what it has to load; for `flt` that is UMAP.",
     ]
 
