@@ -50,3 +50,4 @@ def test_the_offset_repairs_label_skew_and_leaves_a_right_model_alone():
 def test_the_offset_of_a_regression_is_the_mean_residual_shrunk_by_one_sample():
     outputs, targets = torch.tensor([[1.0], [2.0], [3.0]]), torch.tensor([[3.0], [4.0], [5.0]])
     assert math.isclose(output_offset(outputs[None], targets).item(), 2 * 3 / 4)
+    assert math.isclose(output_offset(outputs[None], targets[:, 0]).item(), 2 * 3 / 4)  # targets without a column

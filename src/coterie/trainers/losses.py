@@ -162,7 +162,7 @@ def output_offset(outputs: Tensor, targets: Tensor, units: Tensor | None = None)
     unit = torch.zeros(len(targets), dtype=torch.long) if units is None else units
     count = int(unit.max()) + 1 if len(unit) else 1
     if targets.is_floating_point():
-        residual = (targets - outputs.reshape(-1, *targets.shape)).flatten(2)
+        residual = (targets - outputs.reshape(-1, *targets.shape)).reshape(len(outputs), len(targets), -1)
         sums = residual.new_zeros(len(outputs), count, residual.shape[-1]).index_add_(1, unit, residual)
         shrunk = sums / (torch.bincount(unit, minlength=count).to(sums.dtype)[:, None] + 1)
         return shrunk.reshape(len(outputs), count, *outputs.shape[2:])
