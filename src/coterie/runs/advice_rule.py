@@ -13,19 +13,31 @@ from coterie.runs.diagnosis import Difference
 
 Kind = Literal["one", "several", "personal", "local"]
 Way = Literal["several", "personal", "local"]
+Confidence = Literal["sure", "likely", "open"]
 
-SURE = 2.0
-"""Standard errors that a gain must exceed."""
-LEAST_GAIN = {"several": 1.0, "personal": 4.0, "local": 4.0}
+DOUBT = 0.025
+"""The p-value, by a one-sided t-test over clients, from which on a gain is not sure."""
+CLEAR = 0.001
+"""The p-value up to which the evidence is called clear."""
+LEAST_GAIN: dict[Way, float] = {"several": 1.0, "personal": 3.0, "local": 3.0}
 """Points that a way of sharing must be better than one model."""
 SKEWED = 0.25
-"""The label skew from which averaged training lags behind what one model could reach, so that any gain counts."""
-STRONG_ALONE = 0.0
-"""Points by which models of single clients must beat the common one for private heads to be advised, not Ditto."""
-SPREAD = (0.4, 1.6)
-"""The gain that was seen, divided by the gain of the closed form: the middle 80 % of the calibration."""
-SLACK = 1.0
-"""Points that the interval is wider on each side: what methods of equal worth differ by."""
+"""The label skew from which averaged training lags behind what one model could reach, so that a gain of
+several models counts from one standard error on."""
+FEW_EPOCHS = 50.0
+"""Passes over its own data in a whole run, below which a client's own model is not trained to its end."""
+LEAST_GAIN_UNTRAINED = 8.0
+"""Points that models of the clients' own must then promise."""
+HEADS_FROM = -2.0
+"""What models of single clients gain over the common one, from which on private heads do better than Ditto."""
+AS_GOOD = 1.0
+"""Points by which several models may be behind models of the clients' own and are still preferred: they are fewer."""
+CLEARLY_BETTER = 2.0
+"""Points by which models of single clients must beat those that are pulled to the common one, to be advised."""
+SPREAD = (0.4, 1.5)
+SLACK = (1.0, 3.0)
+"""The gain over FedAvg that was seen lies between 0.4 times the gain in closed form, less 1, and 1.5 times it, more 3,
+in about four of five federations."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +60,16 @@ class Evidence:
     """How far clients' label mixes differ, from 0 to 1; of a regression the share of variance between clients."""
     compared: int
     """Clients that were compared."""
+    epochs: float = math.inf
+    """Passes over its own data that a client makes in the planned run."""
     conflict: bool = False
     """Whether CFL's rule would split, where a few rounds were trained."""
 
     @property
     def unit(self) -> str:
         """What a gain is counted in."""
+        if self.one is None:
+            return "% of the validation loss"
         return "points of the variance explained" if self.regression else "points of accuracy"
 
     def words(self) -> list[str]:
@@ -91,9 +107,9 @@ class Recommendation:
 
     kind: Kind
     method: str
-    gain: tuple[float, float]
-    """Points over FedAvg to expect, in four of five cases."""
-    confidence: Literal["sure", "likely", "open"]
+    gain: tuple[float, float] | None
+    """Points over FedAvg to expect, in about four of five cases; None where the probe cannot say."""
+    confidence: Confidence
     advice: str
     """In words."""
 
@@ -101,6 +117,8 @@ class Recommendation:
         """The gain in words."""
         if self.method == "fedavg":
             return "none, this is FedAvg."
+        if self.gain is None:
+            return "not to be told from a few rounds."
         return f"{self.gain[0]:+.1f} to {self.gain[1]:+.1f} {unit}."
 
     @property
@@ -118,48 +136,73 @@ def recommend(evidence: Evidence) -> list[Recommendation]:
     found = []
     if way is not None:
         gain = evidence.gains[way]
-        interval = expected_gain(gain)
-        sure = confidence(gain)
+        interval = None if evidence.one is None else expected_gain(gain, 100 - evidence.one)
+        sure = confidence(gain, evidence.compared)
         for method, advice in _methods(way, evidence):
             found.append(Recommendation(way, method, interval, sure, advice))
     if evidence.conflict and way is None:
-        text = "Several models, by cfl: what helps some clients harms others, and it finds out how many there should be."
-        found.append(Recommendation("several", "cfl", (0.0, math.inf), "likely", text))
+        text = (
+            "Several models, by cfl: what helps some clients harms others, and it finds out how many there should be."
+        )
+        found.append(Recommendation("several", "cfl", None, "likely", text))
     found.append(_one(evidence, doubtful=way is not None))
     return found
 
 
 def best_way(evidence: Evidence) -> Way | None:
     """The way of sharing that is surely better than one model, and best; None: one model."""
-    better = {way: gain for way, gain in evidence.gains.items() if _is_better(way, gain, evidence)}
-    return max(better, key=lambda way: better[way].mean) if better else None
+    better = {way: gain.mean for way, gain in evidence.gains.items() if _is_better(way, gain, evidence)}
+    if not better:
+        return None
+    if "several" in better and better["several"] >= max(better.values()) - AS_GOOD:
+        return "several"
+    if "local" in better and better["local"] >= better.get("personal", -math.inf) + CLEARLY_BETTER:
+        return "local"
+    return "personal" if "personal" in better else "several"
 
 
 def _is_better(way: Way, gain: Difference, evidence: Evidence) -> bool:
-    if way == "several" and (evidence.k < 2 or evidence.k >= evidence.clients):
-        return False
-    skewed = not evidence.regression and evidence.skew >= SKEWED
-    if way == "several" and skewed:
-        return gain.mean > gain.error
-    return gain.mean > max(LEAST_GAIN[way], SURE * gain.error)
+    if way == "several":
+        if not 2 <= evidence.k <= evidence.clients / 2:
+            return False
+        if not evidence.regression and evidence.skew >= SKEWED:
+            return gain.mean > gain.error
+    least = LEAST_GAIN[way]
+    if way != "several" and evidence.epochs < FEW_EPOCHS:
+        least = LEAST_GAIN_UNTRAINED
+    return gain.mean > least and doubt(gain, evidence.compared) <= DOUBT
 
 
-def expected_gain(gain: Difference) -> tuple[float, float]:
-    """The interval in which four of five gains over FedAvg fell, from the gain in closed form."""
-    return SPREAD[0] * gain.mean - SLACK, SPREAD[1] * gain.mean + SLACK
+def doubt(gain: Difference, clients: int) -> float:
+    """The p-value of "no gain", by a one-sided t-test over clients."""
+    from scipy.special import stdtr
+
+    if clients < 2 or not math.isfinite(gain.error):
+        return 1.0
+    if gain.error == 0:
+        return 0.0 if gain.mean > 0 else 1.0
+    return float(stdtr(clients - 1, -gain.mean / gain.error))
 
 
-def confidence(gain: Difference) -> Literal["sure", "likely", "open"]:
+def expected_gain(gain: Difference, most: float = math.inf) -> tuple[float, float]:
+    """The interval of gains over FedAvg to expect, from the gain in closed form; no more than there is to gain."""
+    return SPREAD[0] * gain.mean - SLACK[0], min(SPREAD[1] * gain.mean + SLACK[1], most)
+
+
+def confidence(gain: Difference, clients: int) -> Confidence:
     """How clear a gain is."""
-    z = gain.mean / gain.error if gain.error > 0 else math.inf
-    return "sure" if z >= 2 * SURE else "likely" if z >= SURE else "open"
+    p = doubt(gain, clients)
+    return "sure" if p <= CLEAR else "likely" if p <= DOUBT else "open"
 
 
 def _methods(way: Way, evidence: Evidence) -> list[tuple[str, str]]:
     """The methods of a way with what to say, the best first."""
     if way == "several":
         return [
-            (f"ifca:k={evidence.k}", f"Several models: {evidence.k} clusters, by ifca, each client in the one it fits."),
+            (
+                f"ifca:k={evidence.k}",
+                f"Several models: {evidence.k} clusters, by ifca, each client in the one it fits.",
+            ),
             ("cfl", "Several models, by cfl, which finds out how many."),
         ]
     heads = ("fedper", "A model for each client: a common body with private heads (fedper).")
@@ -167,13 +210,14 @@ def _methods(way: Way, evidence: Evidence) -> list[tuple[str, str]]:
     alone = ("local", "A model for each client by itself (local): the others have little to add.")
     if way == "local":
         return [heads, alone]
-    return [heads, ditto] if evidence.gains["local"].mean > STRONG_ALONE else [ditto, heads]
+    by_itself = evidence.gains.get("local")
+    return [heads, ditto] if by_itself is not None and by_itself.mean > HEADS_FROM else [ditto, heads]
 
 
 def _one(evidence: Evidence, *, doubtful: bool) -> Recommendation:
     best = max((gain.mean for gain in evidence.gains.values()), default=0.0)
     near = any(gain.mean > max(gain.error, 1.0) for gain in evidence.gains.values())
-    sure: Literal["sure", "likely", "open"] = "open" if doubtful else "likely" if near else "sure"
+    sure: Confidence = "open" if doubtful else "likely" if near else "sure"
     text = "One model for all (fedavg)."
     if near and best > 0:
         text += " Models of the clients' own may be a little better, not surely."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import time
 from collections.abc import Callable
@@ -16,9 +17,9 @@ from coterie.federation import Federation
 from coterie.methods import IFCA, FedAvg, Method, make_method
 from coterie.methods.cfl_check import inspect
 from coterie.methods.tree import Tree
-from coterie.runs.advice_rule import Evidence, Recommendation, recommend
+from coterie.runs.advice_rule import Evidence, Recommendation, Way, recommend
 from coterie.runs.assemble import Model, assemble, make_federation
-from coterie.runs.closed_form import Sharing, compare_sharing
+from coterie.runs.closed_form import Scores, Sharing, compare_sharing
 from coterie.runs.config import RunConfig
 from coterie.runs.diagnosis import Difference, going_alone
 from coterie.runs.loop import Run
@@ -111,42 +112,51 @@ def advise(
     if len(clients) < 2:
         raise ConfigError(f"{len(clients)} client: advice is about sharing between clients, give at least two")
     say(f"comparing ways to share models on {len(clients)} clients")
-    prepared = _prepared(config, clients, model, FedAvg(), defaults)
-    try:
-        linear = sum(len(entry.shape) > 1 for entry in prepared.server.layout.entries) <= 1
-        sharing = compare_sharing(clients, linear=linear, seed=config.seed)
-        evidence = _solved(sharing, clients, prepared) if sharing is not None else _trained(clients, prepared, say)
-        models = prepared.server.layout.size
-    finally:
-        prepared.engine.close()
+    plain = _prepared(config, clients, model, FedAvg(), defaults)
     refused: dict[str, str] = {}
-    for recommendation in recommend(evidence):
-        say(f"one round of {recommendation.method}, to see what it costs")
-        try:
-            seconds, sent = _one_round(config, clients, model, make_method(recommendation.method), defaults)
-        except CoterieError as problem:
+    try:
+        server = plain.server
+        linear = sum(len(entry.shape) > 1 for entry in server.layout.entries) <= 1
+        sharing = compare_sharing(clients, linear=linear, seed=config.seed)
+        evidence = _solved(sharing, clients, plain) if sharing is not None else _trained(clients, plain, say)
+        for recommendation in recommend(evidence):
+            say(f"one round of {recommendation.method}, to see what it costs")
             if recommendation.method == "fedavg":
-                raise
-            refused[recommendation.method] = str(problem)
-            continue
-        break
-    asked = max(1, round(config.participation * len(clients)))
-    cost = Cost(evidence.rounds * seconds, evidence.rounds * sent, evidence.rounds * asked * 2 * 4 * models)
+                seconds, sent = _one_round(plain)
+                break
+            try:
+                run = _prepared(config, clients, model, _unseeded(make_method(recommendation.method)), defaults)
+                with contextlib.closing(run.engine):
+                    seconds, sent = _one_round(run)
+                break
+            except CoterieError as problem:
+                refused[recommendation.method] = str(problem)
+        fedavg = len(server.participants(1)) * 2 * 4 * server.layout.size
+    finally:
+        plain.engine.close()
+    cost = Cost(evidence.rounds * seconds, evidence.rounds * sent, evidence.rounds * fedavg)
     several = sharing.clusters if sharing is not None and recommendation.kind == "several" else ()
     command = next_command(config, recommendation.method, in_python=federation is not None)
     return Advice(evidence, recommendation, cost, command, refused, time.process_time() - began, several)
 
 
-def _prepared(
-    config: RunConfig, clients: Federation, model: Model | None, method: Method, defaults: Defaults
-) -> Run:
+def _unseeded(method: Method) -> Method:
+    """The method with the quickest start: IFCA's seeding takes as long as several rounds, once."""
+    return replace(method, init="random") if isinstance(method, IFCA) else method
+
+
+def _prepared(config: RunConfig, clients: Federation, model: Model | None, method: Method, defaults: Defaults) -> Run:
     return assemble(config, federation=clients, model=model, method=method, defaults=defaults)[0]
 
 
 def _solved(sharing: Sharing, clients: Federation, run: Run) -> Evidence:
     """The evidence of the ways of sharing, solved in closed form."""
-    ways = {"several": sharing.several, "personal": sharing.personal, "local": sharing.local}
-    gains = {name: Difference.of((100 * (way - sharing.one)).tolist()) for name, way in ways.items()}
+    ways: dict[Way, Scores] = {
+        "several": sharing.several_gain,
+        "personal": sharing.personal - sharing.one,
+        "local": sharing.local - sharing.one,
+    }
+    gains = {way: Difference.of((100 * gain).tolist()) for way, gain in ways.items()}
     return Evidence(
         clients=len(clients),
         samples=int(np.median([len(client.train) for client in clients])),
@@ -157,7 +167,18 @@ def _solved(sharing: Sharing, clients: Federation, run: Run) -> Evidence:
         k=sharing.k,
         skew=sharing.skew,
         compared=len(sharing.clients),
+        epochs=_epochs(run),
     )
+
+
+def _epochs(run: Run) -> float:
+    """Passes over its own data that a client makes in the whole run."""
+    server, how = run.server, run.server.schedule.at(1)
+    rounds = server.rounds * server.participation
+    if how.steps is None:
+        return rounds * how.epochs
+    samples = float(np.median(list(server.samples.values())))
+    return rounds * how.steps * (1.0 if how.batch_size is None else how.batch_size / max(samples, 1.0))
 
 
 def _trained(clients: Federation, run: Run, say: Callable[[str], None]) -> Evidence:
@@ -181,27 +202,20 @@ def _trained(clients: Federation, run: Run, say: Callable[[str], None]) -> Evide
         k=1,
         skew=0.0,
         compared=len(asked),
+        epochs=_epochs(run),
         conflict=seen is not None and seen.conflict,
     )
 
 
-def _one_round(
-    config: RunConfig, clients: Federation, model: Model | None, method: Method, defaults: Defaults
-) -> tuple[float, int]:
-    """CPU seconds and bytes of one round of a method, and of evaluating it; what it starts with is left out."""
-    if isinstance(method, IFCA):
-        method = replace(method, init="random")  # seeding takes as long as several rounds, once
-    run = _prepared(config, clients, model, method, defaults)
-    try:
-        state = method.start(run.server)
-        run.server.traffic.drain()
-        began = time.process_time()
-        state, _ = method.round(state, 1, run.server)
-        down, up = run.server.traffic.drain()
-        run.score(method.assignment(state, run.server), 1, part="validation")
-        return time.process_time() - began, down + up
-    finally:
-        run.engine.close()
+def _one_round(run: Run) -> tuple[float, int]:
+    """CPU seconds and bytes of one round of a run and of evaluating it; what it starts with is left out."""
+    state = run.method.start(run.server)
+    run.server.traffic.drain()
+    began = time.process_time()
+    state, _ = run.method.round(state, 1, run.server)
+    down, up = run.server.traffic.drain()
+    run.score(run.method.assignment(state, run.server), 1, part="validation")
+    return time.process_time() - began, down + up
 
 
 def next_command(config: RunConfig, method: str, *, in_python: bool = False) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from coterie.federation import Federation
 from coterie.randomness import numpy_generator, torch_generator
@@ -26,13 +27,13 @@ MOST_SAMPLES = 300
 """Samples per client that are looked at."""
 MOST_CLIENTS = 100
 """Clients that are looked at; of more, so many are drawn."""
-MOST_ALONE = 24
+MOST_ALONE = 20
 """Clients whose own models are made, which cost one system each."""
-HELD_OUT = 1 / 3
-"""The share of a client's samples that models are judged on."""
+FOLDS = 3
+"""Parts of a client's samples, of which each is held out once."""
 MOST_CLUSTERS = 8
 RIDGES = (1e-3, 1e-2, 1e-1, 1.0)
-PULLS = (0.1, 0.5, 2.0, 10.0)
+PULLS = (0.3, 1.5, 8.0)
 CHOICES = 6
 """Times that clients choose again, for each number of clusters."""
 WORSE_AGAIN = 3
@@ -45,7 +46,7 @@ Scores = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Sharing:
-    """Ways to share models, each by its score on every client's held-out data: `(clients,)` accuracy, or R²."""
+    """Ways to share models, each by its scores on held-out data: accuracies, or shares of the variance explained."""
 
     clients: tuple[str, ...]
     """The clients that were compared."""
@@ -55,8 +56,8 @@ class Sharing:
     """A model for each, pulled to the common one."""
     local: Scores
     """A model for each by itself."""
-    several: Scores
-    """The model that each chose among `k`."""
+    several_gain: Scores
+    """What the model that each chose among `k` gains over one for all: of all clients, not of `clients` alone."""
     k: int
     """The number of models that serves them best, not counting those that nobody chose; 1 where none do better."""
     clusters: tuple[tuple[str, ...], ...]
@@ -67,22 +68,41 @@ class Sharing:
 
 
 @dataclass(frozen=True)
-class _Client:
-    """A client's features `(n, p)`, targets `(n, c)` and labels, to fit and to judge."""
+class _Fold:
+    """The clients with a part of their samples held out. Short clients end in rows of zeros, which change nothing."""
 
     z: Tensor
+    """Features to fit `(m, n, p)`."""
     y: Tensor
+    """Targets to fit `(m, n, c)`."""
+    sizes: Tensor
+    """Samples to fit `(m,)`."""
     z_held: Tensor
     y_held: Tensor
     labels_held: Tensor | None
+    """Labels of held-out samples `(m, h)`, below zero where there is none."""
+    sizes_held: Tensor
 
-    def score(self, outputs: Tensor) -> float:
+    def first(self, count: int) -> _Fold:
+        """Some of the clients."""
+        labels = None if self.labels_held is None else self.labels_held[:count]
+        own = (self.z, self.y, self.sizes, self.z_held, self.y_held, self.sizes_held)
+        z, y, sizes, z_held, y_held, sizes_held = (part[:count] for part in own)
+        return _Fold(z, y, sizes, z_held, y_held, labels, sizes_held)
+
+    def fit_losses(self, model: Tensor) -> Tensor:
+        """Squared error of a model `(p, c)` on what is fitted, by client `(m,)`."""
+        return (self.z @ model - self.y).square().sum((1, 2)) / self.sizes
+
+    def losses(self, outputs: Tensor) -> Tensor:
+        """Squared error of outputs `(m, h, c)` on what is held out, by client `(m,)`."""
+        return (outputs - self.y_held).square().sum((1, 2)) / self.sizes_held
+
+    def scores(self, outputs: Tensor) -> Scores:
+        """Accuracy, or the share of the variance explained, of outputs `(m, h, c)` by client `(m,)`."""
         if self.labels_held is None:
-            return 1 - float((outputs - self.y_held).square().mean())
-        return float((outputs.argmax(1) == self.labels_held).double().mean())
-
-    def loss(self, outputs: Tensor) -> float:
-        return float((outputs - self.y_held).square().sum(1).mean())
+            return (1 - self.losses(outputs) / outputs.shape[2]).double().numpy()
+        return ((outputs.argmax(2) == self.labels_held).sum(1) / self.sizes_held).double().numpy()
 
 
 def compare_sharing(federation: Federation, *, linear: bool, seed: int) -> Sharing | None:
@@ -98,61 +118,74 @@ def compare_sharing(federation: Federation, *, linear: bool, seed: int) -> Shari
     one_target = first.y.ndim == 1 or (first.y.ndim == 2 and first.y.shape[1] == 1)
     if not first.x.is_floating_point() or not one_target or len(chosen) < 2:
         return None
-    clients, labels = _as_clients(federation, chosen, linear, seed)
-    grams = torch.stack([client.z.T @ client.z for client in clients])
-    crosses = torch.stack([client.z.T @ client.y for client in clients])
-    common, ridge = _common(clients, grams.sum(0), crosses.sum(0))
-    alone = list(range(len(clients)))[:MOST_ALONE]
-    personal = _best_pull([clients[i] for i in alone], common)
-    local = _best_pull([clients[i] for i in alone], torch.zeros_like(common))
-    choice, models = _choose(clients, grams, crosses, common, ridge)
-    several = [clients[i].score(clients[i].z_held @ models[choice[i]]) for i in alone]
-    used = sorted(set(choice), key=lambda j: choice.index(j))
+    folds, labels, targets = _folds(federation, chosen, linear, seed)
+    ridge, scores = None, []
+    for fold in folds:
+        grams, crosses = fold.z.mT @ fold.z, fold.z.mT @ fold.y
+        if ridge is None:
+            common, ridge = _common(fold, grams.sum(0), crosses.sum(0))
+            choice, models = _choose(fold, grams, crosses, common, ridge)
+            several = fold.scores(fold.z_held @ models[choice]) - fold.scores(fold.z_held @ common)
+        else:
+            common = _solved(grams.sum(0), crosses.sum(0), ridge)
+        some = fold.first(MOST_ALONE)
+        scores.append((some.scores(some.z_held @ common), *_own_models(some, common)))
+    one, personal, local = (np.mean(own, axis=0) for own in zip(*scores, strict=True))
+    chose = choice.tolist()
+    used = sorted(set(chose), key=chose.index)
     return Sharing(
-        tuple(chosen[i] for i in alone),
-        np.array([clients[i].score(clients[i].z_held @ common) for i in alone]),
+        tuple(chosen[:MOST_ALONE]),
+        one,
         personal,
         local,
-        np.array(several),
+        several,
         len(used),
-        tuple(tuple(chosen[i] for i, c in enumerate(choice) if c == j) for j in used),
-        _skew(labels, federation.classes) if labels is not None else _between(clients),
+        tuple(tuple(chosen[i] for i, c in enumerate(chose) if c == j) for j in used),
+        _skew(labels, federation.classes) if labels is not None else _between(targets),
     )
 
 
 def _drawn(federation: Federation, seed: int) -> list[str]:
-    """The clients with enough samples to fit and to judge, at most so many."""
-    enough = [client.id for client in federation if len(client.train) + len(client.validation) >= 3]
+    """The clients with enough samples to fit and to judge, at most so many, in a random order."""
+    enough = [client.id for client in federation if len(client.train) + len(client.validation) >= FOLDS]
     order = numpy_generator(seed, "advise-clients").permutation(len(enough))
     return [enough[i] for i in order[:MOST_CLIENTS]] or [federation.ids[0]]
 
 
-def _as_clients(
+def _folds(
     federation: Federation, chosen: Sequence[str], linear: bool, seed: int
-) -> tuple[list[_Client], list[Tensor] | None]:
-    """The clients' features and targets, and their labels if they have any."""
-    parts = []
+) -> tuple[list[_Fold], list[Tensor] | None, list[Tensor]]:
+    """The clients with a third of their samples held out, each third once; their labels if any, and their targets."""
+    xs, ys = [], []
     for name in chosen:
         client = federation[name]
         splits = [split for split in (client.train, client.validation) if len(split)]
         x = torch.cat([split.x[:MOST_SAMPLES] for split in splits])[:MOST_SAMPLES]
-        parts.append((x, torch.cat([split.y[:MOST_SAMPLES] for split in splits])[:MOST_SAMPLES].reshape(len(x), -1)))
-    sizes = [len(x) for x, _ in parts]
-    z = _features(torch.cat([x.flatten(1) for x, _ in parts]).float(), linear, seed)
-    raw = torch.cat([y for _, y in parts])
+        y = torch.cat([split.y[:MOST_SAMPLES] for split in splits])[:MOST_SAMPLES]
+        # In a random order, of which each fold holds out every third sample from another one on.
+        order = torch.randperm(len(x), generator=torch_generator(seed, "advise-held-out", name))
+        xs.append(x.flatten(1)[order])
+        ys.append(y.reshape(len(x), -1)[order])
+    sizes = [len(x) for x in xs]
+    z = _features(torch.cat(xs).float(), linear, seed).split(sizes)
+    raw = torch.cat(ys)
     if federation.regression:
-        labels, y = None, (raw.float() - raw.float().mean(0)) / raw.float().std(0).clamp_min(1e-9)
+        labels, wanted = None, (raw.float() - raw.float().mean(0)) / raw.float().std(0).clamp_min(1e-9)
     else:
-        labels = raw[:, 0].long()
-        y = torch.nn.functional.one_hot(labels, federation.classes).float() - 1 / federation.classes
-    clients = []
-    own = labels.split(sizes) if labels is not None else [None] * len(sizes)
-    for name, zs, ys, ls in zip(chosen, z.split(sizes), y.split(sizes), own, strict=True):
-        order = torch.randperm(len(zs), generator=torch_generator(seed, "advise-held-out", name))
-        count = max(1, round(HELD_OUT * len(zs)))
-        held, fit = order[:count], order[count:]
-        clients.append(_Client(zs[fit], ys[fit], zs[held], ys[held], None if ls is None else ls[held]))
-    return clients, None if labels is None else list(labels.split(sizes))
+        labels = list(raw[:, 0].long().split(sizes))
+        wanted = torch.nn.functional.one_hot(raw[:, 0].long(), federation.classes).float() - 1 / federation.classes
+    targets = list(wanted.split(sizes))
+    zs, padded = pad_sequence(z, batch_first=True), pad_sequence(targets, batch_first=True)
+    named = None if labels is None else pad_sequence(labels, batch_first=True, padding_value=-1)
+    folds = []
+    place = torch.arange(zs.shape[1])
+    for j in range(FOLDS):
+        fit, held = place[place % FOLDS != j], place[place % FOLDS == j]
+        held_sizes = torch.tensor([len(range(j, size, FOLDS)) for size in sizes])
+        own = None if named is None else named[:, held]
+        fitted = torch.tensor(sizes) - held_sizes
+        folds.append(_Fold(zs[:, fit], padded[:, fit], fitted, zs[:, held], padded[:, held], own, held_sizes))
+    return folds, labels, targets
 
 
 def _features(x: Tensor, linear: bool, seed: int) -> Tensor:
@@ -174,77 +207,61 @@ def _solved(gram: Tensor, cross: Tensor, ridge: float) -> Tensor:
     return torch.linalg.solve(gram + ridge * torch.eye(len(gram)), cross)
 
 
-def _common(clients: Sequence[_Client], gram: Tensor, cross: Tensor) -> tuple[Tensor, float]:
+def _common(fold: _Fold, gram: Tensor, cross: Tensor) -> tuple[Tensor, float]:
     """The model of all `(p, c)` and the ridge that serves held-out data best."""
     found = [(ridge, _solved(gram, cross, ridge)) for ridge in RIDGES]
-    ridge, model = min(found, key=lambda pair: sum(c.loss(c.z_held @ pair[1]) for c in clients))
+    ridge, model = min(found, key=lambda pair: float(fold.losses(fold.z_held @ pair[1]).mean()))
     return model, ridge
 
 
-def _best_pull(clients: Sequence[_Client], centre: Tensor) -> Scores:
-    """The scores of each client's own model, pulled to `centre` as strongly as serves all best.
+def _own_models(fold: _Fold, common: Tensor) -> tuple[Scores, Scores]:
+    """The scores of each client's own model, pulled to the common one and to zero, as strongly as serves all best.
 
     argmin ‖ZW − Y‖² + μ‖W − C‖² is C + Zᵀ(ZZᵀ + μ)⁻¹(Y − ZC), a system of the client's number of samples.
     """
-    losses, scores = np.zeros(len(PULLS)), np.zeros((len(PULLS), len(clients)))
-    for i, client in enumerate(clients):
-        inner, rest, there = client.z @ client.z.T, client.y - client.z @ centre, client.z_held @ client.z.T
-        base, eye = client.z_held @ centre, torch.eye(len(client.z))
-        for j, pull in enumerate(PULLS):
-            outputs = base + there @ torch.linalg.solve(inner + pull * eye, rest)
-            losses[j] += client.loss(outputs)
-            scores[j, i] = client.score(outputs)
-    best: Scores = scores[int(losses.argmin())]
-    return best
+    inner, there, base = fold.z @ fold.z.mT, fold.z_held @ fold.z.mT, fold.z_held @ common
+    rest = torch.cat([fold.y - fold.z @ common, fold.y], 2)
+    found = []
+    for pull in PULLS:
+        pulled, free = (there @ torch.linalg.solve(inner + pull * torch.eye(inner.shape[1]), rest)).chunk(2, 2)
+        found.append((base + pulled, free))
+    best = [min(way, key=lambda outputs: float(fold.losses(outputs).mean())) for way in zip(*found, strict=True)]
+    return fold.scores(best[0]), fold.scores(best[1])
 
 
-def _choose(
-    clients: Sequence[_Client], grams: Tensor, crosses: Tensor, common: Tensor, ridge: float
-) -> tuple[list[int], list[Tensor]]:
-    """Each client's choice among the number of models that serves held-out data best, and the models.
+def _choose(fold: _Fold, grams: Tensor, crosses: Tensor, common: Tensor, ridge: float) -> tuple[Tensor, Tensor]:
+    """Each client's choice `(m,)` among as many models as serve held-out data best, and these models `(k, p, c)`.
 
     Models begin with those of single clients, each of the client that the ones before fit worst; then all choose, and
     the models are solved again, until nobody moves.
     """
-    sizes = [len(client.z) for client in clients]
-    z, y = torch.cat([client.z for client in clients]), torch.cat([client.y for client in clients])
-    owner = torch.arange(len(clients)).repeat_interleave(torch.tensor(sizes))
-    counts = torch.tensor(sizes, dtype=torch.float32)
-
-    def fit_losses(model: Tensor) -> Tensor:
-        each = (z @ model - y).square().sum(1)
-        return torch.zeros(len(clients)).index_add_(0, owner, each) / counts
-
-    everybody = [0] * len(clients)
-    found = [(_held_out_loss(clients, everybody, [common]), everybody, [common])]
+    count = len(fold.z)
+    found = [(float(fold.losses(fold.z_held @ common).mean()), torch.zeros(count, dtype=torch.long), common[None])]
     seeds: list[Tensor] = []
     seed_losses: list[Tensor] = []
-    for k in range(1, min(MOST_CLUSTERS, len(clients) - 1) + 1):
+    for k in range(1, min(MOST_CLUSTERS, count // 2) + 1):
         worst = int(torch.stack(seed_losses).amin(0).argmax()) if seeds else 0
         seeds.append(_solved(grams[worst], crosses[worst], ridge))
-        seed_losses.append(fit_losses(seeds[-1]))
+        seed_losses.append(fold.fit_losses(seeds[-1]))
         if k == 1:
             continue
         models, losses = list(seeds), list(seed_losses)
-        choice, before = torch.stack(losses).argmin(0), torch.full((len(clients),), -1)
+        choice, before = torch.stack(losses).argmin(0), torch.full((count,), -1)
         for _ in range(CHOICES):
             for j in range(k):
                 mine = choice == j
                 if bool(mine.any()) and not torch.equal(mine, before == j):
                     models[j] = _solved(grams[mine].sum(0), crosses[mine].sum(0), ridge)
-                    losses[j] = fit_losses(models[j])
+                    losses[j] = fold.fit_losses(models[j])
             before, choice = choice, torch.stack(losses).argmin(0)
             if torch.equal(before, choice):
                 break
-        found.append((_held_out_loss(clients, choice.tolist(), models), choice.tolist(), models))
-        if len(found) > WORSE_AGAIN and min(loss for loss, _, _ in found[-WORSE_AGAIN:]) > min(loss for loss, _, _ in found):
+        stacked = torch.stack(models)
+        found.append((float(fold.losses(fold.z_held @ stacked[choice]).mean()), choice, stacked))
+        if len(found) > WORSE_AGAIN and min(loss for loss, _, _ in found[-WORSE_AGAIN:]) > min(row[0] for row in found):
             break
     lowest = min(loss for loss, _, _ in found)
     return next((choice, models) for loss, choice, models in found if loss <= NEARLY * lowest)
-
-
-def _held_out_loss(clients: Sequence[_Client], choice: Sequence[int], models: Sequence[Tensor]) -> float:
-    return sum(c.loss(c.z_held @ models[j]) for c, j in zip(clients, choice, strict=True)) / len(clients)
 
 
 def _skew(labels: Sequence[Tensor], classes: int) -> float:
@@ -257,9 +274,8 @@ def _skew(labels: Sequence[Tensor], classes: int) -> float:
     return float((seen - chance).clamp_min(0).mean())
 
 
-def _between(clients: Sequence[_Client]) -> float:
+def _between(targets: Sequence[Tensor]) -> float:
     """The share of the targets' variance that lies between clients."""
-    own = [torch.cat([client.y, client.y_held]) for client in clients]
-    within = sum(float((y - y.mean(0)).square().sum()) for y in own)
-    whole = torch.cat(own)
+    within = sum(float((y - y.mean(0)).square().sum()) for y in targets)
+    whole = torch.cat(list(targets))
     return max(0.0, 1 - within / max(float((whole - whole.mean(0)).square().sum()), 1e-9))

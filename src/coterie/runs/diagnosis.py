@@ -191,9 +191,7 @@ def going_alone(
 ) -> Difference:
     """The share of its validation loss that each client saves by training on alone, for so many rounds' training."""
     how = server.schedule.at(t)
-    longer = replace(
-        how, epochs=rounds * how.epochs, steps=None if how.steps is None else rounds * how.steps
-    )
+    longer = replace(how, epochs=rounds * how.epochs, steps=None if how.steps is None else rounds * how.steps)
     requests = []
     for reply in server.train(members, model, t, longer):
         if reply.vector is not None:

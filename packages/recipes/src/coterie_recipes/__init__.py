@@ -1,6 +1,7 @@
 """Each paper's tables and figures, by name, on Coterie's public API."""
 
 from coterie_recipes import (
+    advise_regret,
     cfl_congruence,
     cfl_cost,
     cfl_decisions,
@@ -33,6 +34,7 @@ __all__ = [
     "Recipe",
     "Row",
     "Study",
+    "advise_regret",
     "cfl_congruence",
     "cfl_cost",
     "cfl_decisions",

@@ -61,7 +61,12 @@ def explain_digits(shift: str, seed: int) -> dict[str, Any]:
             }
         )
     words = result.explain(federation).words()
-    return {"setting": f"{method}, {len(federation)} clients", "ari": result.summary.ari, "pairs": pairs, "words": words}
+    return {
+        "setting": f"{method}, {len(federation)} clients",
+        "ari": result.summary.ari,
+        "pairs": pairs,
+        "words": words,
+    }
 
 
 def majority_groups(result: Result, federation: Federation) -> dict[int, int]:
@@ -90,7 +95,9 @@ def share(pairs: Sequence[dict[str, Any]], of: str, among: str) -> list[float]:
     return [sum(pair[of] for pair in pairs) / total] if total else []
 
 
-@recipe("explain-right", "How often explain names the true difference between clusters of digits; its words on hospitals")
+@recipe(
+    "explain-right", "How often explain names the true difference between clusters of digits; its words on hospitals"
+)
 def explain_right(study: Study) -> Findings:
     """Twelve seeds see every setting: `--seeds 12 --first-seed 100` for the published numbers."""
     jobs = {f"{shift}-seed{seed}": partial(explain_digits, shift, seed) for shift in SHIFTS for seed in study.seeds}
@@ -110,7 +117,9 @@ def explain_right(study: Study) -> Findings:
         rows.append(Row(setting, f"called a difference of {expected}", [sum(kinds) / len(kinds)]))
         if expected == "labels":
             rows.append(Row(setting, "changed labels that are named rightly", share(pairs, "right", "entries")))
-            rows.append(Row(setting, "labels that are named wrongly, per pair", [sum(p["wrong"] for p in pairs) / len(pairs)]))
+            rows.append(
+                Row(setting, "labels that are named wrongly, per pair", [sum(p["wrong"] for p in pairs) / len(pairs)])
+            )
         if others:
             right = sum(pair["kind"] == "alike" for pair in others)
             notes.append(f"digits-{shift}: {len(others)} pairs of clusters of one group, {right} called alike")
