@@ -31,12 +31,12 @@ SOURCES = {"digits": "digits", "mnist": "mnist", "fashion": "fashion-mnist"}
 SCHOOLS = ("hsb82", "exam", "chem97")
 CLASSES = 10
 ROUNDS = 60
-MOST_WORK = 7200
-"""Samples that are trained on in a round of MNIST, at the most: all methods are run."""
+JUDGED = 1000
+"""The number from which on federations are smaller, so that ten methods on each take minutes."""
 DEALT = 6
 """How many times its training samples a client of label skew is dealt."""
-TESTS = 200
-"""Test samples per client, at the most."""
+TESTS = {False: 200, True: 120}
+"""Test samples per client, at the most: of large federations and of smaller ones."""
 
 
 @dataclass(frozen=True)
@@ -91,14 +91,16 @@ def draw(number: int) -> Case:
     if kind == "heart-disease":
         return Case(number, kind, kind, 4, most, 1, 1.0, epochs)
     if kind == "writers":
-        return Case(number, kind, "mnist", writers, None, 1, participation, 1)
+        return Case(number, kind, "mnist", 16 if number >= JUDGED else writers, None, 1, participation, 1)
     if data == "digits":
         clients = r.choice([8, 12, 20, 30, 40, 60])
         if kind == "overlapping":
             clients = min(clients, 20)
         whole = clients > 30 or kind.startswith("dirichlet")
         return Case(number, kind, data, clients, None if whole else few, groups, participation, 3)
-    if participation * clients * samples * epochs > MOST_WORK:
+    if number >= JUDGED:
+        clients, samples = min(clients, 16), min(samples, 100)
+    if participation * clients * samples * epochs > (3600 if number >= JUDGED else 7200):
         epochs = 1
     return Case(number, kind, data, clients, samples, groups, participation, epochs)
 
@@ -109,24 +111,25 @@ def federation_of(case: Case, data_dir: str | None) -> Federation:
     options = BuildOptions(case.kind, case.clients, case.samples, case.groups, seed, folder)
     if case.kind in ("schools", "heart-disease", "writers"):
         scenario = find_scenario("mnist-writers" if case.kind == "writers" else case.data)
-        return _cut(scenario.build(clients=case.clients, seed=seed, data_dir=folder), case.samples)
+        return _cut(scenario.build(clients=case.clients, seed=seed, data_dir=folder), case)
     source = SOURCES[case.data]
     if case.kind.startswith("dirichlet"):
         # A fifth of what is dealt is for tests: more is dealt than clients train on, or tests would be small.
         dealt = options._replace(samples=None if case.samples is None else DEALT * case.samples)
-        return _cut(dirichlet(source, float(case.kind.split()[1]))(dealt), case.samples)
+        return _cut(dirichlet(source, float(case.kind.split()[1]))(dealt), case)
     if case.kind in ("halves", "disjoint", "overlapping"):
         sets = class_rings(case.groups, seed, overlap=case.kind == "overlapping")
-        return _cut(class_sets(source, lambda groups: sets)(options), case.samples)
-    return _cut(shifted(source, case.kind)(options), case.samples)
+        return _cut(class_sets(source, lambda groups: sets)(options), case)
+    return _cut(shifted(source, case.kind)(options), case)
 
 
-def _cut(federation: Federation, samples: int | None) -> Federation:
+def _cut(federation: Federation, case: Case) -> Federation:
     """The clients with `samples` for training and a tenth of that for validation, and no more tests than needed."""
-    cut = []
+    cut, samples = [], case.samples
     for client in federation:
         train, held = (len(client.train), len(client.validation)) if samples is None else (samples, samples // 10)
-        parts = zip((client.train, client.validation, client.test), (train, held, TESTS), strict=True)
+        tests = TESTS[case.number >= JUDGED]
+        parts = zip((client.train, client.validation, client.test), (train, held, tests), strict=True)
         kept = [Split(part.x[:n], part.y[:n]) for part, n in parts]
         cut.append(replace(client, train=kept[0], validation=kept[1], test=kept[2]))
     return federation.with_clients(cut)

@@ -1,4 +1,4 @@
-"""What `advise` costs in hindsight: its recommendation against the best of many methods, on federations of all kinds."""
+"""What `advise` costs in hindsight: its recommendation against the best of many methods, federation by federation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coterie_recipes.advise_federations import Case, draw, federation_of, traini
 from coterie_recipes.base import Findings, Row, Study, recipe
 
 CANDIDATES = ("fedavg", "local", "ditto", "fedper", "cfl", "ifca", "ifca:k=auto", "clove:k=auto", "flt")
-"""What is run in hindsight beside the recommendation. Nobody tells `ifca` the number of clusters: it has its default."""
+"""What is run in hindsight beside the recommendation. Nobody tells `ifca` how many clusters: it has its default, two."""
 NEEDED = ("mnist", "fashion-mnist", "mnist-writers", "heart-disease", "hsb82", "exam", "chem97")
 
 
