@@ -59,7 +59,8 @@ class Case:
         each = "all samples" if self.samples is None else f"{self.samples} samples each"
         part = "" if self.participation == 1 else f", participation {self.participation:g}"
         name = self.data if self.kind == self.data else f"{self.data} {self.kind}"
-        return f"{self.number}: {name}, {self.clients} clients, {each}{groups}{part}, {self.epochs} epochs"
+        epochs = "1 epoch" if self.epochs == 1 else f"{self.epochs} epochs"
+        return f"{self.number}: {name}, {self.clients} clients, {each}{groups}{part}, {epochs}"
 
     @property
     def metric(self) -> str:
@@ -87,9 +88,9 @@ def draw(number: int) -> Case:
     most = r.choice([None, 40])
     schools, writers = r.choice(SCHOOLS), r.choice([16, 30, 40])
     if kind == "schools":
-        return Case(number, kind, schools, r.choice([16, 30, 50]), None, 1, participation, epochs)
+        return Case(number, kind, schools, r.choice([16, 30, 50]), None, 1, participation, 1)
     if kind == "heart-disease":
-        return Case(number, kind, kind, 4, most, 1, 1.0, epochs)
+        return Case(number, kind, kind, 4, most, 1, 1.0, 1)
     if kind == "writers":
         return Case(number, kind, "mnist", 16 if number >= JUDGED else writers, None, 1, participation, 1)
     if data == "digits":
@@ -145,12 +146,11 @@ def class_rings(groups: int, seed: int, *, overlap: bool) -> list[list[int]]:
 
 def training_of(case: Case) -> dict[str, object]:
     """How the case is run: the arguments of `coterie.run`, and of `advise`, beside method and federation."""
-    tables = case.kind in ("schools", "heart-disease")
     return {
         "model": {"schools": "linear", "heart-disease": "logistic"}.get(case.kind, "mlp"),
         "rounds": ROUNDS,
         "lr": 0.05 if case.kind == "schools" else 0.1,
-        "epochs": case.epochs if not tables else 1,
+        "epochs": case.epochs,
         "batch_size": 32,
         "participation": case.participation,
         "seed": case.number,
