@@ -20,6 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from coterie.federation import Federation
 from coterie.randomness import numpy_generator, torch_generator
+from coterie.trainers.threads import one_torch_thread
 
 FEATURES = 128
 """Random features: enough for the ranking of the ways of sharing, few enough to solve in a millisecond."""
@@ -113,6 +114,11 @@ def compare_sharing(federation: Federation, *, linear: bool, seed: int) -> Shari
         linear: whether the run's own model is linear, so that the features should be.
         seed: of the features, and of what is held out.
     """
+    with one_torch_thread():  # many small systems: a second thread only waits, and sums would depend on their number
+        return _compared(federation, linear, seed)
+
+
+def _compared(federation: Federation, linear: bool, seed: int) -> Sharing | None:
     chosen = _drawn(federation, seed)
     first = federation[chosen[0]].train
     one_target = first.y.ndim == 1 or (first.y.ndim == 2 and first.y.shape[1] == 1)
