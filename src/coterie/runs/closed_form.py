@@ -210,7 +210,8 @@ def _features(x: Tensor, linear: bool, seed: int) -> Tensor:
 
 
 def _solved(gram: Tensor, cross: Tensor, ridge: float) -> Tensor:
-    return torch.linalg.solve(gram + ridge * torch.eye(len(gram)), cross)
+    model: Tensor = torch.linalg.solve(gram + ridge * torch.eye(len(gram)), cross)
+    return model
 
 
 def _common(fold: _Fold, gram: Tensor, cross: Tensor) -> tuple[Tensor, float]:
