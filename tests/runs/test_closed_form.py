@@ -9,7 +9,7 @@ import torch
 from coterie.data.scenarios import find_scenario
 from coterie.federation import Client, Federation, Split
 from coterie.runs import closed_form
-from coterie.runs.closed_form import _between, _Fold, _own_models, _skew, compare_sharing
+from coterie.runs.closed_form import _between, _Fold, _own_models, _samples, _skew, compare_sharing
 
 
 def fold(sizes: tuple[int, ...] = (7, 4), p: int = 3, c: int = 2) -> _Fold:
@@ -101,3 +101,14 @@ def test_sequences_are_left_to_training() -> None:
     x = torch.randint(0, 5, (20, 6))
     clients = [Client(f"c{i}", Split(x, x), Split(x[:0], x[:0]), Split(x[:2], x[:2])) for i in range(3)]
     assert compare_sharing(Federation(clients, 5), linear=False, seed=0) is None
+
+
+def test_of_many_samples_some_are_drawn_whatever_their_order() -> None:
+    x = torch.arange(1000.0)[:, None]
+    y = (torch.arange(1000) >= 500).long()  # sorted by label, as files often are
+    client = Client("c", Split(x[:900], y[:900]), Split(x[900:], y[900:]), Split(x[:0], y[:0]))
+    drawn, labels = _samples(client, torch.Generator().manual_seed(0))
+    assert len(drawn) == len(set(drawn[:, 0].tolist())) == closed_form.MOST_SAMPLES
+    assert torch.equal((drawn[:, 0] >= 500).long(), labels)
+    assert 0.4 < float(labels.double().mean()) < 0.6
+    assert bool((drawn[:, 0] >= 900).any())

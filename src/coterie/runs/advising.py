@@ -62,7 +62,11 @@ class Advice:
     def words(self) -> list[str]:
         """The advice in sentences: what to do, the evidence, what it costs, and the command."""
         chosen, cost = self.recommendation, self.cost
-        lines = [chosen.advice, "", "Why:", *(f"  {line}" for line in self.evidence.words())]
+        lines = [chosen.advice]
+        if self.clusters:
+            sizes = ", ".join(str(len(cluster)) for cluster in sorted(self.clusters, key=len, reverse=True))
+            lines.append(f"In closed form the clusters have {sizes} clients.")
+        lines += ["", "Why:", *(f"  {line}" for line in self.evidence.words())]
         lines += [f"  {name} cannot run here: {reason}" for name, reason in self.refused.items()]
         lines += ["", f"Gain over FedAvg to expect: {chosen.gain_words(self.evidence.unit)} {chosen.confidence_words}"]
         more = "" if chosen.method == "fedavg" else f" (FedAvg: {_size(cost.fedavg_bytes)})"

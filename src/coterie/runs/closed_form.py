@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from coterie.federation import Federation
+from coterie.federation import Client, Federation
 from coterie.randomness import numpy_generator, torch_generator
 from coterie.trainers.threads import one_torch_thread
 
@@ -164,14 +164,9 @@ def _folds(
     """The clients with a third of their samples held out, each third once; their labels if any, and their targets."""
     xs, ys = [], []
     for name in chosen:
-        client = federation[name]
-        splits = [split for split in (client.train, client.validation) if len(split)]
-        x = torch.cat([split.x[:MOST_SAMPLES] for split in splits])[:MOST_SAMPLES]
-        y = torch.cat([split.y[:MOST_SAMPLES] for split in splits])[:MOST_SAMPLES]
-        # In a random order, of which each fold holds out every third sample from another one on.
-        order = torch.randperm(len(x), generator=torch_generator(seed, "advise-held-out", name))
-        xs.append(x.flatten(1)[order])
-        ys.append(y.reshape(len(x), -1)[order])
+        x, y = _samples(federation[name], torch_generator(seed, "advise-held-out", name))
+        xs.append(x.flatten(1))
+        ys.append(y.reshape(len(x), -1))
     sizes = [len(x) for x in xs]
     z = _features(torch.cat(xs).float(), linear, seed).split(sizes)
     raw = torch.cat(ys)
@@ -192,6 +187,21 @@ def _folds(
         fitted = torch.tensor(sizes) - held_sizes
         folds.append(_Fold(zs[:, fit], padded[:, fit], fitted, zs[:, held], padded[:, held], own, held_sizes))
     return folds, labels, targets
+
+
+def _samples(client: Client, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Training and validation samples in a random order, at most so many. Each fold holds out every third of them."""
+    splits = [split for split in (client.train, client.validation) if len(split)]
+    order = torch.randperm(sum(map(len, splits)), generator=generator)
+    if len(order) <= MOST_SAMPLES:
+        x, y = torch.cat([split.x for split in splits])[order], torch.cat([split.y for split in splits])[order]
+        return x, y
+    places, begin, parts = order[:MOST_SAMPLES], 0, []
+    for split in splits:  # what is not drawn may lie on disk, and stays there
+        own = places[(places >= begin) & (places < begin + len(split))] - begin
+        parts.append((split.x[own], split.y[own]))
+        begin += len(split)
+    return torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts])
 
 
 def _features(x: Tensor, linear: bool, seed: int) -> Tensor:
