@@ -1,7 +1,7 @@
 """From evidence to advice: one model, several, or models of the clients' own, and what gain to expect. Pure functions.
 
-The constants were chosen on the federations 0 to 38 of `coterie reproduce advise-regret` and judged once on 1000 to 1025
-(docs/choosing.md).
+The constants were chosen on the federations 0 to 38 of `coterie reproduce advise-regret` and judged once on 1000 to
+1025 (docs/choosing.md).
 """
 
 from __future__ import annotations
