@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -134,6 +135,16 @@ def test_diagnose_takes_tables(coterie: Called) -> None:
     code, out, err = coterie("diagnose", *TABLES, "--model", "logistic", "--rounds", "5", "--workers", "1", "--quiet")
     assert (code, err) == (0, "")
     assert out.strip()
+
+
+def test_advise_takes_tables_and_names_the_next_command(coterie: Called) -> None:
+    code, out, err = coterie("advise", *TABLES, "--model", "logistic", "--rounds", "20", "--workers", "1", "--quiet")
+    assert (code, err) == (0, "")
+    words = shlex.split(out.strip().splitlines()[-1])
+    assert words[:3] == ["coterie", "run", "--method"]
+    assert set(TABLES) <= set(words)
+    code, _, err = coterie(*words[1:], "--quiet")
+    assert (code, err) == (0, "")
 
 
 def test_a_deployment_writes_the_inputs_of_each_client(coterie: Called) -> None:

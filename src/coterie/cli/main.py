@@ -68,6 +68,11 @@ COMMANDS = (
         "Why are these clusters different? Try every cluster's model on the others' clients, and say it in words.",
     ),
     (
+        "advise",
+        "advise_command",
+        "One model, several, or one for each client? Probe the clients, and say which method to run and what it costs.",
+    ),
+    (
         "diagnose",
         "tree_commands",
         "Are these clients congruent? Train one model, then tell what a split would find, without splitting.",

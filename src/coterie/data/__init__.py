@@ -10,6 +10,7 @@ from coterie.data.builders import (
     client_name,
     dirichlet,
     dirichlet_quarters,
+    group_shifts,
     groups_of,
     shifted,
 )
@@ -36,6 +37,7 @@ __all__ = [
     "dirichlet",
     "dirichlet_quarters",
     "find_scenario",
+    "group_shifts",
     "groups_of",
     "list_scenarios",
     "load_source",

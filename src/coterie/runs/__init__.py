@@ -1,5 +1,6 @@
 """A run: a method on a federation with a model and an engine, recorded and resumable."""
 
+from coterie.runs.advising import advise
 from coterie.runs.api import resume, run
 from coterie.runs.assemble import assemble, make_federation
 from coterie.runs.callbacks import Callback
@@ -23,6 +24,7 @@ __all__ = [
     "RoundRecord",
     "Run",
     "RunConfig",
+    "advise",
     "assemble",
     "diagnose",
     "global_accuracy",

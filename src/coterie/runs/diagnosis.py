@@ -163,7 +163,7 @@ def diagnose(
         t = server.rounds + 1
         seen = inspect(root, t, server, method.weighting) if len(root.members) > 1 else None
         learned = _learned(clients, root.model, server)
-        alone = _alone(root.members, root.model, t, server)
+        alone = going_alone(root.members, root.model, t, server)
         return Diagnosis(server.rounds, len(root.members), result.summary.accuracy.mean, learned, alone, seen)
     finally:
         run.engine.close()
@@ -186,12 +186,12 @@ def _learned(clients: Federation, model: torch.Tensor, server: Server) -> Differ
     return Difference.of(values)
 
 
-def _alone(members: Sequence[str], model: torch.Tensor, t: int, server: Server) -> Difference:
-    """The share of its validation loss that each client saves by training on alone."""
+def going_alone(
+    members: Sequence[str], model: torch.Tensor, t: int, server: Server, rounds: int = ALONE_ROUNDS
+) -> Difference:
+    """The share of its validation loss that each client saves by training on alone, for so many rounds' training."""
     how = server.schedule.at(t)
-    longer = replace(
-        how, epochs=ALONE_ROUNDS * how.epochs, steps=None if how.steps is None else ALONE_ROUNDS * how.steps
-    )
+    longer = replace(how, epochs=rounds * how.epochs, steps=None if how.steps is None else rounds * how.steps)
     requests = []
     for reply in server.train(members, model, t, longer):
         if reply.vector is not None:

@@ -1,6 +1,7 @@
 """Each paper's tables and figures, by name, on Coterie's public API."""
 
 from coterie_recipes import (
+    advise_regret,
     cfl_congruence,
     cfl_cost,
     cfl_decisions,
@@ -16,6 +17,7 @@ from coterie_recipes import (
     cuau_figures,
     cuau_sizes,
     cuau_tables,
+    explain_right,
     flt_decisions,
     flt_figures,
     flt_signature,
@@ -34,6 +36,7 @@ __all__ = [
     "Recipe",
     "Row",
     "Study",
+    "advise_regret",
     "cfl_congruence",
     "cfl_cost",
     "cfl_decisions",
@@ -49,6 +52,7 @@ __all__ = [
     "cuau_figures",
     "cuau_sizes",
     "cuau_tables",
+    "explain_right",
     "find_recipe",
     "flt_decisions",
     "flt_figures",
