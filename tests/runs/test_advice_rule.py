@@ -51,10 +51,12 @@ def evidence(
         (evidence(personal=6), ["ditto", "fedper", "fedavg"]),
         (evidence(personal=6, local=0), ["fedper", "ditto", "fedavg"]),
         (evidence(personal=2.5, error=0.5), ["fedavg"]),  # sure, but too little
-        (evidence(personal=6, epochs=20), ["fedavg"]),  # own models would not be trained to their end
+        (evidence(personal=4.5, epochs=20), ["fedavg"]),  # own models would not be trained to their end
         (evidence(personal=9, epochs=20), ["ditto", "fedper", "fedavg"]),
         (evidence(several=5.5, personal=6), ["ifca:k=3", "cfl", "fedavg"]),
         (evidence(several=4, personal=6), ["ditto", "fedper", "fedavg"]),
+        (evidence(several=6.5, personal=6, k=7), ["ditto", "fedper", "fedavg"]),  # hardly fewer models than clients
+        (evidence(several=7.5, personal=6, k=7), ["ifca:k=7", "cfl", "fedavg"]),
         (evidence(personal=6, local=7), ["fedper", "ditto", "fedavg"]),
         (evidence(personal=6, local=9), ["fedper", "local", "fedavg"]),
     ],
