@@ -1,8 +1,8 @@
 """From evidence to advice: one model, several, or models of the clients' own, and what gain to expect. Pure functions.
 
-The constants were chosen on the federations 0 to 38 of `coterie reproduce advise-regret`. On 1000 to 1025 that rule missed
-its bar of regret by little; FEWER and LEAST_GAIN_UNTRAINED (8 before) were set by its misses there, and the rule was then
-judged once on 1026 to 1051 (docs/choosing.md).
+The constants were chosen on the federations 0 to 38 of `coterie reproduce advise-regret`. On 1000 to 1025 that rule
+missed its bar of regret by little; FEWER and LEAST_GAIN_UNTRAINED (8 before) were set by its misses there, and the rule
+was then judged once on 1026 to 1051 (docs/choosing.md).
 """
 
 from __future__ import annotations
