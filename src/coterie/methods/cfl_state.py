@@ -192,7 +192,7 @@ def checked_event(leaf: Node, trial: Trial) -> Event:
     if seen["conflict"] <= CONFLICT:
         why = f"each side's step harms the other on labels both hold (p = {seen['conflict']:.0e})"
     elif "apart" not in seen:  # in a first check, where nobody knows yet what a round together saves
-        why = f"the sides' steps harm each other (p = {seen['conflict']:.0e}), and samples or conflicts within both agree"
+        why = f"the sides' steps harm each other (p = {seen['conflict']:.0e}), as samples or conflicts in both confirm"
     else:
         why = (
             f"going apart saves {seen['apart']:.0%} of the loss beyond a round together, "

@@ -46,6 +46,7 @@ class PassingEngine:
     repeatable = True
     secure = False
     halves = True
+    least_in_sum = 1
 
     def __init__(self, inner: Engine, change: Change | None = None, scale: int = 1) -> None:
         self._inner = inner

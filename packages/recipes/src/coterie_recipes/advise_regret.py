@@ -14,7 +14,7 @@ from coterie.data import available
 from coterie.errors import CoterieError
 from coterie.runs import advise, make_config
 from coterie_recipes.advise_federations import Case, draw, federation_of, training_of
-from coterie_recipes.base import Findings, Row, Study, recipe, use_one_thread
+from coterie_recipes.base import Findings, Row, Study, recipe
 
 CANDIDATES = ("fedavg", "local", "ditto", "fedper", "cfl", "ifca", "ifca:k=auto", "clove:k=auto", "flt")
 """What is run in hindsight beside the recommendation. Nobody tells `ifca` how many clusters: it takes two."""
@@ -71,7 +71,7 @@ def _warm_up() -> None:
     if "flt" in CANDIDATES:
         run("flt", **small)  # type: ignore[arg-type]
     advise(make_config(small))
-    use_one_thread()  # what FLT loads has set another number
+    torch.set_num_threads(1)  # what FLT loads has set another number
 
 
 def regret_of(cell: dict[str, Any]) -> dict[str, float]:
