@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from flower_trials import QUICK, TRAINING, digits, grid_of
+from flower_trials import MODEL, QUICK, TRAINING, digits, grid_of
 from scipy import stats
 
+from coterie.data.scenarios import find_scenario
 from coterie.errors import ConfigError, RunError
+from coterie.flower import InProcessGrid, client_app
 from coterie.flower.server import run_on
 from coterie.flower.wire import open_array
 from coterie.privacy.secure_sum import Quantiser, SecureClient
@@ -58,6 +60,26 @@ def test_the_result_is_the_plain_runs_up_to_the_stated_rounding(method: str) -> 
         assert ours.loss == pytest.approx(theirs.loss, rel=1e-3)  # also of models that clients keep to themselves
     assert seen.vectors == 0
     assert len(seen.masked) == 12
+
+
+def test_private_cfl_splits_as_in_the_clear_and_shows_no_vector() -> None:
+    federation = find_scenario("digits-permuted").build(clients=6, groups=2, samples=120, seed=3)
+    privacy, seen = {"privacy": "projection"}, Received()
+    given = TRAINING | QUICK | {"rounds": 5, "min_nodes": 6, "timeout": 2.0}
+    configs = [{"client": client} for client in federation.ids]
+    sworn = InProcessGrid(
+        client_app(MODEL, federation, secret="0" * 64), node_configs=configs, run_config=dict(privacy), tamper=seen
+    )
+    secure = run_on(sworn, given | privacy | {"method": "cfl:projection=256", "secure_sums": True})
+    clear = run_on(grid_of(federation), given | {"method": "cfl"})
+    assert [len(own) for own in clear.clusters] == [3, 3]
+    assert secure.clusters == clear.clusters
+    assert not [fault for record in secure.history for fault in record.faults]
+    for ours, theirs in zip(secure.models, clear.models, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-4)
+    assert seen.vectors == 0
+    # Masked are the updates of five rounds, the half-updates of one check, and what the steps did to labels.
+    assert {numbers.shape[1] for numbers in seen.masked} == {1210, 2 * 1210, 2 * 8 * 65}
 
 
 def test_a_client_that_drops_out_after_the_shares_does_not_spoil_the_sum() -> None:
