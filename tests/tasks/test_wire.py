@@ -20,6 +20,7 @@ from coterie.tasks import (
     Array,
     Choose,
     Collect,
+    Divergence,
     Embed,
     Evaluate,
     Gradient,
@@ -130,6 +131,11 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
     "layer update": (LayerUpdate(INITIAL, HOW, 6, ("1", "3"), SEED), {}, {"model"}),
     "layer update, halves": (LayerUpdate(LEARNED, HOW, 6, "last", None, 3), {"model": HEAD + BODY}, set()),
     "layer update, no seed": (LayerUpdate(LEARNED, HOW, 6), {"model": HEAD + BODY}, set()),
+    "divergence": (
+        Divergence(LayerUpdate(INITIAL, HOW, 6, ("3",), SEED), torch.randn(HEAD)),
+        {"mean": HEAD},
+        {"task.model"},
+    ),
     "staged": (
         StagedTraining(LEARNED, torch.randn(2, 3), ("1.bias",), HOW, 7, ("3",), SEED),
         {"model": BODY, "specific": 6},
