@@ -209,8 +209,8 @@ def refuse_vectors(requests: Sequence[Request], layout: Layout) -> None:
     for request in requests:
         if request.task.schema(layout).vector is not None:
             raise ConfigError(
-                "this method needs single updates, which secure sums do not show: use fedavg, fedprox, ifca, or cfl "
-                "with projection=1024"
+                "this method needs single updates, which secure sums do not show: use fedavg, ifca, fedcuau, "
+                "cfl:projection=1024 or flt:signature=words"
             )
 
 
