@@ -24,9 +24,10 @@ from coterie.tasks.embed import Embed
 from coterie.tasks.mixture import MixtureTraining, MixtureWeights
 from coterie.tasks.personalise import Personalise
 from coterie.tasks.soft import ImportanceWeights, SoftTraining
-from coterie.tasks.staged import LayerUpdate, StagedTraining
+from coterie.tasks.staged import Divergence, LayerUpdate, StagedTraining
 from coterie.tasks.subspaces import Subspaces
 from coterie.tasks.wire import REASON_LETTERS, BadReply
+from coterie.tasks.words import WordSums
 from coterie.trainers.base import Training
 
 LAYOUT = Layout.of(build("mlp:hidden=3", (4,), 2, 0))
@@ -54,6 +55,8 @@ TASKS: list[Task] = [
     Personalise(MODEL, HOW, 8),
     Collect(MODEL, HEAD),
     Subspaces(3),
+    WordSums("pca", (2, 2), 3, torch.randn(16), torch.randn(4, 3)),
+    Divergence(LayerUpdate(MODEL, HOW, 5, LAYOUT.layers[-1]), torch.randn(8)),
     Train(MODEL, HOW, 1, personal=HOW),
     MixtureTraining(torch.stack([MODEL, -MODEL]), torch.ones(2) / 2, HOW, 3, torch.rand(2, 4)),
     MixtureWeights(torch.stack([MODEL, -MODEL]), 20),
@@ -69,9 +72,16 @@ def refuse_to_draw(seed: int) -> torch.Tensor:
 @pytest.mark.parametrize("task", TASKS, ids=lambda task: type(task).__name__)
 def test_a_task_arrives_as_it_was_sent(task: Task) -> None:
     back = unpack_task(Packer({"classes": 2}, LAYOUT).pack(task), LAYOUT, refuse_to_draw)
+    assert_same(task, back)
+
+
+def assert_same(task: Task, back: Task) -> None:
     assert type(back) is type(task)
     for entry in fields(task):  # type: ignore[arg-type]
         sent, got = getattr(task, entry.name), getattr(back, entry.name)
+        if isinstance(sent, Task):
+            assert_same(sent, got)
+            continue
         assert torch.equal(sent, got) if isinstance(sent, torch.Tensor) else (sent == got and type(sent) is type(got))
 
 

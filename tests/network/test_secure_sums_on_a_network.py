@@ -26,7 +26,7 @@ class WaitingHandler(client.ClientHandler):
 
     def coterie(self, records, context):
         flag = context.node_config.get("flag")
-        if flag and str(records["task"]["kind"]).endswith("MaskedTrain"):
+        if flag and str(records["task"]["kind"]).endswith(".Masked"):
             Path(flag).touch()
             time.sleep(600)
         return super().coterie(records, context)

@@ -24,6 +24,9 @@ OPTIONS = {"scenario": "digits-permuted", "clients": 8, "groups": 2, "rounds": 3
         "groups:of={'client-0':'a','client-1':'b','client-2':'a','client-3':'b'}",
         "clove",
         "ditto",
+        "fedcuau:clusters=2",
+        "fedcuau:clusters=2,measure=update",
+        "fedcuau:clusters=3,base=fedper,specific=hidden",
     ],
 )
 def test_secure_sums_give_the_plain_run_up_to_rounding_at_a_stated_price(method):
@@ -54,7 +57,6 @@ def test_centroids_do_not_go_out_beside_secure_sums():
     "method",
     [
         "cfl",
-        "fedcuau",
         "fedsem:clusters=2",
         "fedem",
         "fedrc",

@@ -15,11 +15,12 @@ from coterie import plugins
 from coterie.errors import ConfigError
 from coterie.parameters import Layout, gather, span_size
 from coterie.privacy.projection import Compare, CompareHalves
-from coterie.privacy.secure_tasks import MaskedTrain, OfferKeys, Reveal, ShareSecrets
+from coterie.privacy.secure_tasks import Masked, OfferKeys, Reveal, ShareSecrets
 from coterie.tasks import (
     Array,
     Choose,
     Collect,
+    Divergence,
     Embed,
     Evaluate,
     Gradient,
@@ -120,9 +121,9 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
     "secure sum, keys": (OfferKeys(2), {}, set()),
     "secure sum, shares": (ShareSecrets((1, 2), torch.randn(2, 64), 2, 2), {"keys": 128}, set()),
     "secure sum, training": (
-        MaskedTrain(LEARNED, HOW, 3, (2,), torch.randn(1, 160), 0.5, 1.0, 3, ("3",), True, SEED),
-        {"model": BODY, "boxes": 160},
-        {"model"},
+        Masked(Train(LEARNED, HOW, 3, ("3",), True, SEED), (2,), torch.randn(1, 160), 0.5, 1.0, 3),
+        {"task.model": BODY, "boxes": 160},
+        {"task.model"},
     ),
     "secure sum, reveal": (Reveal((1, 2), 3), {}, set()),
     "choose": (Choose(MODELS, None, 5), {"models": 3 * (HEAD + BODY)}, set()),
@@ -130,6 +131,11 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
     "layer update": (LayerUpdate(INITIAL, HOW, 6, ("1", "3"), SEED), {}, {"model"}),
     "layer update, halves": (LayerUpdate(LEARNED, HOW, 6, "last", None, 3), {"model": HEAD + BODY}, set()),
     "layer update, no seed": (LayerUpdate(LEARNED, HOW, 6), {"model": HEAD + BODY}, set()),
+    "divergence": (
+        Divergence(LayerUpdate(INITIAL, HOW, 6, ("3",), SEED), torch.randn(HEAD)),
+        {"mean": HEAD},
+        {"task.model"},
+    ),
     "staged": (
         StagedTraining(LEARNED, torch.randn(2, 3), ("1.bias",), HOW, 7, ("3",), SEED),
         {"model": BODY, "specific": 6},
@@ -178,12 +184,17 @@ def test_every_task_of_the_package_is_a_case() -> None:
 
 @case
 def test_a_task_arrives_as_it_was_sent(task: Task, sent: dict[str, int], drawn: set[str]) -> None:
-    back = received(task)
+    assert_same(task, received(task))
+
+
+def assert_same(task: Task, back: Task) -> None:
     assert type(back) is type(task)
     for entry in fields(task):  # type: ignore[arg-type]
         before, after = getattr(task, entry.name), getattr(back, entry.name)
         if isinstance(before, Tensor):
             assert torch.equal(before, after)
+        elif isinstance(before, Task):
+            assert_same(before, after)
         else:
             assert before == after
             assert type(before) is type(after)

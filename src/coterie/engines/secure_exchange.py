@@ -16,9 +16,9 @@ import torch
 from coterie.engines.base import Fault
 from coterie.errors import ConfigError
 from coterie.parameters import Layout
-from coterie.privacy.secure_sum import SEALED_BYTES, SHARE_BYTES, NotOpened, PublicKeys, Quantiser, open_sum
+from coterie.privacy.secure_sum import SEALED_BYTES, SHARE_BYTES, NotOpened, PublicKeys, open_sum, quantiser_for
 from coterie.privacy.secure_tasks import (
-    MaskedTrain,
+    Masked,
     OfferKeys,
     Reveal,
     ShareSecrets,
@@ -36,7 +36,7 @@ Carry = Callable[[Sequence[Request]], Iterator[ReplyBlock]]
 
 @dataclass
 class Cluster:
-    """One sum: its members' training by number, and what they have sent so far."""
+    """One sum: its members' tasks by number, and what they have sent so far."""
 
     tasks: dict[int, Request]
     weights: dict[int, float]
@@ -57,10 +57,10 @@ class Cluster:
 
 class SecureExchange:
     """Forms the weighted sums of a round without seeing an update. `carry` sends tasks; `limit` and `minimum` are as
-    in `SecureEngine`. What keeps a sum closed is added to `faults`."""
+    in `SecureEngine`, `layout` is the vectors'. What keeps a sum closed is added to `faults`."""
 
-    def __init__(self, carry: Carry, limit: float, minimum: int, faults: list[Fault]) -> None:
-        self.carry, self.limit, self.minimum, self.faults = carry, limit, minimum, faults
+    def __init__(self, carry: Carry, layout: Layout, limit: float, minimum: int, faults: list[Fault]) -> None:
+        self.carry, self.layout, self.limit, self.minimum, self.faults = carry, layout, limit, minimum, faults
 
     def run(self, requests: Sequence[Request], reduce: Reduction) -> ReplyBlock:
         """The replies without their vectors in the order of the requests, and the sums by group in float64."""
@@ -92,17 +92,17 @@ class SecureExchange:
     def _chosen(
         self, requests: Sequence[Request], reduce: Reduction
     ) -> tuple[list[Request | None], list[int | None], dict[str, dict[str, object]]]:
-        """Each request as plain training in a known group; clients that choose their model are asked first."""
+        """Each request in a known group; clients that choose their model are asked first, and then train it."""
         trains: list[Request | None] = []
         groups: list[int | None] = []
         more: dict[str, dict[str, object]] = {}
         choices = self._choices([r for r in requests if isinstance(r.task, Choose)])
         for request, given in zip(requests, reduce.groups, strict=True):
             task = request.task
-            if isinstance(task, Train):
+            if not isinstance(task, Choose):
                 trains.append(request)
                 groups.append(reduce_group(given, 0))
-            elif isinstance(task, Choose) and task.training is not None:
+            elif task.training is not None:
                 found = choices.get(request.client)
                 if found is not None:
                     more[request.client] = {"losses": found}
@@ -113,10 +113,7 @@ class SecureExchange:
                     groups.append(None)
                     trains.append(None)
             else:
-                raise ConfigError(
-                    f"{type(task).__name__} does not go into a secure sum: use fedavg, fedprox, ifca, or cfl with "
-                    "projection=1024"
-                )
+                raise ConfigError("gradients of chosen models do not go into a secure sum: use ifca:averaging=model")
         return trains, groups, more
 
     def _choices(self, requests: Sequence[Request]) -> dict[str, list[float]]:
@@ -154,15 +151,9 @@ class SecureExchange:
             for number in cluster.boxes:
                 senders = tuple(sender for sender in sorted(cluster.boxes) if sender != number)
                 boxes = torch.stack([as_numbers(cluster.boxes[sender][number]) for sender in senders])
-                request = cluster.tasks[number]
-                task = request.task
-                assert isinstance(task, Train)
+                client, task = cluster.tasks[number]
                 share = cluster.weights[number] / largest
-                masked = MaskedTrain(
-                    task.model, task.training, task.seed, senders, boxes, share, self.limit, len(cluster.keys),
-                    task.private, task.assess, task.init, task.personal,
-                )  # fmt: skip
-                asked.append(Request(request.client, masked))
+                asked.append(Request(client, Masked(task, senders, boxes, share, self.limit, len(cluster.keys))))
         for cluster, number, reply in self._replies(asked, clusters):
             cluster.trained[number] = reply
 
@@ -187,7 +178,9 @@ class SecureExchange:
             )
         masked = {number: whole(reply.values["masked"]) for number, reply in cluster.trained.items()}
         total = open_sum(masked, cluster.shares, cluster.keys, cluster.threshold)
-        return Quantiser.for_sums(self.limit, len(cluster.keys)).decode(total) * max(cluster.weights.values())
+        wide = any(request.task.schema(self.layout).wide for request in cluster.tasks.values())
+        quantiser = quantiser_for(self.limit, len(cluster.keys), wide)
+        return quantiser.decode(total) * max(cluster.weights.values())
 
     def _large(self, clusters: Mapping[int, Cluster], count: Callable[[Cluster], int]) -> list[Cluster]:
         return [c for c in clusters.values() if count(c) >= max(self.minimum, c.threshold)]
@@ -216,8 +209,8 @@ def refuse_vectors(requests: Sequence[Request], layout: Layout) -> None:
     for request in requests:
         if request.task.schema(layout).vector is not None:
             raise ConfigError(
-                "this method needs single updates, which secure sums do not show: use fedavg, fedprox, ifca, or cfl "
-                "with projection=1024"
+                "this method needs single updates, which secure sums do not show: use fedavg, ifca, fedcuau, "
+                "cfl:projection=1024 or flt:signature=words"
             )
 
 

@@ -29,4 +29,5 @@ class SecureFlowerEngine(FlowerEngine):
             refuse_vectors(requests, self.layout)
             yield from super().run(requests)
             return
-        yield SecureExchange(super().run, self.limit, self.least_in_sum, self._faults).run(requests, reduce)
+        exchange = SecureExchange(super().run, self.layout, self.limit, self.least_in_sum, self._faults)
+        yield exchange.run(requests, reduce)

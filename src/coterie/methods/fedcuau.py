@@ -30,13 +30,13 @@ from torch import Tensor
 
 from coterie.clustering import cuau, neutral_cuau, percentile_clusters
 from coterie.errors import ConfigError, RunError
-from coterie.methods.aggregation import Part
+from coterie.methods.aggregation import Part, WeightedSum
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, make_method, method
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.server import Server
 from coterie.parameters import Layout, gather, scatter, span_size
 from coterie.snapshot import saved
-from coterie.tasks import LayerUpdate, Reply, Request, StagedTraining
+from coterie.tasks import Divergence, LayerUpdate, Reply, Request, StagedTraining
 from coterie.tasks.staged import trainable_spans
 
 BASES = "fedavg, fedprox, fedbabu, fedper"
@@ -146,7 +146,10 @@ class FedCUAU:
             rows = zip(range(state.cluster[reply.client], last), updates, strict=True)
             return [whole, *(Part(1 + j, _with_vector(reply, update)) for j, update in rows)]
 
-        whole, *parts = server.combine(requests, parts_of, [size] + [width] * last, base.weighting)  # lines 12-13
+        if server.engine.secure:
+            whole, *parts = _secure_sums(requests, state.cluster, size, width, last, base.weighting, server)
+        else:
+            whole, *parts = server.combine(requests, parts_of, [size] + [width] * last, base.weighting)  # lines 12-13
         # Line 14, without its extra 1/K: the weights already sum to one. A part nobody trained has a mean of zero.
         model = server.step(state.model, whole.mean(), lr=base.server_lr)
         spans = layout.select(names)
@@ -221,6 +224,8 @@ def divergences(
         )
         for c in server.clients
     ]
+    if server.engine.secure:
+        return _told_by_clients(requests, server)
     replies = list(server.ask(requests))
     if not replies:
         raise RunError("no client gave an update to measure heterogeneity by: see the faults of the run")
@@ -234,6 +239,42 @@ def divergences(
     else:
         values = cuau(vectors, samples)
     return dict(zip((reply.client for reply in clipped), values.tolist(), strict=True))
+
+
+def _told_by_clients(requests: Sequence[Request], server: Server) -> dict[str, float]:
+    """CUAU where updates are seen in sums only: each client is sent the mean update, and says how far its own is."""
+    width = requests[0].task.schema(server.layout).vector
+    [total], _ = server.aggregate(requests, "samples", size=width)
+    if not total.count:
+        raise RunError("no sum of updates to measure heterogeneity by came through: see the faults of the run")
+    tasks = {client: task for client, task in requests if isinstance(task, LayerUpdate)}
+    halves = 1 if requests and tasks[requests[0].client].halves is None else 2
+    mean = total.mean().reshape(halves, -1).mean(0).to(torch.float32)
+    asked = [Request(client, Divergence(task, mean)) for client, task in tasks.items()]
+    return {reply.client: reply.values["divergence"] for reply in server.ask(asked)}
+
+
+def _secure_sums(
+    requests: Sequence[Request],
+    cluster: dict[str, int],
+    size: int,
+    width: int,
+    last: int,
+    weighting: str,
+    server: Server,
+) -> list[WeightedSum]:
+    """The sums of the base's updates and of each w^Cj's, from one sum over each cluster's whole vectors."""
+    lengths = [size + (last - i) * width for i in range(last + 1)]
+    groups = [cluster[request.client] for request in requests]
+    found = server.aggregate(requests, weighting, groups, last + 1, lengths).sums
+    sums = [WeightedSum(size), *(WeightedSum(width) for _ in range(last))]
+    for i, own in enumerate(found):
+        rows = [own.total[:size], *own.total[size:].view(-1, width)]
+        for total, row in zip([sums[0], *sums[1 + i :]], rows, strict=True):
+            total.total += row
+            total.weight, total.count = total.weight + own.weight, total.count + own.count
+            total.loss, total.max_norm = total.loss + own.loss, max(total.max_norm, own.max_norm)
+    return sums
 
 
 def _with_newcomers(state: State, last: int, server: Server) -> tuple[State, list[Event]]:

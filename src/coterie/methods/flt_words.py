@@ -38,8 +38,8 @@ SPLIT = 0.5
 class Words(NamedTuple):
     """What a sum over all clients says of each word."""
 
-    count: Floats
-    """`(K,)` samples that are nearest to it."""
+    samples: Floats
+    """`(K,)` how many are nearest to it."""
     mean: Floats
     """`(K, e)` of their codes; of a word that has none, the word itself."""
     variance: Floats
@@ -51,7 +51,7 @@ def form_words(server: Server, clients: Sequence[str], encoder: Encoder, count: 
     generator = numpy_generator(server.seed, "words")
     found = _asked(server, clients, encoder, np.zeros((1, encoder.code)))
     while len(found.mean) < count:
-        scatter = np.where(found.count >= FEWEST, found.count * found.variance.sum(1), 0.0)
+        scatter = np.where(found.samples >= FEWEST, found.samples * found.variance.sum(1), 0.0)
         chosen = np.argsort(-scatter, kind="stable")[: count - len(found.mean)]
         chosen = chosen[scatter[chosen] > 0]
         if not len(chosen):
@@ -62,7 +62,7 @@ def form_words(server: Server, clients: Sequence[str], encoder: Encoder, count: 
         for _ in range(STEPS):
             found = _asked(server, clients, encoder, words)
             words = found.mean
-        kept = found.count > 0
+        kept = found.samples > 0
         found = Words(*(part[kept] for part in found))
     return found.mean.astype(np.float32)
 
@@ -75,8 +75,8 @@ def _asked(server: Server, clients: Sequence[str], encoder: Encoder, words: Floa
     if 0 not in sums:
         raise RunError("no sum of the clients' codes came through: see the faults of the round")
     table = sums[0].numpy().reshape(len(words), -1)
-    count = np.rint(table[:, -1])
-    some = np.maximum(count, 1.0)[:, None]
-    mean = np.where(count[:, None] > 0, table[:, : encoder.code] / some, words)
+    samples = np.rint(table[:, -1])
+    some = np.maximum(samples, 1.0)[:, None]
+    mean = np.where(samples[:, None] > 0, table[:, : encoder.code] / some, words)
     variance = np.maximum(table[:, encoder.code : -1] / some - mean**2, 0.0)
-    return Words(count, mean, variance)
+    return Words(samples, mean, variance)

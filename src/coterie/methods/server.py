@@ -160,7 +160,7 @@ class Server:
         weighting: str = "samples",
         groups: Sequence[int | None] | None = None,
         clusters: int = 1,
-        size: int | None = None,
+        size: int | Sequence[int] | None = None,
     ) -> Aggregate:
         """Send the requests and add up the replies' vectors by cluster, where they are made if the engine can do that.
 
@@ -169,13 +169,14 @@ class Server:
             weighting: "samples" or "uniform", the weight of a client in its sum.
             groups: the cluster of each request, or None for the one that the client chooses; by default 0.
             clusters: how many sums there are.
-            size: the numbers in a vector; by default as many as in the model.
+            size: the numbers in a vector, of all or of each cluster's; by default as many as in the model.
 
         Returns:
             The sums by cluster, and the replies without their vectors in the order of the requests.
         """
         given = list(groups) if groups is not None else [0] * len(requests)
-        sizes = [self.layout.size if size is None else size] * clusters
+        each = self.layout.size if size is None else size
+        sizes = [each] * clusters if isinstance(each, int) else list(each)
         if self.user_privacy is not None:
             return self._with_noise(self._aggregate_vectors(requests, "uniform", given, sizes))
         if self.engine.secure:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import Annotated
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.federation import Client
 from coterie.parameters import Layout
 from coterie.privacy.secure_sum import (
     KEY_BYTES,
@@ -21,13 +21,12 @@ from coterie.privacy.secure_sum import (
     SHARE_BYTES,
     NotOpened,
     PublicKeys,
-    Quantiser,
     SecureClient,
     Words,
+    quantiser_for,
 )
-from coterie.tasks.base import Array, ClientContext, ClientState, Number, Reply, ReplySchema, Sent, Task
-from coterie.tasks.train import Train
-from coterie.trainers.base import Trainer, Training
+from coterie.tasks.base import Array, ClientContext, ClientState, Number, Reply, ReplySchema, Task
+from coterie.trainers.base import Trainer
 
 KEPT = "secure sum"
 """Where a client keeps what it must remember of the sum that is going on."""
@@ -105,44 +104,47 @@ class ShareSecrets(Task):
 
 
 @dataclass(frozen=True)
-class MaskedTrain(Task):
-    """Third exchange: train as `Train` does with the same fields, and send `share` times the update under masks.
+class Masked(Task):
+    """Third exchange: do `task`, and send `share` times its vector under masks in the vector's place.
 
-    `boxes` are the shares `(m, 160)` that the clients `senders` sealed for this one. The server reads the loss and the
-    update's norm, and of the update nothing but its cluster's sum.
+    `boxes` are the shares `(m, 160)` that the clients `senders` sealed for this one. The server reads the other values
+    of the reply and the vector's norm, and of the vector nothing but its cluster's sum.
     """
 
-    model: Annotated[Tensor, Sent(without="private", drawn="init")]
-    training: Training
-    seed: int
+    task: Task
     senders: tuple[int, ...]
     boxes: Tensor
     share: float
     limit: float
     count: int
-    private: tuple[str, ...] = ()
-    assess: bool = False
-    init: int | None = None
-    personal: Training | None = None
 
     def schema(self, layout: Layout) -> ReplySchema:
-        values: dict[str, Number | Array] = {"loss": Number(), "norm": Number(minimum=0)}
-        values |= {"start_loss": Number()} if self.assess else {}
-        return ReplySchema(None, values | {"masked": Array((2, layout.size), 0, HALF - 1)})
+        inner = self.task.schema(layout)
+        assert inner.vector is not None
+        numbers = Array((2, inner.vector * (2 if inner.wide else 1)), 0, HALF - 1)
+        return ReplySchema(None, {**inner.values, "norm": Number(minimum=0), "masked": numbers}, part=inner.part)
+
+    def cost(self, client: Client) -> float:
+        return self.task.cost(client)
+
+    @property
+    def keeps_state(self) -> bool:
+        """It does: a client remembers its side of the sum."""
+        return True
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         client = remembered(context.state)
-        task = Train(self.model, self.training, self.seed, self.private, self.assess, self.init, self.personal)
-        [reply], _ = task.perform([task], [context], trainer)
+        [reply], _ = self.task.perform([self.task], [context], trainer)
         assert reply.vector is not None
         if not torch.isfinite(reply.vector).all():
             raise NotOpened("its update is not finite: lower the learning rate")
-        words = Quantiser.for_sums(self.limit, self.count).encode((reply.vector.double() * self.share).numpy())
+        schema = self.task.schema(trainer.layout)
+        quantiser = quantiser_for(self.limit, self.count, schema.wide)
+        words = quantiser.encode((reply.vector.double() * self.share).numpy())
         boxes = {sender: as_bytes(row) for sender, row in zip(self.senders, self.boxes, strict=True)}
         masked = client.masked(words, boxes)
         remember(context.state, client)
-        names = ("loss", "norm", "start_loss") if self.assess else ("loss", "norm")
-        values = {name: reply.values[name] for name in names}
+        values = {name: reply.values[name] for name in (*schema.values, "norm")}
         return Reply(context.client.id, reply.samples, None, values | {"masked": halves(masked)})
 
 

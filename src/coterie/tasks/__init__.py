@@ -24,7 +24,7 @@ from coterie.tasks.mixture import MixtureTraining, MixtureWeights
 from coterie.tasks.noise import Noise
 from coterie.tasks.personalise import Personalise
 from coterie.tasks.soft import ImportanceWeights, SoftTraining
-from coterie.tasks.staged import LayerUpdate, StagedTraining
+from coterie.tasks.staged import Divergence, LayerUpdate, StagedTraining
 from coterie.tasks.subspaces import Subspaces
 from coterie.tasks.train import Collect, Train, with_private
 from coterie.tasks.words import WordSums
@@ -35,6 +35,7 @@ __all__ = [
     "ClientContext",
     "ClientState",
     "Collect",
+    "Divergence",
     "Embed",
     "Evaluate",
     "Gradient",

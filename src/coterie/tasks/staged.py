@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -9,7 +10,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from coterie.federation import Split
+from coterie.federation import Client, Split
 from coterie.parameters import Layout, gather, scatter, span_size
 from coterie.tasks.base import (
     ClientContext,
@@ -73,6 +74,30 @@ class LayerUpdate(Task):
     def parts(self, data: Split) -> Sequence[Split]:
         """What each update is trained on: all the data, or its halves."""
         return [data] if self.halves is None else halves_of(data, self.halves)
+
+
+@dataclass(frozen=True)
+class Divergence(Task):
+    """Train as `task` says and send, in place of the update, how far it is from `mean`, the update of all: one number.
+
+    It is ‖u − mean‖ or, with halves, the root of ⟨u' − mean, u'' − mean⟩ with its sign, as in `clustering.divergence`.
+    """
+
+    task: LayerUpdate
+    mean: Tensor
+
+    def schema(self, layout: Layout) -> ReplySchema:
+        return ReplySchema(None, {"divergence": Number()})
+
+    def cost(self, client: Client) -> float:
+        return self.task.cost(client)
+
+    def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
+        [reply], _ = self.task.perform([self.task], [context], trainer)
+        apart = _vector(reply).double().reshape(-1, len(self.mean)) - self.mean.double()
+        product = float((apart[0] * apart[-1]).sum())
+        value = math.copysign(math.sqrt(abs(product)), product)
+        return Reply(context.client.id, reply.samples, None, {"divergence": value})
 
 
 def trainable_spans(layout: Layout, layers: str | tuple[str, ...]) -> tuple[slice, ...]:

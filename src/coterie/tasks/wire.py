@@ -1,8 +1,8 @@
 """Tasks and replies as plain values and tensors: what is sent over a network, and how many bytes that takes.
 
-Nothing is pickled. What a field of a task leaves out (see `Sent`) is put back by the client. Bytes are those of the
-tensors (float32), of the numbers in replies, and of the seeds that tensors are drawn from; a task's other plain fields,
-names and the framing of messages are not counted.
+Nothing is pickled. What a field of a task leaves out (see `Sent`) is put back by the client; a field may be a task
+itself. Bytes are those of the tensors (float32), of the numbers in replies, and of the seeds that tensors are drawn
+from; a task's other plain fields, names and the framing of messages are not counted.
 """
 
 from __future__ import annotations
@@ -88,6 +88,12 @@ def encode(task: Task, layout: Layout) -> Encoded:
     drawn: dict[str, tuple[int, SentTensor]] = {}
     for name, how in task_fields(type(task)).items():
         value = getattr(task, name)
+        if isinstance(value, Task):
+            inner = encode(value, layout)
+            fields[name] = {"task": value.kind(), "fields": inner.fields}
+            tensors |= {f"{name}.{own}": part for own, part in inner.tensors.items()}
+            drawn |= {f"{name}.{own}": part for own, part in inner.drawn.items()}
+            continue
         if not isinstance(value, Tensor):
             fields[name] = _plain(value)
             continue
@@ -104,7 +110,11 @@ def decode(kind: str, fields: Mapping[str, Any], tensors: Mapping[str, Tensor], 
     cls = find_task(kind)
     try:
         seeds: Mapping[str, int] = fields.get("drawn", {})
-        values = {name: _opened(value) for name, value in fields.items() if name != "drawn"}
+        values = {name: _opened(value) for name, value in fields.items() if name != "drawn" and not _is_task(value)}
+        for name, value in fields.items():
+            if _is_task(value):
+                own = value["fields"] | {"drawn": _within(name, seeds)}
+                values[name] = decode(value["task"], own, _within(name, tensors), layout, draw)
         whole = {
             name: _whole(values, how, tensors.get(name), seeds.get(name), layout, draw)
             for name, how in task_fields(cls).items()
@@ -122,6 +132,8 @@ def task_bytes(task: Task, layout: Layout) -> int:
     total = 0
     for name, how in task_fields(type(task)).items():
         value = getattr(task, name)
+        if isinstance(value, Task):
+            total += task_bytes(value, layout)
         if isinstance(value, Tensor):
             part, seed = _sent(task, how, value, layout)
             total += part.numel * TENSOR_NUMBER + (0 if seed is None else NUMBER)
@@ -278,6 +290,15 @@ def _plain(value: Any) -> Any:
     raise ConfigError(
         f"a task cannot send {type(value).__name__}: expected numbers, text, tuples of these, tensors, Training"
     )
+
+
+def _is_task(value: Any) -> bool:
+    return isinstance(value, dict) and "task" in value
+
+
+def _within(name: str, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """The parts that belong to the task in a field of that name."""
+    return {part.removeprefix(f"{name}."): value for part, value in parts.items() if part.startswith(f"{name}.")}
 
 
 def _opened(value: Any) -> Any:
