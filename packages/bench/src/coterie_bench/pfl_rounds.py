@@ -20,7 +20,7 @@ _NEVER = 10**9
 
 
 class PflRounds:
-    """pfl's FederatedAveraging on its SimulatedBackend, in one process; it takes clients in turn and batches in order."""
+    """pfl's FederatedAveraging on its SimulatedBackend, in one process: clients in turn, batches in order."""
 
     name = PFL
 
