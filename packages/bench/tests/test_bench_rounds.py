@@ -18,6 +18,7 @@ from coterie_bench.fedjax_rounds import FEDJAX, FedjaxRounds, linear_layers
 from coterie_bench.findings import BenchOptions, Limit
 from coterie_bench.measure import Spread, Timing, cost_per_sample, cpu_seconds, interleaved
 from coterie_bench.others import FLUKE, MAKERS, load_contender
+from coterie_bench.pfl_rounds import PFL, PflRounds
 from coterie_bench.plain import PlainServer, average
 from coterie_bench.rounds import operations, time_rounds
 from coterie_bench.workloads import W3, W5, Workload
@@ -206,6 +207,18 @@ def test_fedjax_does_the_same_round_on_full_batches():
     ours.round(1)
     weights = [torch.tensor(np.asarray(layer[key])) for layer in theirs.state.params for key in ("w", "b")]
     flat = torch.cat([w.T.reshape(-1) if w.ndim == 2 else w for w in weights])
+    assert torch.allclose(flat, ours.state.model.float(), atol=1e-6)
+
+
+def test_pfl_does_the_same_round_on_full_batches():
+    pytest.importorskip("pfl")
+    workload = Workload(4, 7, "mlp:hidden=9", (12,), 3, Training(lr=0.2, epochs=2, batch_size=None))
+    federation = workload.federation(3)
+    ours = OurRounds(workload, federation, 3, 1)
+    theirs = load_contender(PFL, workload, federation, ours.server)
+    assert isinstance(theirs, PflRounds)
+    ours.round(1)
+    flat = torch.cat([p.detach().reshape(-1) for p in theirs.model.pytorch_model.parameters()])
     assert torch.allclose(flat, ours.state.model.float(), atol=1e-6)
 
 

@@ -48,7 +48,7 @@ from coterie.trainers.sample_space import (
     train_in_sample_space,
     write_updates,
 )
-from coterie.trainers.step_losses import ELEMENTWISE, loss_gradient
+from coterie.trainers.step_losses import ELEMENTWISE, log_probabilities, loss_gradient
 
 GROUP_WEIGHTS = 2**20
 """Weights that are trained together: more would fall out of the cache between two steps."""
@@ -369,7 +369,7 @@ class BatchedTrainer(Trainer):
         """Losses and hits `(k, rows)` of every sample; targets that are not labels have no hits but NaN."""
         if self.plan.loss == "softmax":
             labels = y.expand(len(outputs), len(y))
-            logs = torch.log_softmax(outputs, -1)
+            logs = log_probabilities(outputs)
             return -logs.gather(-1, labels.unsqueeze(-1)).squeeze(-1), (outputs.argmax(-1) == y).to(self.dtype)
         loss = ELEMENTWISE[self.plan.loss](outputs, y)[0].mean(-1)
         if labelled:

@@ -70,11 +70,22 @@ class Targets(NamedTuple):
         return self if count == len(self.aims) else Targets(self.aims[:count], self.weights[:count])
 
 
+FEW_CLASSES = range(4, 16)
+"""Rows shorter than a vector register: torch takes their softmax number by number, but across rows all at once."""
+
+
+def log_probabilities(outputs: Tensor) -> Tensor:
+    """The logarithms of the classes' probabilities `(b, n, c)` for outputs `(b, n, c)`."""
+    if outputs.shape[-1] in FEW_CLASSES:
+        return torch.log_softmax(outputs.transpose(-1, -2).contiguous(), -2).transpose(-1, -2)
+    return torch.log_softmax(outputs, -1)
+
+
 def loss_gradient(loss: str, outputs: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     """The clients' weighted losses `(b,)` and their gradients at the outputs `(b, n, c)`."""
     aims, weights = targets
     if loss == "softmax":
-        logs = torch.log_softmax(outputs, -1)
+        logs = log_probabilities(outputs)
         seen = (logs * aims).sum((1, 2))
         return seen, torch.addcmul(aims, logs.exp_(), weights)
     each, grad = ELEMENTWISE[loss](outputs, aims)

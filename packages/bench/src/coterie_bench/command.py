@@ -60,10 +60,11 @@ def bench(
     chosen = find_entries(names)
     console = wide_console()
     if listing:
-        table = Table("row", "workload", "limits on 2 cores", box=None, pad_edge=False)
-        for entry in chosen:
-            table.add_row(entry.name, entry.title, "; ".join(entry.must))
-        console.print(table)
+        listed = [("row", "workload", "limits on 2 cores")]
+        listed += [(entry.name, entry.title, "; ".join(entry.must)) for entry in chosen]
+        name, title = (max(len(row[i]) for row in listed) for i in (0, 1))
+        for row in listed:
+            click.echo(f"{row[0]:<{name}}  {row[1]:<{title}}  {row[2]}")
         return
     folder = Path(out) if out else Path("runs") / f"bench-{scale}"
     options = BenchOptions(

@@ -20,16 +20,16 @@ _NEVER = 10**9
 
 
 class PflRounds:
-    """pfl's FederatedAveraging on its SimulatedBackend, in one process; it takes clients in turn and batches in order."""
+    """pfl's FederatedAveraging on its SimulatedBackend, in one process: clients in turn, batches in order."""
 
     name = PFL
 
     def __init__(self, workload: Workload, federation: Federation, server: Server) -> None:
         how = workload.training
-        module = workload.architecture()(server.model_seed())
+        module: Any = workload.architecture()(server.model_seed())
         # A module that pfl trains has a method for the loss and one for what it reports.
         module.loss = _Loss(module, default_loss(federation.regression))
-        module.metrics = _no_metrics  # type: ignore[assignment]
+        module.metrics = _no_metrics
         self.model = _from("pfl.model.pytorch", "PyTorchModel")(
             module, torch.optim.SGD, torch.optim.SGD(module.parameters(), lr=1.0)
         )
