@@ -1,4 +1,4 @@
-"""UMAP's graph by array operations: its own to the last bit, and the neighbours that a search through all would find."""
+"""UMAP's graph by array operations: its own to the last bit, and the neighbours that a full search would find."""
 
 from __future__ import annotations
 
