@@ -62,9 +62,9 @@ def bench(
     if listing:
         listed = [("row", "workload", "limits on 2 cores")]
         listed += [(entry.name, entry.title, "; ".join(entry.must)) for entry in chosen]
-        name, title = (max(len(row[i]) for row in listed) for i in (0, 1))
-        for row in listed:
-            click.echo(f"{row[0]:<{name}}  {row[1]:<{title}}  {row[2]}")
+        widths = [max(len(each[i]) for each in listed) for i in (0, 1)]
+        for name, title, limits in listed:
+            click.echo(f"{name:<{widths[0]}}  {title:<{widths[1]}}  {limits}")
         return
     folder = Path(out) if out else Path("runs") / f"bench-{scale}"
     options = BenchOptions(
