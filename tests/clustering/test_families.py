@@ -10,7 +10,15 @@ from scipy.spatial.distance import squareform
 from sklearn.metrics import silhouette_score
 
 from coterie.clustering import adjusted_rand_index
-from coterie.clustering.families import count_words, find_families, mean_silhouette, shuffled, unlike, unshared
+from coterie.clustering.families import (
+    count_words,
+    find_families,
+    mean_silhouette,
+    shuffled,
+    silhouette_of,
+    unlike,
+    unshared,
+)
 
 PATCHES = 10
 CENTRES = np.stack([np.cos(np.arange(PATCHES)), np.sin(np.arange(PATCHES))], axis=1) * 8
@@ -69,6 +77,7 @@ def test_several_layouts_outvote_one_that_draws_two_patches_into_each_other() ->
     assert adjusted_rand_index(found.labels, truth) == 1.0
     alone = [find_families(layout) for layout in (*good, drawn_together)]
     assert found.silhouette == pytest.approx(np.mean([each.silhouette for each in alone]))
+    assert min(silhouette_of(layout, found.labels) for layout in good) > silhouette_of(drawn_together, found.labels)
 
 
 def test_missing_centroids_and_the_order_of_clients_change_nothing() -> None:

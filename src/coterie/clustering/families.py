@@ -170,6 +170,13 @@ def separated(counts: Sequence[Labels]) -> tuple[float, Labels]:
     return mean_silhouette(squareform(distances), labels), labels
 
 
+def silhouette_of(positions: npt.NDArray[np.floating], labels: Labels) -> float:
+    """How well clusters `(M,)` stand apart by the words of one layout `(M, k, u)`; 0 for a single one."""
+    from scipy.spatial.distance import squareform
+
+    return mean_silhouette(squareform(unshared(count_words(positions))), labels) if labels.max() > 0 else 0.0
+
+
 def mean_silhouette(distances: Floats, labels: Labels) -> float:
     """The mean silhouette of clusters; a client alone counts 0, as does a single cluster. distances: `(M, M)`."""
     sizes = np.bincount(labels)

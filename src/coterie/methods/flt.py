@@ -24,7 +24,7 @@ from torch import Tensor
 from coterie.clustering import matching_distances, min_pair_distances, related, ward_clusters
 from coterie.clustering.clearest import clearest_gamma
 from coterie.clustering.dendrogram import cut
-from coterie.clustering.families import count_words, find_families, unlike, word_merges
+from coterie.clustering.families import count_words, find_families, silhouette_of, unlike, word_merges
 from coterie.clustering.manifold import COMPONENTS, NEIGHBOURS, SPREAD, import_umap, place, project
 from coterie.clustering.relatedness import real_centroids
 from coterie.encoders import Encoder, load_encoder
@@ -264,10 +264,13 @@ def form_relatives(
 ) -> Relatives:
     """Who averages with whom: by the evidence, or by a threshold γ and Ward's method (Algorithm 2, lines 15-18)."""
     if options.gamma == "auto" and options.case != 1:
-        found = _by_evidence(layouts(centroids, positions, options), options)
+        planes = layouts(centroids, positions, options)
+        found = _by_evidence(planes, options)
         if found is not None:
             labels, text = found
-            return Relatives(ids, centroids, positions, None, labels[:, None] == labels[None, :], text)
+            # Newcomers are placed in the layout that shows the clusters best.
+            shown = max(planes, key=lambda plane: silhouette_of(plane, labels))
+            return Relatives(ids, centroids, shown, None, labels[:, None] == labels[None, :], text)
     distances = DISTANCES[options.distance](positions)
     gamma = clearest_gamma(distances, longest) if isinstance(options.gamma, str) else float(options.gamma)
     near = related(distances, gamma)
