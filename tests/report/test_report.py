@@ -31,6 +31,7 @@ from coterie.runs.records import (
     ClientRecord,
     ClusterRecord,
     EventRecord,
+    ExplanationRecord,
     RoundRecord,
     SplitRecord,
     Spread,
@@ -166,6 +167,17 @@ def test_references_inside_a_figure_find_their_targets(page):
     used = set(re.findall(r'(?:href="#|url\(#)([^")]+)', page))
     assert used
     assert used <= ids
+
+
+def test_why_the_clusters_differ_is_shown_where_it_is_known(tmp_path):
+    write_run(tmp_path / "run")
+    assert "Why the clusters differ" not in make_report(tmp_path / "run")
+    words = ["Clusters 1 and 2: the labels differ: 2 and 8 are swapped.", "  own model 97% right, the other's 59%"]
+    record = ExplanationRecord([1, 2], [[0.97, 0.59], [0.58, 0.96]], False, words)
+    RunFolder(tmp_path / "run").write_explanation(record)
+    text = " ".join(Reader(make_report(tmp_path / "run")).text)
+    assert "2 and 8 are swapped; own model 97% right" in text
+    assert "Each model on the others' clients" in text
 
 
 def test_a_name_from_the_data_is_text(page):

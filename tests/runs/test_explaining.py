@@ -21,6 +21,7 @@ from coterie.federation import Client, Federation, Split
 from coterie.methods.groups import Groups
 from coterie.runs.cluster_differences import Crossing, PairDifference, label_mix
 from coterie.runs.explaining import Explanation
+from coterie.runs.folder import RunFolder
 from coterie.runs.input_shift import Separation, alike_in_labels, separation
 from coterie.runs.label_matching import LabelMatch, confusion, cycles, in_words, match_labels
 
@@ -197,6 +198,13 @@ def test_the_command_finds_the_data_again(tmp_path: Path, capsys: pytest.Capture
     coterie.run(method, scenario="digits-permuted", out=tmp_path / "run", validation=0.2, **small)  # type: ignore[arg-type]
     main(["explain", str(tmp_path / "run")])
     assert "Clusters 0 and 1: the labels differ: " in capsys.readouterr().out
+    kept = RunFolder(tmp_path / "run").explanation()
+    assert kept is not None
+    assert kept.clusters == [0, 1]
+    assert min(kept.scores[0][0], kept.scores[1][1]) > max(kept.scores[0][1], kept.scores[1][0])
+    RunFolder(tmp_path / "run").reopen()  # a run that goes on has other clusters
+    assert RunFolder(tmp_path / "run").explanation() is None
+    coterie.resume(tmp_path / "run")
     main(["explain", str(tmp_path / "run"), "--json"])
     found = json.loads(capsys.readouterr().out)
     assert found["pairs"][0]["kind"] == "labels"

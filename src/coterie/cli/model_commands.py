@@ -15,6 +15,7 @@ from rich.table import Table
 from coterie.cli.options import DATA_DIR, complete_folder, examples
 from coterie.cli.terminal import make_console
 from coterie.runs.explaining import clients_of
+from coterie.runs.folder import RunFolder
 from coterie.runs.loading import load
 from coterie.runs.using import shape_of
 from coterie.snapshot import write_atomically
@@ -129,10 +130,12 @@ def export(folder: str, path: str, client: str | None, cluster: int | None, form
 def explain(folder: str, data: str | None, data_dir: str | None, as_json: bool) -> None:
     """Why are these clusters different? Try every cluster's model on the others' clients, and say it in words.
 
-    The clients' data must be at hand: the scenario or the files that the run was trained on.
+    The clients' data must be at hand: the scenario or the files that the run was trained on. What is found is kept in
+    the run's folder, and `coterie report` shows it.
     """
     result = load(folder)
     found = result.explain(clients_of(result, data, data_dir))
+    RunFolder(Path(folder)).write_explanation(found.record())
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:

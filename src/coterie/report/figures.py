@@ -38,7 +38,8 @@ class Figure:
 
 def run_figures(run: RunView, gains: Sequence[Gains] = ()) -> list[Figure]:
     """All the figures that a run and its baselines give, in the order a reader wants them."""
-    made = [accuracy(run), tree(run), matrix(run), *(gain(one) for one in gains), norms(run), communication(run)]
+    first = [accuracy(run), tree(run), matrix(run), crossing(run)]
+    made = [*first, *(gain(one) for one in gains), norms(run), communication(run)]
     return [figure for figure in made if figure is not None]
 
 
@@ -169,6 +170,30 @@ def matrix(run: RunView) -> Figure | None:
 
     caption = f"{found.meaning[:1].upper()}{found.meaning[1:]}, {found.clients} clients in the order of their clusters."
     return Figure("matrix", "Who is like whom", caption, draw, 4.2)
+
+
+def crossing(run: RunView) -> Figure | None:
+    """Every cluster's model on every cluster's clients, where `coterie explain` has tried them."""
+    found = run.explanation
+    if found is None or not found.clusters:
+        return None
+    values = 100 * np.asarray(found.scores)
+    what = "variance explained, %" if found.regression else "accuracy, %"
+
+    def draw(figure: Any) -> None:
+        axes = figure.add_subplot()
+        image = axes.imshow(np.clip(values, 0, 100), vmin=0, vmax=100, cmap="viridis")
+        for (row, column), value in np.ndenumerate(values):
+            ink = "black" if value > 60 else "white"
+            axes.text(column, row, f"{value:.0f}", ha="center", va="center", color=ink)
+        places = range(len(found.clusters))
+        axes.set_xticks(places, [str(number) for number in found.clusters])
+        axes.set_yticks(places, [str(number) for number in found.clusters])
+        axes.set(xlabel="model of cluster", ylabel="clients of cluster")
+        figure.colorbar(image, ax=axes, shrink=0.9, label=what)
+
+    caption = "Every cluster's model tried on the clients of every cluster, on their test data."
+    return Figure("crossing", "Each model on the others' clients", caption, draw, 4.2)
 
 
 def gain(gains: Gains) -> Figure:

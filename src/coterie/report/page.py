@@ -95,6 +95,7 @@ def _run_content(run: RunView, others: Sequence[RunView], gains: Sequence[Gains]
         _figures(run_figures(run, gains), "In pictures"),
         sections.tree(run),
         sections.clusters(run),
+        sections.explanation(run),
         sections.clients(run, gains),
         sections.events(run),
         sections.settings(run.config),

@@ -11,7 +11,16 @@ from coterie.errors import RunError
 from coterie.report.matrix import DrawnMatrix, arranged
 from coterie.runs.folder import RunFolder
 from coterie.runs.matrices import read_matrices
-from coterie.runs.records import Bytes, ClientRecord, RoundRecord, Summary, TreeNode, assignments, tree_of
+from coterie.runs.records import (
+    Bytes,
+    ClientRecord,
+    ExplanationRecord,
+    RoundRecord,
+    Summary,
+    TreeNode,
+    assignments,
+    tree_of,
+)
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,8 @@ class RunView:
     """The clusters that splits made, by id; empty where nothing was split."""
     matrix: DrawnMatrix | None
     series: list[Series]
+    explanation: ExplanationRecord | None = None
+    """Why the clusters differ, where somebody has asked `coterie explain`."""
 
     @property
     def method(self) -> str:
@@ -85,7 +96,8 @@ def read_run(path: Path, *, with_matrix: bool = True) -> RunView:
     matrices = read_matrices(path / "matrices") if with_matrix else []
     tree = {node.id: node for node in tree_of(history)}
     matrix = arranged(matrices[0], cluster_of) if matrices else None
-    return RunView(path, config, history, folder.summary(), folder.clients(), tree, matrix, cluster_series(history))
+    series, explanation = cluster_series(history), folder.explanation()
+    return RunView(path, config, history, folder.summary(), folder.clients(), tree, matrix, series, explanation)
 
 
 def cluster_series(history: Sequence[RoundRecord]) -> list[Series]:

@@ -44,6 +44,21 @@ def clusters(run: RunView) -> Markup:
     return section("Clusters", table(["cluster", "clients", "size", "accuracy", "worst client"], rows, words=2), note)
 
 
+def explanation(run: RunView) -> Markup:
+    """Why the clusters differ, in the sentences that `coterie explain` found."""
+    if run.explanation is None:
+        return Markup()
+    sentences: list[str] = []
+    for text in run.explanation.words:
+        if text.startswith(" ") and sentences:
+            sentences[-1] = (
+                f"{sentences[-1].rstrip('.')}; {text.strip()}"  # what is indented belongs to the line before
+            )
+        else:
+            sentences.append(text)
+    return section("Why the clusters differ", element("ul", *(element("li", text) for text in sentences)))
+
+
 def _ids(members: Sequence[str]) -> Markup:
     """Clients' ids, each on one line, and a mark where there are more."""
     parts: list[object] = []

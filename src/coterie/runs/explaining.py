@@ -22,7 +22,7 @@ from coterie.runs.config import make_config
 from coterie.runs.folder import RunFolder
 from coterie.runs.input_shift import Separation, alike_in_labels, as_features, separation
 from coterie.runs.label_matching import LabelMatch, confusion, match_labels
-from coterie.runs.records import to_json
+from coterie.runs.records import ExplanationRecord, to_json
 from coterie.runs.samples import ModelShape, Samples, read_samples
 from coterie.runs.using import losses_of, module_for, one_logit, outputs_of, shape_of
 from coterie.runs.words import MOST_CLUSTERS
@@ -99,6 +99,12 @@ class Explanation:
         table = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
         title = f"The {what} of every cluster's model (columns) on every cluster's clients (rows):"
         return "\n".join([title, *table, "", *self.words()])
+
+    def record(self) -> ExplanationRecord:
+        """What the report shows of it."""
+        ids = [facts.id for facts in self.clusters] if len(self.clusters) > 1 else []
+        scores = [[facts.scores[number] for number in ids] for facts in self.clusters if ids]
+        return ExplanationRecord(ids, scores, self.regression, self.words())
 
     def to_json(self) -> dict[str, Any]:
         """All numbers as plain values."""

@@ -19,7 +19,16 @@ from torch import Tensor
 from coterie.errors import RunError
 from coterie.methods import Matrix
 from coterie.runs.matrices import write_matrix
-from coterie.runs.records import FORMAT, ClientRecord, RoundRecord, Summary, from_json, parse_json, to_json
+from coterie.runs.records import (
+    FORMAT,
+    ClientRecord,
+    ExplanationRecord,
+    RoundRecord,
+    Summary,
+    from_json,
+    parse_json,
+    to_json,
+)
 from coterie.runs.store import Checkpoint
 from coterie.snapshot import load_snapshot, save_snapshot, save_tensors, write_atomically, writing
 
@@ -306,10 +315,10 @@ class RunFolder:
         write_matrix(matrix, self.path / "matrices", t)
 
     def reopen(self) -> None:
-        """Remove the summary, which marks a finished run."""
-        path = self.path / "summary.json"
-        with writing(path):
-            path.unlink(missing_ok=True)
+        """Remove the summary, which marks a finished run, and what was said of its clusters."""
+        for path in (self.path / "summary.json", self.path / "explanation.json"):
+            with writing(path):
+                path.unlink(missing_ok=True)
 
     def summary(self) -> Summary | None:
         """The summary of a finished run, or None."""
@@ -318,6 +327,14 @@ class RunFolder:
     def clients(self) -> list[ClientRecord]:
         """The clients' records of a finished run, or none."""
         return self._read(list[ClientRecord], "clients.json") if self.has("clients.json") else []
+
+    def write_explanation(self, record: ExplanationRecord) -> None:
+        """Keep why the clusters differ, for the report."""
+        self.write_json("explanation.json", to_json(record))
+
+    def explanation(self) -> ExplanationRecord | None:
+        """Why the clusters differ, or None where nobody has asked."""
+        return self._read(ExplanationRecord, "explanation.json") if self.has("explanation.json") else None
 
     def _read(self, kind: type[R], name: str) -> R:
         return from_json(kind, self.read_json(name), str(self.path / name))

@@ -204,6 +204,18 @@ class ClientRecord(WithMeans):
 
 
 @dataclass(frozen=True, config=STRICT)
+class ExplanationRecord:
+    """Why the clusters differ: `explanation.json`, written by `coterie explain`."""
+
+    clusters: list[int]
+    """Their ids, the largest first."""
+    scores: list[list[float]]
+    """For each cluster's clients (rows), what each cluster's model (columns) scores: accuracy or variance explained."""
+    regression: bool
+    words: list[str]
+
+
+@dataclass(frozen=True, config=STRICT)
 class Summary(WithSpreads):
     """A finished run: `summary.json`."""
 
