@@ -64,6 +64,8 @@ class Families:
     """How well the clusters stand apart, at most 1; 0 for a single cluster."""
     expected: float
     """The mean of the same in federations drawn from the null model of one family."""
+    layout: int = 0
+    """Which of the layouts shows the families best."""
 
     @property
     def excess(self) -> float:
@@ -96,7 +98,9 @@ def find_families(*layouts: npt.NDArray[np.floating], seed: int = 0) -> Families
     together = [counts for layout in vocabularies for counts in layout]
     words, labels = max(counts.shape[1] for counts in together), separated(together)[1]
     found = Families(labels, words, float(silhouettes.mean()), float(expected.mean()))
-    return found if found.excess >= EXCESS else replace(found, labels=np.zeros_like(labels))
+    if found.excess < EXCESS:
+        return replace(found, labels=np.zeros_like(labels))
+    return replace(found, layout=clearest_layout(vocabularies, labels))
 
 
 def _evidence(counts: Sequence[Labels], generator: np.random.Generator) -> tuple[float, float]:
@@ -170,11 +174,13 @@ def separated(counts: Sequence[Labels]) -> tuple[float, Labels]:
     return mean_silhouette(squareform(distances), labels), labels
 
 
-def silhouette_of(positions: npt.NDArray[np.floating], labels: Labels) -> float:
-    """How well clusters `(M,)` stand apart by the words of one layout `(M, k, u)`; 0 for a single one."""
+def clearest_layout(vocabularies: Sequence[Sequence[Labels]], labels: Labels) -> int:
+    """The layout by whose words, as `count_words` gives them, the clusters `(M,)` stand apart best."""
     from scipy.spatial.distance import squareform
 
-    return mean_silhouette(squareform(unshared(count_words(positions))), labels) if labels.max() > 0 else 0.0
+    if labels.max() == 0:
+        return 0
+    return int(np.argmax([mean_silhouette(squareform(unshared(counts)), labels) for counts in vocabularies]))
 
 
 def mean_silhouette(distances: Floats, labels: Labels) -> float:

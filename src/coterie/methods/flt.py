@@ -24,7 +24,7 @@ from torch import Tensor
 from coterie.clustering import matching_distances, min_pair_distances, related, ward_clusters
 from coterie.clustering.clearest import clearest_gamma
 from coterie.clustering.dendrogram import cut
-from coterie.clustering.families import count_words, find_families, silhouette_of, unlike, word_merges
+from coterie.clustering.families import clearest_layout, count_words, find_families, unlike, word_merges
 from coterie.clustering.manifold import COMPONENTS, NEIGHBOURS, SPREAD, import_umap, place, project
 from coterie.clustering.relatedness import real_centroids
 from coterie.encoders import Encoder, load_encoder
@@ -267,10 +267,9 @@ def form_relatives(
         planes = layouts(centroids, positions, options)
         found = _by_evidence(planes, options)
         if found is not None:
-            labels, text = found
+            labels, text, clearest = found
             # Newcomers are placed in the layout that shows the clusters best.
-            shown = max(planes, key=lambda plane: silhouette_of(plane, labels))
-            return Relatives(ids, centroids, shown, None, labels[:, None] == labels[None, :], text)
+            return Relatives(ids, centroids, planes[clearest], None, labels[:, None] == labels[None, :], text)
     distances = DISTANCES[options.distance](positions)
     gamma = clearest_gamma(distances, longest) if isinstance(options.gamma, str) else float(options.gamma)
     near = related(distances, gamma)
@@ -298,17 +297,22 @@ def layouts(
     return [positions, *(project(centroids, state, options.neighbours, options.components) for state in states)]
 
 
-def _by_evidence(planes: Sequence[npt.NDArray[np.float32]], options: FLT) -> tuple[npt.NDArray[np.int64], str] | None:
-    """Labels `(M,)` by the words that clients share, in words too; None where case=auto prefers the graph."""
-    clients = len(planes[0])
+def _by_evidence(
+    planes: Sequence[npt.NDArray[np.float32]], options: FLT
+) -> tuple[npt.NDArray[np.int64], str, int] | None:
+    """Labels `(M,)` by the words that clients share, in words too, and the plane that shows them best.
+
+    None where case=auto prefers the graph.
+    """
     if options.clusters is not None:
-        counts = [own for positions in planes for own in count_words(positions)]
-        labels = cut(word_merges(counts), options.clusters) if clients > 1 else np.zeros(1, dtype=np.int64)
-        return labels, f"as asked, {_sizes(labels)} by shared patches of centroids"
+        counts = [count_words(positions) for positions in planes]
+        together = [own for each in counts for own in each]
+        labels = cut(word_merges(together), options.clusters) if len(planes[0]) > 1 else np.zeros(1, dtype=np.int64)
+        return labels, f"as asked, {_sizes(labels)} by shared patches of centroids", clearest_layout(counts, labels)
     found = find_families(*planes, seed=options.umap_seed)
     if options.case == "auto" and not found.several and unlike(count_words(planes[0])[0], options.umap_seed):
         return None
-    return found.labels, f"{found.describe()}: {_sizes(found.labels)}"
+    return found.labels, f"{found.describe()}: {_sizes(found.labels)}", found.layout
 
 
 def _sizes(labels: npt.NDArray[np.int64]) -> str:
