@@ -135,8 +135,8 @@ def explain(folder: str, data: str | None, data_dir: str | None, as_json: bool) 
     """
     result = load(folder)
     found = result.explain(clients_of(result, data, data_dir))
-    RunFolder(Path(folder)).write_explanation(found.record())
     if as_json:
         click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
     else:
         make_console().print(str(found), markup=False, soft_wrap=True)
+    RunFolder(Path(folder)).write_explanation(found.record())
