@@ -196,6 +196,8 @@ def contrast(a: str, b: str) -> float:
 
 
 def test_a_large_run_stays_responsive(tmp_path: Path, serve: Serve, browser: Browser, write_run: Write) -> None:
+    from playwright.sync_api import expect  # not above: the module is collected where there is no playwright
+
     rows = [client(f"client-{i:04d}", i % 8, (i * 37 % 2400) / 2400) for i in range(2400)]
     write_run(tmp_path / "wide", [record(t, 8, members=300) for t in range(1, 101)], clients=rows, method="ifca")
     write_run(tmp_path / "long", [record(t, 8) for t in range(1, 4001)], method="ifca")
@@ -229,7 +231,7 @@ def test_a_large_run_stays_responsive(tmp_path: Path, serve: Serve, browser: Bro
             os.utime(write_run(tmp_path / name, course, method="flt" if name == "c" else "fedavg", rounds=9, seed=seed)
                      / "config.json", (2e9 + i, 2e9 + i))  # fmt: skip
         page.locator(".run[data-run=c]").wait_for()
-        page.wait_for_function("document.querySelectorAll('.run').length == 5")
+        expect(page.locator(".run")).to_have_count(5)
         assert page.evaluate("[...document.querySelectorAll('.run')].map(run => run.dataset.run)")[:3] == [
             "c",
             "b",
@@ -246,5 +248,5 @@ def test_a_large_run_stays_responsive(tmp_path: Path, serve: Serve, browser: Bro
         page.locator("#overlay [data-measure=loss]").click()
         assert page.locator("#overlay text.axis").all_text_contents() == ["round", "loss"]
         page.locator(".run[data-run=long] .beside").click()
-        page.wait_for_function("document.querySelectorAll('#overlay path.curve').length == 3")
+        expect(page.locator("#overlay path.curve")).to_have_count(3)
         visit.leave()

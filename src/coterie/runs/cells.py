@@ -76,10 +76,16 @@ class Cells:
             self._pool = ProcessPoolExecutor(max(1, count), mp_context=get_context("spawn"), initializer=_begin)
         try:
             waiting: dict[Future[dict[str, Any]], str] = {self._pool.submit(job): key for key, job in left.items()}
-            for future in as_completed(waiting):
-                key = waiting[future]
-                found[key] = self._keep(key, future.result())
-                self.log(f"{key}: done, {len(found)} of {len(jobs)}")
+            try:
+                for future in as_completed(waiting):
+                    key = waiting[future]
+                    found[key] = self._keep(key, future.result())
+                    self.log(f"{key}: done, {len(found)} of {len(jobs)}")
+            except Exception:
+                for future, key in waiting.items():  # what waits is not begun; what was begun ends and is kept
+                    if key not in found and not future.cancel() and future.exception() is None:
+                        self._keep(key, future.result())
+                raise
         finally:
             if not self._held:
                 self._end()
