@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
+from label_sums import label_sums
 
 from coterie.clustering import half_vectors
 from coterie.methods import cfl_harm
@@ -34,12 +34,10 @@ def two_groups(
     return a, b
 
 
-def probe_of(
-    a: np.ndarray, b: np.ndarray, age: int = 10, loss: float = 1.0, alone: float = 0.8, names: str = "c"
-) -> rule.Probe:
+def probe_of(a: np.ndarray, b: np.ndarray, age: int = 10, loss: float = 1.0, names: str = "c") -> rule.Probe:
     clients = len(a)
     ids = tuple(f"{names}{i}" for i in range(clients))
-    return rule.Probe(age, ids, np.ones(clients), gram_of(a, b)[None], np.full(clients, loss), np.full(clients, alone))
+    return rule.Probe(age, ids, np.ones(clients), gram_of(a, b)[None], np.full(clients, loss))
 
 
 def check(probe: rule.Probe, *before: rule.Probe) -> tuple[rule.Evidence, list[rule.Fork]]:
@@ -57,7 +55,8 @@ def test_the_ages_of_checks_grow_and_their_cost_is_bounded() -> None:
         ages.append(rule.next_check(ages[-1]))
     assert ages == [5, 9, 13, 17, 23, 30, 39, 51, 67, 88]
     assert rule.allowance(100, 1.0) == pytest.approx(15.0)
-    assert rule.allowance(100, 0.3) / (100 * 0.3) == pytest.approx(0.25)
+    for rounds, participation, share in ((100, 0.3, 0.25), (300, 0.1, 0.25), (400, 1.0, 0.15)):
+        assert rule.allowance(rounds, participation) / (rounds * participation) == pytest.approx(share)
     assert rule.allowance(100, 0.1) / (100 * 0.1) == pytest.approx(0.25)
 
 
@@ -168,59 +167,62 @@ def test_noise_by_hand() -> None:
 
 def test_progress_by_hand_counts_the_clients_that_both_checks_saw() -> None:
     before = rule.Record(5, ("x", "y"), np.array([2.0, 1.0]), np.eye(4), math.nan, math.nan)
-    now = rule.Probe(
-        9, ("y", "z", "x"), np.array([1.0, 5.0, 3.0]), np.eye(6)[None], np.array([0.8, 9.0, 1.6]), np.zeros(3)
-    )
+    now = rule.Probe(9, ("y", "z", "x"), np.array([1.0, 5.0, 3.0]), np.eye(6)[None], np.array([0.8, 9.0, 1.6]))
     assert rule.progress_since(before, now) == pytest.approx((1 * 0.2 + 3 * 0.4) / 4 / 4)
     assert math.isnan(rule.progress_since(before, now._replace(clients=("p", "q", "r"))))
 
 
 EVIDENCE = rule.Evidence(
-    age=20, loss=1.0, progress=0.01, fastest=0.1, p_value=0.0005, group_p_value=0.0005, alone=0.1, apart=math.nan,
-    ratio=math.nan, conflict=math.nan, harm=math.nan, shared=math.nan, separation=0.8, noise=0.4,
+    age=20, loss=1.0, progress=0.01, fastest=0.1, p_value=0.0005, group_p_value=0.0005, gain=math.nan,
+    conflict=math.nan, harm=math.nan, shared=math.nan, separation=0.8, noise=0.4,
 )  # fmt: skip
 
 
-def test_decisions_by_hand() -> None:
-    full, splits = rule.decide(EVIDENCE, 0.1, 0.01, rule.LEAST_RATIO)
-    assert splits
-    assert full.apart == pytest.approx(0.09)
-    assert full.ratio == pytest.approx(10)
-    # Going on together saves nearly as much.
-    assert not rule.decide(EVIDENCE, 0.1, 0.06, rule.LEAST_RATIO)[1]
-    # Hardly anything is saved.
-    assert not rule.decide(replace(EVIDENCE, alone=0.0), 0.008, 0.001, rule.LEAST_RATIO)[1]
-    assert not rule.decide(EVIDENCE, 0.0025, 0.001, rule.LEAST_RATIO)[1]
-    # Clients alone do far worse than the joint model with an offset: label skew.
-    assert not rule.decide(replace(EVIDENCE, alone=-0.3), 0.05, 0.01, rule.LEAST_RATIO)[1]
-    # A loss that rises is no progress.
-    assert rule.decide(EVIDENCE, 0.1, -1.0, rule.LEAST_RATIO)[1]
+def noise(units: int, samples: int = 4, labels: int = 2, seed: int = 0) -> np.ndarray:
+    """Gains (units, labels, samples) by the other side's step, with mean zero."""
+    return np.random.default_rng(seed).standard_normal((units, labels, samples))
+
+
+HARMED = label_sums(2.0, (0.5 * noise(8) - 1).tolist())
+HELPED = label_sums(2.0, (0.5 * noise(8) + 1).tolist())
+LIKELY = label_sums(2.0, (noise(4) - 0.55).tolist())
+
+
+def named(**sides: np.ndarray) -> dict[str, np.ndarray]:
+    """Both sides of each fork, by its name, or "top": the same sums."""
+    return {
+        f"{name.removeprefix('top').removeprefix('below')}{digit}": sums
+        for name, sums in sides.items()
+        for digit in "01"
+    }
 
 
 def test_forks_are_made_from_the_top_down() -> None:
     top = rule.Fork("", (("a", "b"), ("c", "d")), EVIDENCE)
-    below = rule.Fork("1", (("c",), ("d",)), replace(EVIDENCE, progress=math.nan, alone=0.4))
-    weights = dict.fromkeys("abcd", 1.0)
-    # The sides save 0.2, and c and d on their own 0.5.
-    losses = {"a": [1, 0.8], "b": [1, 0.8], "c": [1, 0.8, 0.5], "d": [1, 0.8, 0.5]}
-    made = rule.accepted([top, below], losses, weights, SUGGESTIVE)
-    assert [fork.name for fork in made] == ["", "1"]
-    assert made[1].evidence.ratio == pytest.approx(0.5 / 0.2)
-    # Apart they save no more than together: the side stays whole.
-    assert [
-        f.name
-        for f in rule.accepted([top, below], losses | {"c": [1, 0.8, 0.8], "d": [1, 0.8, 0.8]}, weights, SUGGESTIVE)
-    ] == [""]
+    below = rule.Fork("1", (("c",), ("d",)), EVIDENCE)
+
+    def made(**sides: np.ndarray) -> list[str]:
+        return [fork.name for fork in rule.accepted([top, below], named(**sides))]
+
+    assert made(top=HARMED, below1=HARMED) == ["", "1"]
+    assert made(top=HARMED, below1=HELPED) == [""]
     # Without the split above there is none below.
-    worse = {client: [1] * len(row) for client, row in losses.items()}
-    assert rule.accepted([top, below], worse, weights, SUGGESTIVE) == []
-    # The sides save nothing, because each still holds groups, but their parts save much.
-    mixed = {"a": [1, 1], "b": [1, 1], "c": [1, 1, 0.2], "d": [1, 1, 0.2]}
-    assert [fork.name for fork in rule.accepted([top, below], mixed, weights, SUGGESTIVE)] == ["", "1"]
-    # Nothing hints at a harm: a large saving alone does not decide.
-    assert rule.accepted([top, below], losses, weights, NEUTRAL) == []
-    # Nobody answered the second question.
-    assert rule.accepted([top, below], {}, weights, SUGGESTIVE) == []
+    assert made(top=HELPED, below1=HARMED) == []
+    # Nobody answered the second question, or nobody of the sides of the lower fork.
+    assert made() == []
+    assert made(top=HARMED) == [""]
+
+
+def test_the_gain_is_told_in_parts_of_the_fastest_progress_and_must_be_large_enough() -> None:
+    fork = rule.Fork("", (("a", "b"), ("c", "d")), replace(EVIDENCE, fastest=10.0))
+    (made,) = rule.accepted([fork], named(top=HARMED))
+    assert made.evidence.gain == pytest.approx(2 / cfl_harm.PART / 10)
+    assert made.evidence.conflict <= cfl_harm.CONFLICT
+    slow = replace(fork, evidence=replace(EVIDENCE, fastest=1.01 * 2 / cfl_harm.PART / cfl_harm.SURE_GAIN))
+    assert rule.accepted([slow], named(top=HARMED)) == []
+    assert rule.accepted([slow], named(top=HARMED), squared=True) != []
+    slower = replace(fork, evidence=replace(EVIDENCE, fastest=slow.evidence.fastest / rule.SQUARED))
+    assert rule.accepted([slower], named(top=HARMED), squared=True) == []
 
 
 @pytest.mark.parametrize("sizes", [(5, 5), (1, 1), (3, 1), (19, 1), (12, 5, 2, 1), (4, 4, 4, 4, 4, 4, 4), (30, 30)])
@@ -247,108 +249,14 @@ def test_two_clients_can_be_separated() -> None:
     a, b = two_groups((1, 1))
     _, forks = check(probe_of(a, b), probe_of(a, b, age=5))
     assert [fork.sides for fork in forks] == [(("c0",), ("c1",))]
-    assert len(rule.accepted(forks, {"c0": [1.0, 0.7], "c1": [1.0, 0.7]}, {"c0": 1.0, "c1": 1.0}, SUGGESTIVE)) == 1
-
-
-def unit_sums(
-    samples: list[list[float]], own: list[list[float]], other: list[list[float]], spread: float = 0.0
-) -> np.ndarray:
-    """LabelSums `(8, labels + 1)` of units (rows) by labels (columns); the samples of a unit differ by `spread`."""
-    n, gain, harm = (np.array([[*row, sum(row)] for row in rows], dtype=float) for rows in (samples, own, other))
-    by_sample = harm**2 / np.maximum(n, 1) + n * spread**2
-    by_sample[:, -1] = by_sample[:, :-1].sum(1)
-    return np.stack([x.sum(0) for x in (n > 0, n, gain, harm, harm**2, harm * n, n**2, by_sample)])
-
-
-NAMES = [f"{name}{digit}" for name in ("", "0", "1") for digit in "01"]
-NEUTRAL = {name: unit_sums([[8]] * 4, [[1]] * 4, [[1]] * 4) for name in NAMES}
-SUGGESTIVE = {
-    name: unit_sums([[4, 4]] * 4, [[4.5, 4.5]] * 4, [[-0.65, -0.65], [-1.35, -1.35]] * 2, 0.28) for name in NAMES
-}
-
-
-def test_harm_by_hand() -> None:
-    # One label, two samples per unit, so that a t-test of the units' sums is one of their means.
-    gains = [-1.0, -2.0, 1.0, -1.0, 0.5, -0.2, -0.4, 0.3]
-    sums = unit_sums([[2]] * 8, [[3]] * 8, [[gain] for gain in gains])
-    seen = cfl_harm.harm_of(sums, sums)
-    assert seen.p_value == pytest.approx(2 * stats.ttest_1samp(gains, 0, alternative="less").pvalue)
-    assert seen.shared == 1
-    assert seen.harm == 0  # not sure enough to count
-    assert seen.gain == 1.5
-    assert cfl_harm.harm_of(*[unit_sums([[2]] * 9, [[3]] * 9, [[-1], [-2], [-3]] * 3)] * 2).harm == pytest.approx(
-        18 / 27
-    )
-
-
-def test_the_harm_to_few_clients_is_judged_by_their_samples() -> None:
-    # One client with two labels, six samples each, which gain alike; half of the level is for both labels together.
-    gains = np.array([-1.0, -2.0, 0.5, -1.5, -0.4, -1.1])
-    sums = unit_sums([[3, 3]] * 2, [[3, 3]] * 2, [[sum(part)] * 2 for part in (gains[:3], gains[3:])])
-    sums[-1] = (gains**2).sum() * np.array([1, 1, 2])
-    seen = cfl_harm.harm_of(sums, sums)
-    assert seen.few
-    assert seen.p_value == pytest.approx(2 * stats.ttest_1samp([*gains, *gains], 0, alternative="less").pvalue)
-    # Without labels, as in a regression, halves are compared even so.
-    assert not cfl_harm.harm_of(sums[:, 1:], sums[:, 1:]).few
-
-
-def test_only_labels_that_both_sides_hold_count() -> None:
-    mine = unit_sums([[9, 1]] * 6, [[3, 3]] * 6, [[-5 - i, 1] for i in (0, 1, 0, 1, 0, 1)])
-    theirs = unit_sums([[1, 9]] * 6, [[3, 3]] * 6, [[1, 1]] * 6)
-    seen = cfl_harm.harm_of(mine, theirs)
-    assert seen.p_value > 0.5
-    assert seen.shared == pytest.approx(0.1)
-    assert cfl_harm.harm_of(mine, mine).p_value < 1e-4
-
-
-def harm(p: float, by_samples: float = 1.0, gain: float = 0.1, samples: float = 50.0) -> cfl_harm.Harm:
-    """A side that surely is harmed, by halves of its clients with this p-value."""
-    return cfl_harm.Harm(p, p, by_samples, 0.5, gain, 1.0, samples, False)
-
-
-@pytest.mark.parametrize(("p", "expected"), [((1e-4, 1e-4), True), ((1e-9, 0.2), False), ((0.04, 0.04), False)])
-def test_a_conflict_harms_both_sides(p: tuple[float, float], expected: bool) -> None:
-    sides = harm(p[0], samples=90.0), harm(p[1], samples=30.0)
-    assert cfl_harm.is_conflict(sides) == expected
-    assert not cfl_harm.is_conflict((sides[0], sides[1]._replace(gain=-0.01)))  # it helps not even itself
-    assert not cfl_harm.is_conflict((sides[0]._replace(harm=0.01), sides[1]))
-
-
-@pytest.mark.parametrize(
-    ("p", "by_samples", "expected"),
-    [((1e-9, 0.02), 1e-9, True), ((1e-9, 0.02), 1e-7, False), ((1e-9, 0.06), 1e-9, False), ((1e-3, 0.02), 1e-9, False)],
-)
-def test_samples_make_up_for_a_side_with_few_clients(p: tuple[float, float], by_samples: float, expected: bool) -> None:
-    assert cfl_harm.is_conflict((harm(p[0], 0.0), harm(p[1], by_samples))) == expected
-    assert not cfl_harm.is_conflict((harm(p[0], 0.0), harm(p[1], by_samples, gain=-0.01)))
-
-
-def test_a_side_that_the_model_fits_already_needs_gain_nothing() -> None:
-    fitted = harm(1e-5, gain=-0.01, samples=90.0)
-    for other, expected in ((0.1, True), (0.02, False)):  # in all they gain −0.9 + 3, or −0.9 + 0.6
-        assert cfl_harm.is_conflict((fitted, fitted._replace(gain=other, samples=30.0))) == expected
-
-
-def test_without_harm_p_values_are_uniform_or_larger() -> None:
-    generator = np.random.default_rng(5)
-    found = []
-    for _ in range(400):
-        noise = generator.standard_normal((2, 12, 5)).tolist()
-        sides = [unit_sums([[6] * 5] * 12, [[1] * 5] * 12, rows) for rows in noise]
-        found.append(cfl_harm.conflict_p_value((cfl_harm.harm_of(*sides), cfl_harm.harm_of(*sides[::-1]))))
-    for level in (0.01, 0.05, 0.2):
-        assert np.mean(np.array(found) <= level) <= level + 3 * np.sqrt(level / 400)
+    assert len(rule.accepted(forks, named(top=HARMED))) == 1
 
 
 def test_sides_that_hold_different_labels_are_never_made() -> None:
     fork = rule.Fork("", (("a", "b", "d"), ("c",)), EVIDENCE)
-    losses = {client: [1.0, 0.2] for client in "abcd"}
-    weights = dict.fromkeys("abcd", 1.0)
-    assert rule.accepted([fork], losses, weights, SUGGESTIVE)
-    apart = {"0": unit_sums([[8, 0]] * 4, [[9, 0]] * 4, [[-1.3, 0], [-2.7, 0]] * 2, 0.28)}
-    apart["1"] = apart["0"][:, [1, 0, 2]]
-    assert not rule.accepted([fork], losses, weights, apart)
+    assert rule.accepted([fork], named(top=HARMED))
+    mine = label_sums(2.0, [[row[0].tolist(), []] for row in 0.5 * noise(8) - 1])
+    assert not rule.accepted([fork], {"0": mine, "1": mine[:, [1, 0, 2]]})
 
 
 def test_updates_that_are_zero_do_not_shatter_a_cluster() -> None:
@@ -365,39 +273,38 @@ def test_pure_noise_is_seldom_worth_judging() -> None:
     assert found <= 4
 
 
-def test_at_the_first_check_only_harm_decides() -> None:
+def test_at_the_first_check_nobody_knows_what_progress_is_fast() -> None:
     a, b = two_groups((5, 5))
     evidence, forks = check(probe_of(a, b))
     assert math.isnan(evidence.progress)
-    losses = {client: [1.0, 0.2, 0.2, 0.2] for client in probe_of(a, b).clients}
-    weights = dict.fromkeys(losses, 1.0)
-    likely = unit_sums([[8]] * 10, [[9]] * 10, [[-2], [0.1], [-1], [-1.5], [-0.5]] * 2)
-    assert cfl_harm.CONFLICT < cfl_harm.conflict_p_value((cfl_harm.harm_of(likely, likely),) * 2) < cfl_harm.SUGGESTED
-    assert rule.accepted(forks, losses, weights, dict.fromkeys(NAMES, likely)) == []
-    sure = {name: unit_sums([[8]] * 10, [[9]] * 10, [[-1], [-1.5]] * 5) for name in NAMES}
-    assert [fork.name for fork in rule.accepted(forks[:1], losses, weights, sure)] == [""]
+    assert rule.accepted(forks[:1], named(top=LIKELY)) == []
+    (made,) = rule.accepted(forks[:1], named(top=HARMED))
+    assert math.isnan(made.evidence.gain)
 
 
 def test_a_fork_whose_sides_both_hold_a_conflict_is_made_on_less_evidence() -> None:
-    evidence = replace(EVIDENCE, progress=math.nan)
     forks = [
-        rule.Fork("", (("a", "b"), ("c", "d")), evidence),
-        rule.Fork("0", (("a",), ("b",)), evidence),
-        rule.Fork("1", (("c",), ("d",)), evidence),
+        rule.Fork("", (("a", "b"), ("c", "d")), EVIDENCE),
+        rule.Fork("0", (("a",), ("b",)), EVIDENCE),
+        rule.Fork("1", (("c",), ("d",)), EVIDENCE),
     ]
-    likely = unit_sums([[8]] * 10, [[9]] * 10, [[-2], [0.1], [-1], [-1.5], [-0.5]] * 2)
-    sure = unit_sums([[8]] * 10, [[9]] * 10, [[-1], [-1.5]] * 5)
-    harmless = unit_sums([[8]] * 10, [[9]] * 10, [[1], [1.5]] * 5)
-    losses, weights = {client: [1.0, 0.5, 0.2] for client in "abcd"}, dict.fromkeys("abcd", 1.0)
+    suggested = cfl_harm.conflict_p_value((cfl_harm.harm_of(LIKELY, LIKELY),) * 2)
+    assert cfl_harm.CONFLICT < suggested < cfl_harm.SUGGESTED
 
     def made(top: np.ndarray, left: np.ndarray, right: np.ndarray) -> list[str]:
-        labels = {"0": top, "1": top, "00": left, "01": left, "10": right, "11": right}
-        return [fork.name for fork in rule.accepted(forks, losses, weights, labels)]
+        return [fork.name for fork in rule.accepted(forks, named(top=top, below0=left, below1=right))]
 
-    assert made(likely, sure, sure) == ["", "0", "1"]
-    assert made(likely, sure, harmless) == []
-    assert made(harmless, sure, sure) == []
-    assert made(sure, harmless, sure) == ["", "1"]
+    assert made(LIKELY, HARMED, HARMED) == ["", "0", "1"]
+    assert made(LIKELY, HARMED, HELPED) == []
+    assert made(HELPED, HARMED, HARMED) == []
+    assert made(HARMED, HELPED, HARMED) == ["", "1"]
+
+
+def test_only_a_promising_conflict_is_waited_for() -> None:
+    fork = rule.Fork("", (("a", "b"), ("c", "d")), EVIDENCE)
+    assert rule.is_promising([fork], named(top=LIKELY))
+    assert not rule.is_promising([fork], named(top=HELPED))
+    assert not rule.is_promising([fork], {})
 
 
 def test_pooling_checks_finds_groups_that_one_check_does_not() -> None:
@@ -429,6 +336,23 @@ def test_pooled_cosines_are_means_over_the_checks_that_saw_a_pair() -> None:
     assert table[2, 5] == first.cosines[0, 0, 2]
     assert table[1, 4] == (first.cosines[0, 1, 3] + 9) / 2
     assert table[1, 2] == first.cosines[0, 1, 0]
+
+
+def test_a_child_keeps_who_is_like_whom_and_no_losses() -> None:
+    cosines = np.arange(36.0).reshape(1, 6, 6)
+    parent = rule.Record(5, ("x", "y", "z"), np.ones(3), cosines, 0.1, 0.2)
+    kept = rule.passed_on(parent, ("z", "new", "x"))
+    assert kept.clients == ("z", "x")
+    assert np.allclose(rule.pooled([kept], ("x", "z")), rule.pooled([parent], ("x", "z")))
+    assert np.isnan([*kept.whole, kept.progress, kept.fastest]).all()
+    # What a child gains by its parent's split is no progress of its own.
+    a, b = two_groups((2, 2))
+    own, _, _ = rule.look(
+        probe_of(a, b), [rule.passed_on(rule.look(probe_of(a, b, 5), [])[0], ("c0", "c1", "c2", "c3"))]
+    )
+    assert math.isnan(own.fastest)
+    later, _, _ = rule.look(probe_of(a, b, 14, loss=0.6), [own])
+    assert later.fastest == pytest.approx(0.1)
 
 
 def test_the_scale_of_an_offset_is_chosen_for_the_cluster_and_nan_rows_do_not_vote() -> None:
@@ -467,4 +391,5 @@ def test_a_copy_of_a_client_goes_with_it(seed: int) -> None:
     a, b = np.concatenate([a, a[:1]]), np.concatenate([b, b[:1]])
     _, forks = check(probe_of(a, b), probe_of(a, b, age=5))
     for fork in forks:
-        assert all(("c0" in side) == ("c7" in side) for side in fork.sides)
+        if sum(map(len, fork.sides)) > rule.FEW:  # of so few any two are judged
+            assert all(("c0" in side) == ("c7" in side) for side in fork.sides)

@@ -94,12 +94,10 @@ def test_the_method_is_what_a_word_is_asked_of() -> None:
     assert run.method.foresee(run.server) == run.foreseen() != []
 
 
-def test_a_split_of_a_first_check_needs_no_progress_to_be_told():
-    """Conflicts within both sides can bear out a weak one between them before any progress is known."""
+def test_a_weak_conflict_is_told_with_those_that_bear_it_out():
     branches = Branch(("a", "b"), torch.zeros(2), torch.zeros(2, 1)), Branch(("c",), torch.zeros(2), torch.zeros(1, 1))
     leaf = Node(0, None, ("a", "b", "c"), torch.zeros(2), 1)
-    known = {"conflict": 3e-4, "apart": 0.25, "ratio": 3.0}
-    told = checked_event(leaf, Trial(branches, torch.zeros(2), 5, known)).text
-    assert told.startswith("cluster 0 splits into 2 and 1: going apart saves 25% of the loss beyond a round together")
-    first = checked_event(leaf, Trial(branches, torch.zeros(2), 5, {"conflict": 3e-4})).text
-    assert first.startswith("cluster 0 splits into 2 and 1: the sides' steps harm each other (p = 3e-04)")
+    sure = checked_event(leaf, Trial(branches, torch.zeros(2), 5, {"conflict": 3e-7})).text
+    assert sure == "cluster 0 splits into 2 and 1: each side's step harms the other on labels both hold (p = 3e-07)"
+    weak = checked_event(leaf, Trial(branches, torch.zeros(2), 5, {"conflict": 3e-4})).text
+    assert weak == sure.replace("3e-07", "3e-04") + ", and both hold a conflict of their own"

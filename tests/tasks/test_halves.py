@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from coterie.randomness import derive
 from coterie.tasks import HalfLosses, HalfUpdates, Request
-from coterie.tasks.halves import LABELS, OFFSET_SCALES, LabelSums, halves_of
+from coterie.tasks.halves import LABELS, LabelSums, halves_of
 from coterie.tasks.wire import reply_bytes, task_bytes
 from coterie.trainers.base import Training, TrainingJob
 from coterie.trainers.batched import BatchedTrainer
@@ -38,29 +38,22 @@ def test_half_updates_by_hand():
     losses, _ = trainer.evaluate([second, first], torch.stack([start, start + updates[0], start + updates[1]]))
     # Judged on the other half, both ways averaged; without an offset `whole` is the plain loss.
     assert reply.values["whole"][0] == pytest.approx(losses[:, 0].mean().item())
-    assert reply.values["alone"][0] == pytest.approx((losses[0, 1] + losses[1, 2]).item() / 2)
-    assert reply_bytes(reply, task.schema(trainer.layout)) == 4 * (2 * len(start) + 3 + 3) + 8
+    assert reply_bytes(reply, task.schema(trainer.layout)) == 4 * (2 * len(start) + 3) + 8
 
 
 def test_one_sample_has_no_halves_to_judge_on():
     trainer, start = trainer_of(network(norm=False))
     reply = answer(HalfUpdates(start, Training(), 9, 5), data(n=1), trainer)
-    assert all(map(math.isnan, reply.values["whole"] + reply.values["alone"]))
+    assert all(map(math.isnan, reply.values["whole"]))
     assert torch.isfinite(reply.vector).all()
 
 
-def test_half_losses_judge_each_model_on_the_half_it_was_not_made_of():
+def test_half_losses_are_billed_as_sent():
     trainer, start = trainer_of(network(norm=False))
-    split = data(n=11)
-    models = torch.stack([start + step for step in (0.1, -0.2, 0.3, -0.4)])
-    task = HalfLosses(start, models, 5)
-    reply = answer(task, split, trainer)
-    first, second = halves_of(split, 5)
-    losses, _ = trainer.evaluate([first, second], models)
-    assert reply.values["apart"][0] == pytest.approx((losses[1, 0] + losses[0, 1]).item() / 2)
-    assert len(reply.values["apart"]) == len(OFFSET_SCALES)
+    task = HalfLosses(start, torch.stack([start + step for step in (0.1, -0.2, 0.3, -0.4)]), 5)
+    reply = answer(task, data(n=11), trainer)
     assert task_bytes(task, trainer.layout) >= 5 * 4 * len(start)
-    assert reply_bytes(reply, task.schema(trainer.layout)) == 4 * (8 * (LABELS + 1) + 3 + 2)
+    assert reply_bytes(reply, task.schema(trainer.layout)) == 4 * (8 * (LABELS + 1) + 2)
 
 
 def test_label_sums_by_hand():

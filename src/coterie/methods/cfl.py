@@ -250,7 +250,7 @@ class CFL:
             how = self._compared(t, server)
             watch, splits = check(watch, leaf, asked, t, server, how, self.weighting, self.min_size, self.projection)
             if splits:
-                state, told = split_by_checks(state, leaf, splits, t, infos, watch.spent)
+                state, told = split_by_checks(state, leaf, splits, t, infos, watch)
                 events += told
                 return state
             track = replace(track, watch=watch)

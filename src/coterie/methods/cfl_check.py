@@ -12,7 +12,7 @@ not, and children start at the sums that were judged: a second sum without a few
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 from typing import NamedTuple
 
@@ -24,13 +24,13 @@ from coterie.clustering.half_vectors import Floats, p_value
 from coterie.clustering.sketch import sketch
 from coterie.errors import RunError
 from coterie.methods import cfl_rule as rule
-from coterie.methods.cfl_harm import conflict_p_value, harm_of
+from coterie.methods.cfl_harm import PART, conflict_p_value, harm_of
 from coterie.methods.cfl_vectors import ask_half_updates, compared, grams, halves_seed, sum_steps
 from coterie.methods.server import Server, apply_update
 from coterie.methods.tree import Branch, Node
 from coterie.snapshot import saved
 from coterie.tasks import HalfLosses, Request
-from coterie.tasks.halves import OFFSET_SCALES, LabelSums
+from coterie.tasks.halves import LabelSums
 from coterie.trainers.base import Training
 
 WINDOW = 3.0
@@ -41,6 +41,8 @@ FEW = 3
 """Members of a side that must have judged it before it is decided on, and at least half of them."""
 MOVABLE = 20
 """Samples from which on a member's own loss may move it to the other side: fewer are too noisy."""
+MOVING = 0.5
+"""How much a member must like the other side's step more to move, in parts of how much that side's members like it."""
 NEAREST = 2
 """Members of a side that a member which was not seen is compared with."""
 
@@ -68,14 +70,11 @@ class Session:
     """The half-updates of the members that answered, `(2, d)`, or their projections."""
     whole: dict[str, list[float]]
     """Their losses at θ̄, by scale of the output offset."""
-    alone: dict[str, list[float]]
-    """Their losses after a step of their own, by its scale."""
     forks: tuple[rule.Fork, ...] = ()
     """The splits that are being judged, from the top down; empty before there are any."""
-    apart: dict[str, list[list[float]]] | None = None
-    """Members' losses with the steps of their sides, from the top down, by scale of the output offset."""
     preference: dict[str, list[float]] = field(default_factory=dict)
-    """By how much they like their own side's step more, for each fork on their way and each half."""
+    """By how much the members that judged the sides' steps like their own side's more, for each fork on their way and
+    each half."""
     labels: dict[str, Tensor] = field(default_factory=dict)
     """Sums over the members that answered of what the steps did to each label, by the finest side they are on."""
     judged: int = 0
@@ -106,6 +105,11 @@ class Made(NamedTuple):
     branches: tuple[Branch, Branch]
     stationary: Tensor
     evidence: rule.Evidence
+
+
+def passed_on(watch: Watch, members: Sequence[str]) -> Watch:
+    """What a child with these members begins with."""
+    return Watch(records=tuple(rule.passed_on(record, members) for record in watch.records), spent=watch.spent)
 
 
 def observe(watch: Watch, age: int, model: Tensor) -> Watch:
@@ -154,12 +158,12 @@ def check(
         if not asked or len(leaf.members) < max(2, 2 * min_size) or age < due or not affordable:
             return watch, []
         mean, mean_age = recent_mean(watch, age)
-        opened = Session(age, mean_age, t, mean.to(leaf.model.dtype), {}, {}, {}, projection=projection)
+        opened = Session(age, mean_age, t, mean.to(leaf.model.dtype), {}, {}, projection=projection)
         watch = replace(watch, session=opened)
     session = watch.session
     assert session is not None
     waits = False
-    if session.apart is None:
+    if not session.forks:
         session = _ask_updates(session, leaf, [c for c in asked if c not in session.updates], t, server, how)
         under_way = replace(watch, session=session)
         waits = any(client not in session.updates for client in leaf.members) and t - session.opened + 1 < window
@@ -173,16 +177,18 @@ def check(
     if session.steps:
         asked = leaf.members
     session = _ask_losses(session, asked, server, weighting)
-    assert session.apart is not None
     sides = [side for fork in session.forks for side in fork.sides]
-    enough = all(sum(c in session.apart for c in side) >= min(len(side), max(FEW, len(side) / 2)) for side in sides)
-    waits = waits or (not enough and t - session.judged + 1 < window)
-    if waits and not last:
-        return replace(watch, session=session), []
-    made = rule.accepted(
-        session.forks, _losses(session, leaf, server, weighting), _weights(leaf, server, weighting), _labels(session)
+    within = t - session.judged + 1 < window
+    enough = all(
+        sum(c in session.preference for c in side) >= min(len(side), max(FEW, len(side) / 2)) for side in sides
     )
+    if (waits or (within and not enough)) and not last:
+        return replace(watch, session=session), []
+    labels = _labels(session)
+    made = rule.accepted(session.forks, labels, _squared(server))
     if not made:
+        absent = any(c not in session.preference for side in sides for c in side)
+        waits = waits or (within and absent and rule.is_promising(session.forks, labels))
         return replace(watch, session=session if waits else None), []
     return replace(watch, session=None), _branches(session, leaf, made, t, server, how, weighting)
 
@@ -204,7 +210,7 @@ class Inspection(NamedTuple):
 
 def inspect(leaf: Node, t: int, server: Server, weighting: str) -> Inspection | None:
     """Check a cluster now, with all its members at its model, and split nothing; None where nobody can tell."""
-    session = Session(1, 1.0, t, leaf.model, {}, {}, {})
+    session = Session(1, 1.0, t, leaf.model, {}, {})
     session = _ask_updates(session, leaf, leaf.members, t, server, server.schedule.at(t))
     watch, judged = _look(Watch(), session, leaf, t, server, weighting, 1)
     if not watch.records:
@@ -214,9 +220,7 @@ def inspect(leaf: Node, t: int, server: Server, weighting: str) -> Inspection | 
         return Inspection(seen, None, 1.0, 0.0, False)
     judged = _ask_losses(judged, leaf.members, server, weighting)
     top, labels = judged.forks[0], _labels(judged)
-    made = rule.accepted(
-        judged.forks, _losses(judged, leaf, server, weighting), _weights(leaf, server, weighting), labels
-    )
+    made = rule.accepted(judged.forks, labels, _squared(server))
     if "0" not in labels or "1" not in labels:
         return Inspection(seen, top.sides, 1.0, 0.0, False)
     harms = harm_of(labels["0"], labels["1"]), harm_of(labels["1"], labels["0"])
@@ -238,7 +242,6 @@ def _ask_updates(
         session,
         updates=session.updates | {answer.client: answer.vectors for answer in found},
         whole=session.whole | {answer.client: answer.whole for answer in found},
-        alone=session.alone | {answer.client: answer.alone for answer in found},
     )
 
 
@@ -267,7 +270,7 @@ def _ask_absent(session: Session, leaf: Node, t: int, server: Server, how: Train
 def _usable(session: Session, leaf: Node, server: Server) -> list[str]:
     """The members that have answered soundly, have halves, and whose losses are finite."""
     sound = _sound(session, leaf, server)
-    return [c for c in sound if all(map(math.isfinite, (*session.whole[c], *session.alone[c])))]
+    return [c for c in sound if all(map(math.isfinite, session.whole[c]))]
 
 
 def _sound(session: Session, leaf: Node, server: Server) -> dict[str, Tensor]:
@@ -275,10 +278,6 @@ def _sound(session: Session, leaf: Node, server: Server) -> dict[str, Tensor]:
     norms = {c: float(session.updates[c].norm()) for c in leaf.members if c in session.updates}
     limit = server.aggregation.limits({0: list(norms.values())})[0].bound if norms else math.inf
     return {c: session.updates[c] for c, norm in norms.items() if norm <= limit}
-
-
-def _weights(leaf: Node, server: Server, weighting: str) -> dict[str, float]:
-    return {c: server.weight(c, weighting) for c in leaf.members}
 
 
 def _look(
@@ -298,7 +297,6 @@ def _look(
         weights,
         grams(vectors, compared(server.layout, len(leaf.members), session.projection)),
         rule.best_scale([session.whole[c] for c in usable], weights),
-        rule.best_scale([session.alone[c] for c in usable], weights),
     )
     record, _, forks = rule.look(probe, watch.records)
     watch = replace(watch, records=(*watch.records, record)[-rule.KEPT :])
@@ -306,7 +304,7 @@ def _look(
     forks = _connected([fork for fork in forks if min(map(len, fork.sides)) >= least])
     if not forks:
         return watch, None
-    return watch, replace(session, forks=tuple(forks), apart={}, judged=t)
+    return watch, replace(session, forks=tuple(forks), judged=t)
 
 
 def _connected(forks: Sequence[rule.Fork]) -> list[rule.Fork]:
@@ -331,13 +329,12 @@ def path_of(client: str, forks: Sequence[rule.Fork]) -> str:
 
 def _ask_losses(session: Session, asked: Sequence[str], server: Server, weighting: str) -> Session:
     """The second question: what the steps of the sides, made of halves, save or cost on the other halves."""
-    assert session.apart is not None
     forks = {fork.name: fork for fork in session.forks}
     models: dict[str, Tensor] = {}
     requests, paths = [], []
     for client in asked:
         path = path_of(client, session.forks)
-        if not path or client in session.apart:
+        if not path or client in session.preference:
             continue
         if path not in models:
             models[path] = _models_on(path, forks, session, server, weighting)
@@ -350,25 +347,21 @@ def _ask_losses(session: Session, asked: Sequence[str], server: Server, weightin
         sums, replies = server.sum_vectors(requests, [names.index(path) for path in paths])
     except RunError:  # no loss with the sides' steps is finite, which speaks for no split
         return session
-    step = len(OFFSET_SCALES)
-    apart = {
-        r.client: [r.values["apart"][at : at + step] for at in range(0, len(r.values["apart"]), step)] for r in replies
-    }
     labels = dict(session.labels)
     for group, total in sums.items():
         labels[names[group]] = labels[names[group]] + total if names[group] in labels else total
     preference = session.preference | {r.client: r.values["preference"] for r in replies}
-    return replace(session, apart=session.apart | apart, labels=labels, preference=preference)
+    return replace(session, labels=labels, preference=preference)
 
 
 def _models_on(path: str, forks: dict[str, rule.Fork], session: Session, server: Server, weighting: str) -> Tensor:
-    """For each fork on a path θ̄ after the own side's two half-steps and the other side's, `(4k, d)`."""
+    """For each fork on a path θ̄ after a part of the own side's two half-steps and of the other side's, `(4k, d)`."""
     rows = []
     for depth, digit in enumerate(map(int, path)):
         fork = forks[path[:depth]]
         for side in (digit, 1 - digit):
             steps = _steps(session, f"{fork.name}{side}", fork.sides[side], server, weighting)
-            rows += [apply_update(session.model, step) for step in steps]
+            rows += [apply_update(session.model, PART * step) for step in steps]
     return torch.stack(rows)
 
 
@@ -382,6 +375,11 @@ def _labels(session: Session) -> dict[str, Floats]:
     return {name: total.numpy() for name, total in sums.items()}
 
 
+def _squared(server: Server) -> bool:
+    """Is the loss a squared error? A model of one output gives a quantity."""
+    return len(server.layout.outputs()) < 2
+
+
 def _steps(session: Session, name: str, members: Sequence[str], server: Server, weighting: str) -> Tensor:
     """A side's weighted mean half-updates, float64 `(2, d)`; where they came as sums, those of the side as judged."""
     if session.projection is not None:
@@ -389,23 +387,6 @@ def _steps(session: Session, name: str, members: Sequence[str], server: Server, 
     weights = torch.tensor([server.weight(c, weighting) for c in members], dtype=torch.float64)
     stacked = torch.stack([session.updates[c].reshape(-1) for c in members]).double()
     return ((weights / weights.sum()) @ stacked).reshape(2, -1)
-
-
-def _losses(session: Session, leaf: Node, server: Server, weighting: str) -> dict[str, list[float]]:
-    """Each member's losses, at θ̄ and with the steps of its sides; the offset's scale is one for a whole side."""
-    assert session.apart is not None
-    usable = _usable(session, leaf, server)
-    weights = _weights(leaf, server, weighting)
-    whole = rule.best_scale([session.whole[c] for c in usable], [weights[c] for c in usable])
-    losses = {c: [loss] for c, loss in zip(usable, whole.tolist(), strict=True) if c in session.apart}
-    for fork in session.forks:
-        depth = len(fork.name)
-        known = [c for side in fork.sides for c in side if c in session.apart]
-        if known:
-            table = [session.apart[c][depth] for c in known]
-            for c, loss in zip(known, rule.best_scale(table, [weights[c] for c in known]).tolist(), strict=True):
-                losses[c].append(loss)
-    return {c: row for c, row in losses.items() if all(map(math.isfinite, row))}
 
 
 def _branches(
@@ -428,7 +409,9 @@ def _branches(
     for fork in made:
         if fork.name not in names:
             continue
-        sides = _completed(fork, names[fork.name], updates, _movers(fork, session, server))
+        absent = [c for c in names[fork.name] if c in updates and not any(c in side for side in fork.sides)]
+        placed = _preferred(fork, absent, session, server, weighting)
+        sides = _completed(fork, names[fork.name], updates, _movers(fork, session, server), placed)
         if not all(any(c in updates for c in side) for side in sides):
             continue  # all of a side have moved away at a fork above
         branches = []
@@ -445,19 +428,51 @@ def _branches(
 
 
 def _movers(fork: rule.Fork, session: Session, server: Server) -> set[str]:
-    """The members that like the other side's step more, if both halves of their data say so and are not too small."""
-    at, enough = 2 * len(fork.name), [c for side in fork.sides for c in side if server.samples[c] >= MOVABLE]
-    movers = {c for c in enough if c in session.preference and max(session.preference[c][at : at + 2]) < 0}
+    """The members that like the other side's step more, on both halves of their data, and about as much as its own do.
+
+    Of a side that still holds several groups many like any other step a little.
+    """
+    at = 2 * len(fork.name)
+    liked = {c: ways[at : at + 2] for c, ways in session.preference.items() if any(c in side for side in fork.sides)}
+    movers = set()
+    for own, other in zip(fork.sides, fork.sides[::-1], strict=True):
+        theirs = [sum(liked[c]) for c in other if c in liked]
+        least = MOVING * max(sum(theirs) / len(theirs), 0.0) if theirs else math.inf
+        movers |= {
+            c
+            for c in own
+            if c in liked and server.samples[c] >= MOVABLE and max(liked[c]) < 0 and -sum(liked[c]) >= least
+        }
     return set() if any(movers.issuperset(side) for side in fork.sides) else movers
 
 
+def _preferred(
+    fork: rule.Fork, clients: Sequence[str], session: Session, server: Server, weighting: str
+) -> dict[str, int]:
+    """Of clients that the windows missed, the side whose step lowers the loss more on both halves of their data."""
+    if not clients or session.projection is not None:
+        return {}
+    models = _models_on("0", {"": replace(fork, name="")}, session, server, weighting)
+    requests = [Request(c, HalfLosses(session.model, models, halves_seed(server, c))) for c in clients]
+    try:
+        replies = server.sum_vectors(requests, [0] * len(requests))[1]
+    except RunError:  # no loss is finite
+        return {}
+    found = {reply.client: reply.values["preference"] for reply in replies if server.samples[reply.client] >= MOVABLE}
+    return {client: int(max(ways) < 0) for client, ways in found.items() if min(ways) > 0 or max(ways) < 0}
+
+
 def _completed(
-    fork: rule.Fork, members: Sequence[str], updates: dict[str, Tensor], moved: set[str]
+    fork: rule.Fork,
+    members: Sequence[str],
+    updates: dict[str, Tensor],
+    moved: set[str],
+    placed: Mapping[str, int],
 ) -> tuple[list[str], list[str]]:
     """Both sides after some have moved to the other, with the members that the rule did not see.
 
-    Those go to the members most like them, else to the larger side; as in the rule, what all have in common is taken
-    off first.
+    Those go where they are `placed`, else to the members most like them, else to the larger side; as in the rule, what
+    all have in common is taken off first.
     """
     known = [c for side in fork.sides for c in side]
     unit = torch.nn.functional.normalize(torch.stack([updates[c] for c in known]).double(), dim=1)
@@ -468,6 +483,8 @@ def _completed(
     for client in members:
         if client in fork.sides[0] or client in fork.sides[1]:
             place = int((client in fork.sides[1]) != (client in moved))
+        elif client in placed:
+            place = placed[client]
         elif client in updates:
             own = torch.nn.functional.normalize(updates[client].double(), dim=0) - common
             near = [alike.topk(min(NEAREST, len(alike))).values.mean() for alike in (centred @ own).split(sizes)]

@@ -8,10 +8,8 @@ halves of its data, each on its own (`a` and `b`), and every loss is judged on t
 * *Who goes with whom?* Clients are placed by products of `a`-halves with `b`-halves, in which sampling noise has mean
   zero; directions weaker than that noise are dropped, and a split that cuts through a group is refused (`find_sides`).
 * *Is it a conflict?* The step of one side must raise the loss of the other side's samples of a label that both hold
-  (`conflict_p_value`): clients that agree on what a label looks like can only help each other there, whatever their
-  label proportions, once a constant is added to the outputs. Where that is likely but not sure, going apart must save
-  far more than a round of going on together does (`decide`). Where the members only may differ, or one or two clients
-  are to leave, the conflict must be all the surer (SURE).
+  (`cfl_harm`): clients that agree on what a label looks like can only help each other there, whatever their label
+  proportions, once a constant is added to the outputs. And much must be left to gain apart.
 """
 
 from __future__ import annotations
@@ -26,7 +24,6 @@ import numpy.typing as npt
 
 from coterie.clustering import gamma_criterion
 from coterie.clustering.half_vectors import (
-    TINY,
     Bools,
     Floats,
     Ints,
@@ -43,22 +40,18 @@ from coterie.clustering.half_vectors import (
     weighted_cosines,
 )
 from coterie.methods.cfl_harm import (
-    CONFLICT,
     LEAST_SHARED,
-    LIKELY,
-    ONE_SIDE,
     SUGGESTED,
     conflict_p_value,
+    gain_of,
     harm_of,
     is_conflict,
 )
 from coterie.snapshot import saved
 
 # The constants were chosen by hand from the evidence that checks gave on federations drawn like those of the recipe
-# `cfl-grid`, none of which is among them: those that find sides and weigh savings on 160 federations (FINE_*, STRONG_*
-# and the group score on six). POSSIBLE came from what was missed or torn among federations 6001 to 6136 and what 42
-# congruent ones after 9000 showed; forks made for what both of their sides hold (`accepted`) from the forks of 8001 to
-# 8259. Those of harm are in `cfl_harm`.
+# `cfl-grid`, none of which it judges: those that find sides on 160 federations, POSSIBLE and FEW from the forks of 8401
+# to 8700. Those of harm are in `cfl_harm`.
 FIRST_CHECK = 5
 """Rounds before the first check: the mean of fewer models is still mostly the start."""
 GAP, GROWTH = 4, 1.3
@@ -73,24 +66,16 @@ SLACK = 1.5
 """The p-value may be so many times the smallest that is possible: other matchings come close."""
 FEWEST = 6
 """From so many clients on two equal groups can bring the p-value below 3 %."""
-LEAST_SHARE = 0.01
-"""Going apart must save this share of the loss beyond what going on together does."""
-LEAST_RATIO = 2.0
-"""Going apart must save so many times what a round of going on together does."""
-SMALL_SHARE, SMALL_RATIO, SMALL_ALONE = 0.002, 3.0, 0.001
-"""Small steps save little in a round: less of the loss is enough where the ratio is larger and clients alone gain."""
-INNER_RATIO = 1.5
-"""The same for a side of a split that is being made: what it saves as a whole is no progress that has died yet."""
-ALONE_SHARE = -0.05
-"""A client alone may do worse than all together by this share of the loss, not more: label skew is far below."""
 DEPTH = 3
 """Splits of splits that one check may make: up to eight clusters at once."""
-POSSIBLE = 0.05
+POSSIBLE = 0.2
 """The largest p-value of a difference with which a split is judged at all."""
-STRONG_SHARE, STRONG_RATIO, STRONG_ALONE = 0.15, 4.0, -0.25
-"""With a saving this large clients alone may do worse: small ones learn their few samples by heart."""
-FINE_SHARE, FINE_RATIO, FINE_ALONE = 0.05, 4.0, 0.05
-"""A split whose sides save too little, because each still holds several groups, is made for what its parts save."""
+PROMISING = 0.01
+"""The largest p-value of a conflict that is waited for, where not all have answered."""
+SQUARED = 0.2
+"""The part of the fastest progress that counts where losses are squared errors, which fall by so much at first."""
+FEW = 8
+"""Up to so many clients are judged whatever the p-value: one that differs from five cannot bring it below a sixth."""
 
 
 def next_check(age: int) -> int:
@@ -101,11 +86,12 @@ def next_check(age: int) -> int:
 def allowance(rounds: int, participation: float) -> float:
     """How many checks (training passes per member) may have been made after so many rounds.
 
-    It keeps the extra training of a run of 100 rounds within 15 % at full participation and 25 % below. In shorter
-    runs the 1.5 checks weigh more: at participation 0.3 and 60 rounds 26 % on average, at most 37 %, was measured.
+    It keeps the extra training of a run of 100 rounds or more within 15 % at full participation and 25 % below. In
+    shorter runs the 1.5 checks weigh more: at participation 0.3 and 60 rounds 26 % on average, at most 37 %, was
+    measured.
     """
-    share = 0.15 if participation >= 1 else 0.25
-    return 1.5 + (share * participation - 0.015) * rounds
+    share = (0.15 if participation >= 1 else 0.25) * participation
+    return max(1.5 + (share - 0.015) * rounds, share * rounds)
 
 
 class Probe(NamedTuple):
@@ -121,8 +107,6 @@ class Probe(NamedTuple):
     parts that belong to single outputs."""
     whole: Floats
     """(M,) loss of the cluster's model, with an output offset for each client."""
-    alone: Floats
-    """(M,) loss after a client's own step."""
 
 
 @saved
@@ -173,6 +157,16 @@ def pooled(records: Sequence[Record], clients: Sequence[str]) -> Floats:
     return np.asarray(np.divide(total, count, out=np.zeros_like(total), where=count > 0))
 
 
+def passed_on(record: Record, clients: Sequence[str]) -> Record:
+    """What a child with these clients keeps of its parent's check: likenesses; its losses begin anew with its model."""
+    place = {client: i for i, client in enumerate(record.clients)}
+    known = tuple(client for client in clients if client in place)
+    rows = np.array([place[client] for client in known], dtype=np.int64)
+    both = np.concatenate([rows, rows + len(record.clients)])
+    unknown = np.full(len(known), math.nan)
+    return Record(record.age, known, unknown, record.cosines[:, both[:, None], both], math.nan, math.nan)
+
+
 @saved
 class Evidence:
     """What a check says for and against a split; losses per sample, differences as shares of the loss."""
@@ -189,12 +183,8 @@ class Evidence:
     """Of `p_value`, the test of one distribution for all; over the last checks together."""
     group_p_value: float
     """Of `group_p_value`, its like for groups; not asked where `p_value` is small enough."""
-    alone: float
-    """What the clients save if each goes on alone, beyond `progress`; a share of the loss."""
-    apart: float
-    """What the clients save if the two sides go apart, beyond `progress`; a share of the loss. NaN if not asked."""
-    ratio: float
-    """What going apart saves, in rounds of going on together."""
+    gain: float
+    """What the sides' own steps gain in a round, in parts of the fastest progress so far. NaN if not asked."""
     conflict: float
     """The p-value of "neither side's step harms the other", over labels that both hold. NaN if not asked."""
     harm: float
@@ -248,7 +238,6 @@ def _examine(probe: Probe, table: Floats, rows: Ints, progress: float, fastest: 
     own = p_value_of(scores)
     share = weights / weights.sum()
     loss = float(share @ probe.whole[rows])
-    forward = max(progress, 0.0) if math.isfinite(progress) else 0.0
     evidence = Evidence(
         age=probe.age,
         loss=loss,
@@ -256,9 +245,7 @@ def _examine(probe: Probe, table: Floats, rows: Ints, progress: float, fastest: 
         fastest=fastest,
         p_value=own,
         group_p_value=own if own <= SIGNIFICANCE else group_p_value(parts[0]),
-        alone=(loss - float(share @ probe.alone[rows]) - forward) / max(loss, TINY),
-        apart=math.nan,
-        ratio=math.nan,
+        gain=math.nan,
         conflict=math.nan,
         harm=math.nan,
         shared=math.nan,
@@ -303,8 +290,8 @@ def is_signal(evidence: Evidence, clients: int) -> bool:
 
 
 def is_possible(evidence: Evidence, clients: int) -> bool:
-    """May the clients differ? Then a split is judged, and made if the conflict is SURE."""
-    likely = min(evidence.p_value, evidence.group_p_value) <= POSSIBLE
+    """May the clients differ? Then a split is judged."""
+    likely = min(evidence.p_value, evidence.group_p_value) <= POSSIBLE or clients <= FEW
     return likely or evidence.p_value <= SLACK * reachable_p_value(1, clients - 1) or is_signal(evidence, clients)
 
 
@@ -318,29 +305,6 @@ def progress_since(before: Record, now: Probe) -> float:
     return float(weights @ falls / weights.sum() / max(now.age - before.age, 1.0))
 
 
-def decide(evidence: Evidence, saved_loss: float, progress: float, least_ratio: float) -> tuple[Evidence, bool]:
-    """The second part of a check: the full evidence on a fork, and whether to make it.
-
-    `saved_loss` is the mean fall of the members' losses when the sides go apart, `progress` that of a round together;
-    while that is not known (NaN), nothing is made.
-    """
-    forward = max(progress, 0.0)
-    beyond = (saved_loss - forward) / max(evidence.loss, TINY)
-    alone = evidence.alone if math.isfinite(evidence.progress) else evidence.alone - forward / max(evidence.loss, TINY)
-    ratio = saved_loss / max(forward, TINY * evidence.loss, TINY)
-    full = replace(evidence, progress=progress, alone=alone, apart=beyond, ratio=ratio)
-    demands = (
-        (LEAST_SHARE, least_ratio, ALONE_SHARE),
-        (SMALL_SHARE, SMALL_RATIO, SMALL_ALONE),
-        (STRONG_SHARE, STRONG_RATIO, STRONG_ALONE),
-    )
-    return full, math.isfinite(progress) and any(_meets(full, *demand) for demand in demands)
-
-
-def _meets(evidence: Evidence, share: float, ratio: float, alone: float) -> bool:
-    return evidence.apart >= share and evidence.ratio >= ratio and evidence.alone >= alone
-
-
 class Judgement(NamedTuple):
     """What is found of a fork once its sides have been judged."""
 
@@ -352,20 +316,14 @@ class Judgement(NamedTuple):
     """May they? Then the fork is made if both of its sides are to be split by conflicts of their own."""
 
 
-def accepted(
-    forks: Sequence[Fork],
-    losses: Mapping[str, Sequence[float]],
-    weights: Mapping[str, float],
-    labels: Mapping[str, Floats],
-) -> list[Fork]:
+def accepted(forks: Sequence[Fork], labels: Mapping[str, Floats], squared: bool = False) -> list[Fork]:
     """The forks to make, from the top down, with their full evidence.
 
-    `losses[client]` holds the client's losses at the cluster's model and with the steps of the sides it is on, from
-    the top down; clients that were not asked are left out. `weights` are the clients' weights. `labels` are the sums
-    `(8, labels + 1)` over each side, by name (those of a fork named x are x0 and x1). Two groups on each side dilute
-    the harm that the sides do to each other, so a fork whose sides both hold a conflict is made on less evidence.
+    `labels` are the sums `(8, labels + 1)` over each side, by name (those of a fork named x are x0 and x1); `squared`
+    says that losses are squared errors. Two groups on each side dilute the harm that the sides do to each other, so a
+    fork whose sides both hold a conflict is made on less evidence.
     """
-    judged = {fork.name: found for fork in forks if (found := _judge(fork, losses, weights, labels)) is not None}
+    judged = {fork.name: found for fork in forks if (found := _judge(fork, labels, squared)) is not None}
     made: list[Fork] = []
     names = {""}
     for name, found in judged.items():
@@ -377,33 +335,26 @@ def accepted(
     return made
 
 
-def _judge(
-    fork: Fork, losses: Mapping[str, Sequence[float]], weights: Mapping[str, float], labels: Mapping[str, Floats]
-) -> Judgement | None:
-    """The full evidence on a fork and what follows; None where too few have answered."""
-    depth = len(fork.name)
-    known = [c for side in fork.sides for c in side if c in losses and len(losses[c]) > depth + 1]
+def is_promising(forks: Sequence[Fork], labels: Mapping[str, Floats]) -> bool:
+    """May more answers make one of the forks sure? Else it is better to check again soon."""
+    found = (_judge(fork, labels, False) for fork in forks)
+    return any(each is not None and each.fork.evidence.conflict <= PROMISING for each in found)
+
+
+def _judge(fork: Fork, labels: Mapping[str, Floats], squared: bool) -> Judgement | None:
+    """The full evidence on a fork and what follows; None where nobody of a side has answered."""
     first, second = (labels.get(f"{fork.name}{digit}") for digit in (0, 1))
-    if not known or first is None or second is None:
+    if first is None or second is None:
         return None
     harms = harm_of(first, second), harm_of(second, first)
-    shared = min(side.shared for side in harms)
-    seen = replace(
-        fork.evidence, conflict=conflict_p_value(harms), harm=min(side.harm for side in harms), shared=shared
+    shared, fastest = min(side.shared for side in harms), fork.evidence.fastest
+    evidence = replace(
+        fork.evidence,
+        gain=gain_of(harms) / fastest if fastest > 0 else math.nan,
+        conflict=conflict_p_value(harms),
+        harm=min(side.harm for side in harms),
+        shared=shared,
     )
-    table = np.array([[losses[c][0], losses[c][depth], losses[c][depth + 1], losses[c][-1]] for c in known])
-    share = np.array([weights[c] for c in known])
-    whole, together, apart, finest = share @ table / share.sum()
-    progress = seen.progress if depth == 0 else whole - together
-    least = LEAST_RATIO if depth == 0 else INNER_RATIO
-    evidence, splits = decide(seen, whole - apart, progress, least)
-    if not splits:
-        finer, _ = decide(seen, whole - finest, progress, least)
-        splits = math.isfinite(progress) and _meets(finer, FINE_SHARE, FINE_RATIO, FINE_ALONE)
-        evidence = finer if splits else evidence
-    clear = is_signal(fork.evidence, sum(map(len, fork.sides))) and not any(side.few for side in harms)
-    level, each = (SUGGESTED, LIKELY) if clear else (CONFLICT, ONE_SIDE)
-    likely = seen.conflict <= level and max(side.p_value for side in harms) <= each
-    possible = shared >= LEAST_SHARED and whole > min(apart, finest)
-    conflict = is_conflict(harms, sure=not clear) or (splits and likely)
-    return Judgement(replace(fork, evidence=evidence), possible and conflict, possible and seen.conflict <= SUGGESTED)
+    suggested = shared >= LEAST_SHARED and evidence.conflict <= SUGGESTED
+    conflict = is_conflict(harms, (SQUARED if squared else 1.0) * fastest if math.isfinite(fastest) else 0.0)
+    return Judgement(replace(fork, evidence=evidence), conflict, suggested)

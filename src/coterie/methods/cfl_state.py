@@ -12,7 +12,7 @@ from torch import Tensor
 from coterie.clustering import cosine_matrix
 from coterie.errors import RunError
 from coterie.methods.base import ClusterInfo, ClusterSplit, Event, Matrix
-from coterie.methods.cfl_check import Made, Watch
+from coterie.methods.cfl_check import Made, Watch, passed_on
 from coterie.methods.cfl_harm import CONFLICT
 from coterie.methods.server import Server
 from coterie.methods.tree import Branch, Node, Tree
@@ -67,14 +67,14 @@ class NoUpdate(RunError):
 
 
 def split_leaf(
-    state: State, leaf: Node, accepted: Trial, t: int, infos: dict[int, ClusterInfo], spent: float = 0.0
+    state: State, leaf: Node, accepted: Trial, t: int, infos: dict[int, ClusterInfo], watch: Watch | None = None
 ) -> State:
-    """The state after a leaf has been replaced by two children; `spent` is what its checks have cost."""
+    """The state after a leaf has been replaced by two children; `watch` is what its checks have shown."""
     tree = state.tree.split(leaf.id, accepted.branches, t, accepted.evidence, accepted.stationary)
     children = tree.nodes[-2:]
     infos |= {child.id: ClusterInfo(len(child.members), id=child.id) for child in children}
     tracks = {i: track for i, track in state.tracks.items() if i != leaf.id}
-    began = {child.id: Track(watch=Watch(spent=spent)) for child in children}
+    began = {child.id: Track(watch=passed_on(watch or Watch(), child.members)) for child in children}
     return replace(state, tree=tree, tracks=tracks | began)
 
 
@@ -171,7 +171,7 @@ def split_event(leaf: Node, trial: Trial, flattened: bool) -> Event:
 
 
 def split_by_checks(
-    state: State, leaf: Node, splits: Sequence[Made], t: int, infos: dict[int, ClusterInfo], spent: float
+    state: State, leaf: Node, splits: Sequence[Made], t: int, infos: dict[int, ClusterInfo], watch: Watch
 ) -> tuple[State, list[Event]]:
     """The state after all the splits that a check decided on, and what to tell of them."""
     nodes, events = {"": leaf}, []
@@ -179,7 +179,7 @@ def split_by_checks(
         numbers = {name: float(value) for name, value in asdict(split.evidence).items() if value == value}
         trial = Trial(split.branches, split.stationary, t, numbers)
         node = nodes[split.name]
-        state = split_leaf(state, node, trial, t, infos, spent)
+        state = split_leaf(state, node, trial, t, infos, watch)
         infos.pop(node.id, None)
         events.append(checked_event(node, trial))
         nodes |= {f"{split.name}{i}": child for i, child in enumerate(state.tree.nodes[-2:])}
@@ -189,15 +189,9 @@ def split_by_checks(
 def checked_event(leaf: Node, trial: Trial) -> Event:
     seen = trial.evidence
     sizes = " and ".join(str(len(branch.members)) for branch in trial.branches)
-    if seen["conflict"] <= CONFLICT:
-        why = f"each side's step harms the other on labels both hold (p = {seen['conflict']:.0e})"
-    elif "apart" not in seen:  # in a first check, where nobody knows yet what a round together saves
-        why = f"the sides' steps harm each other (p = {seen['conflict']:.0e}), as samples or conflicts in both confirm"
-    else:
-        why = (
-            f"going apart saves {seen['apart']:.0%} of the loss beyond a round together, "
-            f"{min(seen['ratio'], 99):.0f} times what that saves"
-        )
+    why = f"each side's step harms the other on labels both hold (p = {seen['conflict']:.0e})"
+    if seen["conflict"] > CONFLICT:
+        why += ", and both hold a conflict of their own"
     text = f"cluster {leaf.id} splits into {sizes}: {why}"
     return Event("split", text, seen | {"cluster": leaf.id})
 

@@ -71,7 +71,6 @@ class Answer(NamedTuple):
     client: str
     vectors: Tensor
     whole: list[float]
-    alone: list[float]
 
 
 def ask_half_updates(
@@ -93,7 +92,7 @@ def ask_half_updates(
     for reply in server.ask(requests) if requests else ():
         vectors = reply.values.get("projections") if reply.vector is None else reply.vector.reshape(2, -1)
         if vectors is not None and bool(torch.isfinite(vectors).all()):
-            found.append(Answer(reply.client, vectors, reply.values["whole"], reply.values["alone"]))
+            found.append(Answer(reply.client, vectors, reply.values["whole"]))
     return found
 
 

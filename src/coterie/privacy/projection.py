@@ -193,7 +193,7 @@ class CompareHalves(HalfUpdates):
             rows = torch.stack([v for v in vectors if v is not None]).reshape(2 * len(own), -1)[:, : layout.trainable]
             found = project_parts(rows, layout, key, self.width, self.parts, checksum(tasks[own[0]].model))
             for i, pair in zip(own, found.split(2), strict=True):
-                values = {name: replies[i].values[name] for name in ("loss", "whole", "alone")}
+                values = {name: replies[i].values[name] for name in ("loss", "whole")}
                 replies[i] = replace(replies[i], vector=None, values=values | {"projections": pair})
         return ReplyBlock(replies, {})
 

@@ -31,14 +31,14 @@ from coterie.trainers.losses import output_offset
 
 OFFSET_SCALES = (0.0, 0.5, 1.0)
 """How much of a fitted output offset is added; 0 is the model as it is."""
-STEP_SCALES = (1.0, 0.5, 0.25)
-"""How much of a client's own step is taken: a small client's whole step overshoots."""
 
 TARGETS_AT_ONCE = 2**14
 """Targets, times models, that are judged together: the outputs of all are held at once."""
 
 LABELS = 64
 """Places for labels; of more, those that are equal modulo LABELS share one, which can only hide a difference."""
+DEALT = 4
+"""Places that samples without a label of their own are dealt to, so that few clients have several to compare."""
 
 
 def halves_of(data: Split, seed: int) -> tuple[Split, Split]:
@@ -84,14 +84,14 @@ def output_parts(layout: Layout, most: int) -> list[Tensor]:
     return [torch.cat(places[i::most]) for i in range(min(most, len(places)))]
 
 
-def offset_losses(halves: Halves, models: Tensor, trainer: Trainer) -> Tensor:
-    """The loss of each sample under `models (k, d)`, (scales, k, n) float64, with each of OFFSET_SCALES of the output
-    offset that was fitted on the other half of the client's data."""
+def offset_losses(halves: Halves, models: Tensor, trainer: Trainer, scales: Sequence[float] = OFFSET_SCALES) -> Tensor:
+    """The loss of each sample under `models (k, d)`, (scales, k, n) float64, with each scale of the output offset that
+    was fitted on the other half of the client's data."""
     parts = []
     for part in models.split(max(1, TARGETS_AT_ONCE // max(halves.data.y.numel(), 1))):
         outputs = trainer.outputs(halves.data, part)
         offsets = output_offset(outputs, halves.data.y, halves.unit)[:, halves.unit ^ 1]
-        parts.append(torch.stack([trainer.losses_of(outputs + s * offsets, halves.data.y) for s in OFFSET_SCALES]))
+        parts.append(torch.stack([trainer.losses_of(outputs + s * offsets, halves.data.y) for s in scales]))
     return torch.cat(parts, 1).double()
 
 
@@ -113,10 +113,9 @@ def _together(contexts: Sequence[ClientContext], keys: Sequence[Hashable]) -> li
 class HalfUpdates(Task):
     """Train from `model` on each of two halves of the data, and send both updates `(2·d,)`, one after the other.
 
-    Every loss is judged on the half that was not trained on, both ways averaged: `whole`, that of `model` with each
-    of OFFSET_SCALES of the output offset, and `alone`, that after each of STEP_SCALES of the client's own step.
-    A single sample has no halves: its losses are NaN and its two updates the same. `halves` is the seed of the
-    halves, which stay the same for a client's whole life; `seed` is that of the batches.
+    `whole` is the loss of `model` with each of OFFSET_SCALES of the output offset that was fitted on the other half,
+    both ways averaged. A single sample has no halves: its losses are NaN and its two updates the same. `halves` is the
+    seed of the halves, which stay the same for a client's whole life; `seed` is that of the batches.
     """
 
     model: Tensor
@@ -125,12 +124,8 @@ class HalfUpdates(Task):
     halves: int
 
     def schema(self, layout: Layout) -> ReplySchema:
-        values: dict[str, Number | Array] = {
-            "loss": Number(),
-            "whole": Array((len(OFFSET_SCALES),), finite=False),
-            "alone": Array((len(STEP_SCALES),), finite=False),
-        }
-        return ReplySchema(2 * layout.size, values)
+        whole = Array((len(OFFSET_SCALES),), finite=False)
+        return ReplySchema(2 * layout.size, {"loss": Number(), "whole": whole})
 
     def batch_key(self) -> Hashable:
         return HalfUpdates, self.training
@@ -152,15 +147,9 @@ class HalfUpdates(Task):
         assert trained.vectors is not None
         whole = self._whole(tasks, contexts, trainer)
         replies = []
-        for i, (task, context, pair) in enumerate(zip(tasks, contexts, halves, strict=True)):
+        for i, context in enumerate(contexts):
             rows = trained.vectors[2 * i : 2 * i + 2]
-            alone = [math.nan] * len(STEP_SCALES)
-            if len(context.client.train) > 1:
-                scales = torch.tensor(STEP_SCALES, dtype=rows.dtype)[:, None]
-                ways = [(half, task.model + scales * row) for half, row in zip(pair[::-1], rows, strict=True)]
-                losses = [trainer.losses_of(trainer.outputs(half, models), half.y).double() for half, models in ways]
-                alone = torch.stack([each.mean(1) for each in losses]).mean(0).tolist()
-            values = {"loss": float(trained.losses[2 * i : 2 * i + 2].mean()), "whole": whole[i], "alone": alone}
+            values = {"loss": float(trained.losses[2 * i : 2 * i + 2].mean()), "whole": whole[i]}
             reply = Reply(context.client.id, len(context.client.train), rows.reshape(-1), values)
             replies.append(with_norm(reply, trainer.layout))
         return reduced(replies, reduce)
@@ -203,10 +192,9 @@ class HalfLosses(Task):
     """Judge the steps of the two sides of each of k splits, on halves of data that they were not made of.
 
     `models (4k, d)` holds, for each split, `model` after the step of the client's own side made of its members' first
-    halves, after that made of their second halves, and both for the other side. The reply's `apart` gives the losses
-    of the own side with each scale of an output offset fitted on the other half, both ways averaged, split by split;
-    `preference`, both ways of each split, by how much the own side's step, or that of a part of it in a split below,
-    lowers the loss more than the other side's.
+    halves, after that made of their second halves, and both for the other side. The reply's `preference` says, both
+    ways of each split, by how much the own side's step, or that of a part of it in a split below, lowers the loss more
+    than the other side's. An output offset fitted on the other half of the client's data is added to the outputs.
     Its vector holds LabelSums `(k, 8, LABELS + 1)`; it is meant to be added up over a side, so that nobody learns a
     single client's labels.
     """
@@ -221,11 +209,7 @@ class HalfLosses(Task):
 
     def schema(self, layout: Layout) -> ReplySchema:
         numbers = self.splits * len(LabelSums._fields) * (LABELS + 1)
-        values: dict[str, Number | Array] = {
-            "apart": Array((self.splits * len(OFFSET_SCALES),), finite=False),
-            "preference": Array((2 * self.splits,), finite=False),
-        }
-        return ReplySchema(numbers, values, wide=True)
+        return ReplySchema(numbers, {"preference": Array((2 * self.splits,), finite=False)}, wide=True)
 
     def cost(self, client: Client) -> float:
         return float(2 * (1 + len(self.models)) * len(client.train))
@@ -249,11 +233,10 @@ class HalfLosses(Task):
     def _judged(self, halves: Halves, ids: Sequence[str], trainer: Trainer) -> list[Reply]:
         """The replies of clients that are asked about the same models."""
         splits, units = self.splits, len(halves.sizes)
-        losses = offset_losses(halves, torch.cat([self.model[None], self.models]), trainer)
+        losses = offset_losses(halves, torch.cat([self.model[None], self.models]), trainer, (1.0,))[0]
         # A sample is judged by steps that were made of the other halves: of the first ones if it is in a second one.
-        steps = losses[:, 1:].reshape(len(OFFSET_SCALES), splits, 2, 2, -1)
-        judged = torch.where(halves.unit % 2 == 1, steps[..., 0, :], steps[..., 1, :])  # scale, split, side, sample
-        gains = losses[-1, 0] - judged[-1]
+        steps = losses[1:].reshape(splits, 2, 2, -1)
+        gains = losses[0] - torch.where(halves.unit % 2 == 1, steps[..., 0, :], steps[..., 1, :])  # split, side, sample
         own, other, squares = (_by_label(g, halves, units) for g in (gains[:, 0], gains[:, 1], gains[:, 1] ** 2))
         samples = _by_label(torch.ones_like(gains[:, 0]), halves, units)
         held = (samples > 0).double()
@@ -262,28 +245,29 @@ class HalfLosses(Task):
         # The best of the own side's step and those of its parts in the splits below.
         best = own[..., -1].flip(0).cummax(0).values.flip(0)
         preference = ((best - other[..., -1]) / halves.sizes).unflatten(1, (-1, 2)).flip(-1).transpose(0, 1)
-        apart = halves.means(judged[:, :, 0]).permute(2, 1, 0)  # client, split, scale
         return [
             Reply(
                 client,
                 int(halves.sizes[2 * i : 2 * i + 2].sum()),
                 sums[i].reshape(-1).to(self.models.dtype),
-                {"apart": apart[i].reshape(-1).tolist(), "preference": preference[i].reshape(-1).tolist()},
+                {"preference": preference[i].reshape(-1).tolist()},
             )
             for i, client in enumerate(ids)
         ]
 
 
-def label_places(targets: Tensor) -> Tensor:
-    """The place `(n,)` of each sample among LABELS: its label, or 0 where a sample has no single label."""
+def label_places(halves: Halves) -> Tensor:
+    """The place `(n,)` of each sample among LABELS: its label, or its turn in its unit where it has no single label."""
+    targets = halves.data.y
     if targets.is_floating_point() or targets.numel() != len(targets):
-        return torch.zeros(len(targets), dtype=torch.long)
+        sizes = halves.sizes.long()
+        return (torch.arange(len(targets)) - (sizes.cumsum(0) - sizes)[halves.unit]) % DEALT
     return targets.reshape(-1) % LABELS
 
 
 def _by_label(values: Tensor, halves: Halves, units: int) -> Tensor:
     """The sums of the samples' values (k, n) over each label of each unit, and over all `(k, units, LABELS + 1)`."""
-    places = halves.unit * LABELS + label_places(halves.data.y)
+    places = halves.unit * LABELS + label_places(halves)
     sums = torch.zeros(len(values), units * LABELS, dtype=torch.float64).index_add_(1, places, values)
     each = sums.unflatten(1, (units, LABELS))
     return torch.cat([each, each.sum(-1, keepdim=True)], -1)
