@@ -22,6 +22,7 @@ from coterie.errors import ConfigError, CoterieError, did_you_mean
 from coterie.federation import PARTS, Client, Federation
 from coterie.federation.folders import client_from_npz
 from coterie.federation.validation import hold_out_of
+from coterie.flower.folding import fold, unfold
 from coterie.flower.wire import layout_mark, open_array, pack_array, pack_refusal, pack_reply, unpack_task
 from coterie.metrics import MetricFunction, listed, split_own
 from coterie.models.custom import find_callable
@@ -31,6 +32,7 @@ from coterie.privacy.masks import redrawn
 from coterie.runs.assemble import Model, make_architecture
 from coterie.snapshot import load_snapshot, save_snapshot
 from coterie.tasks.base import ClientContext, Reply, ReplySchema
+from coterie.tasks.wire import BadReply
 from coterie.trainers.base import Trainer
 from coterie.trainers.batched import GRAM_BYTES
 from coterie.trainers.choice import PRECISIONS, make_trainer
@@ -71,8 +73,9 @@ def _answering(action: Callable[[RecordDict, Context], RecordDict]) -> Callable[
 
     def handle(message: Message, context: Context) -> Message:
         try:
-            answer = action(message.content, context)
-        except CoterieError as problem:
+            content = unfold(message.content)
+            answer = fold(action(content, context), _fold_bytes(content))
+        except (BadReply, CoterieError) as problem:
             answer = pack_refusal(str(problem))
         return Message(answer, reply_to=message)
 
@@ -251,6 +254,13 @@ def _header(records: RecordDict) -> ConfigRecord:
     if not isinstance(header, ConfigRecord) or not {"classes", "layout"} <= set(header):
         raise ConfigError("this message holds no task: use the same version of coterie everywhere")
     return header
+
+
+def _fold_bytes(records: RecordDict) -> int:
+    """Up to how many bytes the server wants arrays folded."""
+    header = records.get("task")
+    most = header.get("fold", 0) if isinstance(header, ConfigRecord) else 0
+    return most if isinstance(most, int) else 0
 
 
 def _chosen(source: Source, context: Context) -> Source:

@@ -29,7 +29,7 @@ from coterie.trainers.schedules import make_schedule
 
 AT_THE_NODES = frozenset({"data", "clients", "samples", "groups", *DATA_KEYS})
 """Keys that say which data there is: on a network the nodes have it, the server need not know."""
-NETWORK_DEFAULTS = {"min-replies": 0.5, "timeout": 600.0, "wait": 600.0, "poll": 1.0}
+NETWORK_DEFAULTS = {"min-replies": 0.5, "timeout": 600.0, "wait": 600.0, "poll": 1.0, "fold-bytes": 2**20}
 """What the server does when nodes fail (`flower.server.NetworkConfig`), written out so that a run can change it."""
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 FIRST_NODE_PORT = 9094

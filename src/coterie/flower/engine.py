@@ -23,6 +23,7 @@ from coterie.engines.local import Privacy
 from coterie.errors import ConfigError, RunError
 from coterie.flower.directory import Directory, Expected
 from coterie.flower.exchange import Answer, Exchange
+from coterie.flower.folding import fold, unfold
 from coterie.flower.wire import Packer, layout_mark, open_reply
 from coterie.parameters import Layout
 from coterie.privacy import masked_layout
@@ -40,7 +41,8 @@ class FlowerEngine:
 
     `architecture` makes a freshly initialised module from a seed: the server's own copy of the clients' model, made for
     `classes` classes. The run continues while at least `min_replies` of the clients (a fraction, or a number if 1 or
-    more) are sound, that is, gave a sound reply when they were last asked. `directory` is who is known already.
+    more) are sound, that is, gave a sound reply when they were last asked. `directory` is who is known already. Records
+    with arrays of at most `fold_bytes` travel in one part (`folding`), in both directions.
     """
 
     repeatable = False
@@ -61,6 +63,7 @@ class FlowerEngine:
         privacy: Privacy = "none",
         run: str | None = None,
         poll: float = 0.5,
+        fold_bytes: int = 0,
     ) -> None:
         if timeout <= 0 or min_replies < 0:
             raise ConfigError(f"timeout={timeout}, min_replies={min_replies}: expected a time above 0, and 0 or more")
@@ -68,6 +71,7 @@ class FlowerEngine:
         self.directory = directory or Directory(self.exchange, Expected(classes))
         self.architecture = architecture
         self.min_replies = min_replies
+        self.fold_bytes = fold_bytes
         self.run_name = run or uuid.uuid4().hex
         self.private = privacy in ("permutation", "signed-permutation")
         module = architecture(0)
@@ -119,10 +123,15 @@ class FlowerEngine:
         self._check_enough()
 
     def _header(self) -> dict[str, Any]:
-        return {"classes": self.classes, "layout": layout_mark(self.layout), "run": self.run_name}
+        return {
+            "classes": self.classes,
+            "layout": layout_mark(self.layout),
+            "run": self.run_name,
+            "fold": self.fold_bytes,
+        }
 
     def _message(self, node: int, content: RecordDict, action: str = "coterie") -> Message:
-        return Message(content, node, f"query.{action}", ttl=self.exchange.timeout)
+        return Message(fold(content, self.fold_bytes), node, f"query.{action}", ttl=self.exchange.timeout)
 
     def _read(self, request: Request, answer: Answer) -> Reply | None:
         """The reply in an answer, if it is sound."""
@@ -133,7 +142,7 @@ class FlowerEngine:
             return None
         schema = request.task.schema(self.layout)
         try:
-            reply = open_reply(answer.content, schema)
+            reply = open_reply(unfold(answer.content), schema)
         except BadReply as problem:
             self._leave_out(request.client, str(problem))
             return None
@@ -183,7 +192,7 @@ class FlowerEngine:
             reason = answer.reason
             if answer.content is not None:
                 try:
-                    vector = open_reply(answer.content, ReplySchema(self.layout.size)).vector
+                    vector = open_reply(unfold(answer.content), ReplySchema(self.layout.size)).vector
                 except BadReply as problem:
                     reason = str(problem)
                 else:

@@ -32,7 +32,8 @@ FIRST_LOOK = 0.02
 class Exchange:
     """Sends messages and collects the answers, at most `timeout` seconds long.
 
-    It looks soon after sending and after every answer, then ever more seldom, down to every `poll` seconds.
+    It looks soon after sending and after every answer, then ever more seldom, down to every `poll` seconds. Each look
+    costs a request: it asks for the answer that is due next and for one of the others in turn.
     """
 
     def __init__(self, grid: Grid, timeout: float, poll: float = 0.5) -> None:
@@ -45,17 +46,21 @@ class Exchange:
         waiting = {key: message for key, message in zip(keys, messages, strict=True) if key}
         answers: dict[str, Answer] = {}
         pause = FIRST_LOOK
+        turn = 0
         for key in keys:
             if not key:
                 yield Answer(reason="the message could not be sent")
                 continue
             while key in waiting:
-                found = self.pull(waiting)
+                turn += 1
+                others = [other for other in waiting if other != key]
+                looked = [key, *others[turn % len(others) :][:1]] if others else [key]
+                found = self.pull({own: waiting[own] for own in looked})
                 answers |= found
                 pause = FIRST_LOOK if found else min(2 * pause, self.poll)
                 for done in found:
                     del waiting[done]
-                if key in waiting:
+                if key in waiting and not found:
                     left = deadline - time.monotonic()
                     if left <= 0:
                         break

@@ -48,6 +48,7 @@ class NetworkConfig(BaseModel):
     timeout: float = Field(TIMEOUT, gt=0, description="seconds that a client has for a task")
     wait: float = Field(TIMEOUT, gt=0, description="seconds to wait for the first clients")
     poll: float = Field(0.5, gt=0, description="seconds between two looks for answers")
+    fold_bytes: int = Field(0, ge=0, description="arrays of at most so many bytes travel in one part")
     classes: int | None = Field(None, ge=1, description="number of labels (default: the most that two clients report)")
     input_shape: str | None = Field(None, description="shape of one input, such as 1,28,28 (default: what most have)")
     most_samples: int = Field(MOST_SAMPLES, ge=1, description="training samples that a client may claim")
@@ -179,6 +180,7 @@ def _prepare(
         min_replies=network.min_replies,
         privacy=config.privacy,
         run=about.get("run"),
+        fold_bytes=network.fold_bytes,
     )
     run, used = assemble(
         config,

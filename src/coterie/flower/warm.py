@@ -54,12 +54,16 @@ def call(door: str, flowers_own: str, arguments: list[str]) -> None:
 
 def serve(door: str) -> None:
     """Load what the apps need and answer calls, each in a fork, until the parent of this process ends."""
+    import httpcore  # noqa: F401  httpx loads it when it is first used, which would be in every fork
+    from flwr.supercore.inflatable import inflatable_utils
     from flwr.superlink.cli import flwr_serverapp
     from flwr.supernode.cli import flwr_clientapp
 
     import coterie.flower.client
     import coterie.flower.server  # noqa: F401
+    from coterie.flower.prompt_node import shorten_retries
 
+    shorten_retries(inflatable_utils)
     programs = dict(zip(PROGRAMS, (flwr_clientapp, flwr_serverapp), strict=True))
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
     parent = os.getppid()

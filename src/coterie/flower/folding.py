@@ -1,0 +1,69 @@
+"""Small messages in few parts: Flower sends every record, array and piece of an array in requests of their own.
+
+On its way a message is pushed and pulled part by part, up to six times over, and on a small model that is what a round
+costs. Arrays that are small together travel as bytes in one record. Larger ones stay as they are: Flower sends them in
+pieces, and what many clients share once.
+"""
+
+from __future__ import annotations
+
+from io import BytesIO
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from coterie.federation.mapped import UNREADABLE
+from coterie.flower.wire import NUMPY
+from coterie.tasks.wire import BadReply
+
+FOLDED = "folded "
+"""Stands before the name of a record whose arrays travel as bytes."""
+
+
+def fold(records: RecordDict, most: int) -> RecordDict:
+    """The records, with the arrays of each that holds at most `most` bytes as bytes in one record.
+
+    Args:
+        records: A task or a reply, as `wire` packs it.
+        most: Bytes of arrays that a record may hold to be folded; 0 folds none.
+
+    Returns:
+        A new RecordDict; records that are not folded are the same objects.
+    """
+    folded = RecordDict()
+    for name, record in records.items():
+        if isinstance(record, ArrayRecord) and 0 < sum(len(array.data) for array in record.values()) <= most:
+            folded[FOLDED + name] = ConfigRecord({own: array.data for own, array in record.items()})
+        else:
+            folded[name] = record
+    return folded
+
+
+def unfold(records: RecordDict) -> RecordDict:
+    """The records as they were before `fold`; records that were not folded are given as they are.
+
+    Raises:
+        BadReply: What claims to be a folded record holds something else than arrays.
+    """
+    unfolded = RecordDict()
+    for name, record in records.items():
+        if not name.startswith(FOLDED):
+            unfolded[name] = record
+        elif not isinstance(record, ConfigRecord):
+            raise BadReply(f"a folded record is a {type(record).__name__}, expected bytes")
+        else:
+            unfolded[name.removeprefix(FOLDED)] = ArrayRecord({own: _array(data) for own, data in record.items()})
+    return unfolded
+
+
+def _array(data: object) -> Array:
+    """The array in NumPy's format, of the shape that its header says; `open_array` compares that with the bytes."""
+    if not isinstance(data, bytes):
+        raise BadReply(f"a folded array is a {type(data).__name__}, expected bytes")
+    file = BytesIO(data)
+    try:
+        np.lib.format.read_magic(file)
+        shape, _, _ = np.lib.format.read_array_header_1_0(file)
+    except UNREADABLE as problem:
+        raise BadReply("an array's header cannot be read") from problem
+    return Array("float32", shape, NUMPY, data)
