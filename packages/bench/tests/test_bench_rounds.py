@@ -14,14 +14,14 @@ from coterie.parameters import Layout
 from coterie.randomness import derive
 from coterie.trainers import bfloat16_support, default_loss
 from coterie_bench.contenders import OURS, PLAIN, STEADY, OurRounds, PlainRounds, SteadyRounds
-from coterie_bench.fedjax_rounds import FEDJAX, FedjaxRounds, linear_layers
+from coterie_bench.fedjax_rounds import FEDJAX, FedjaxRounds, chain_of
 from coterie_bench.findings import BenchOptions, Limit
 from coterie_bench.measure import Spread, Timing, cost_per_sample, cpu_seconds, interleaved
 from coterie_bench.others import FLUKE, MAKERS, load_contender
 from coterie_bench.pfl_rounds import PFL, PflRounds
 from coterie_bench.plain import PlainServer, average
 from coterie_bench.rounds import operations, time_rounds
-from coterie_bench.workloads import W3, W5, Workload
+from coterie_bench.workloads import W3, W4, W5, Workload
 
 FEW = Training(lr=0.1, epochs=1, batch_size=3)
 FULL = Training(lr=0.2, steps=4, batch_size=None)
@@ -197,16 +197,18 @@ def test_processor_seconds_count_a_child_that_is_still_there():
     assert cpu_seconds() - before >= 0.25
 
 
-def test_fedjax_does_the_same_round_on_full_batches():
+@pytest.mark.parametrize(("model", "shape"), [("mlp:hidden=9", (12,)), ("cnn-leaf", (1, 8, 8))])
+def test_fedjax_does_the_same_round_on_full_batches(model, shape):
     pytest.importorskip("fedjax")
-    workload = Workload(4, 7, "mlp:hidden=9", (12,), 3, Training(lr=0.2, epochs=2, batch_size=None))
+    workload = Workload(4, 7, model, shape, 3, Training(lr=0.2, epochs=2, batch_size=None))
     federation = workload.federation(3)
     ours = OurRounds(workload, federation, 3, 1)
     theirs = load_contender(FEDJAX, workload, federation, ours.server)
     assert isinstance(theirs, FedjaxRounds)
     ours.round(1)
     weights = [torch.tensor(np.asarray(layer[key])) for layer in theirs.state.params for key in ("w", "b")]
-    flat = torch.cat([w.T.reshape(-1) if w.ndim == 2 else w for w in weights])
+    order = {1: (0,), 2: (1, 0), 4: (3, 2, 0, 1)}
+    flat = torch.cat([w.permute(order[w.ndim]).reshape(-1) for w in weights])
     assert torch.allclose(flat, ours.state.model.float(), atol=1e-6)
 
 
@@ -223,6 +225,6 @@ def test_pfl_does_the_same_round_on_full_batches():
 
 
 def test_a_network_that_is_no_chain_of_layers_is_not_measured_on_fedjax():
-    with pytest.raises(TypeError, match="feed-forward"):
-        linear_layers(WORKLOADS["convolution"].architecture()(0))
-    assert len(linear_layers(MLP.architecture()(0))) == 2
+    with pytest.raises(TypeError, match="only chains"):
+        chain_of(WORKLOADS["tokens"].architecture()(0))
+    assert len(chain_of(W4.architecture()(0))) == 10

@@ -288,8 +288,7 @@ def _look(
     watch = replace(watch, checked=session.age, spent=watch.spent + 1, session=None)
     if len(usable) < 2:
         return watch, None
-    vectors = torch.cat([session.updates[c] for c in usable]).double()
-    vectors = torch.cat([vectors[0::2], vectors[1::2]])
+    vectors = torch.stack([session.updates[c][half] for half in (0, 1) for c in usable]).double()
     weights = np.array([server.weight(c, weighting) for c in usable])
     probe = rule.Probe(
         session.mean_age,

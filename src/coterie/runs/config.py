@@ -6,6 +6,7 @@ import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_type_hints
 
@@ -300,8 +301,14 @@ def option_type(key: str) -> str:
 
 def option_annotation(key: str) -> Any:
     """The type of what may be given for a key; None, which stands for what is not given, is no part of it."""
-    hint = get_type_hints(RunConfig, include_extras=True)[key]
+    hint = _annotations()[key]
     return Union[tuple(part for part in union_members(hint) if part is not type(None))]  # noqa: UP007 (made here)
+
+
+@cache
+def _annotations() -> dict[str, Any]:
+    """The types of all keys: evaluated once, because each evaluation reads all of them."""
+    return get_type_hints(RunConfig, include_extras=True)
 
 
 def option_default(key: str) -> str:

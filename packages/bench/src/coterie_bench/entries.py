@@ -63,7 +63,7 @@ ENTRIES = {
         ),
         _rounds("w3-5", "FedAvg, MLP, batch 10, 5 epochs", workloads.W3_5, 6, others={FEDJAX: 3}),
         _rounds("demo", "FedAvg as in `coterie run`, MLP, batch 32, 3 epochs", workloads.DEMO, 4.5, share=33),
-        _rounds("w4", "LEAF's CNN, batch 10", workloads.W4, 1.7),
+        _rounds("w4", "LEAF's CNN, batch 10", workloads.W4, 1.7, others={FEDJAX: 2.2}),
         _rounds("w4-bf16", "LEAF's CNN, batch 10, bf16", workloads.W4, 2, precision="bf16"),
         _rounds("w5", "ResNet-18, batch 50", workloads.W5, 1, share=92),
         _rounds("w5-bf16", "ResNet-18, batch 50, bf16", workloads.W5, 1.8, precision="bf16"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from coterie import Federation
 from coterie.methods import Server
@@ -17,7 +17,7 @@ FEDJAX = "fedjax"
 class FedjaxRounds:
     """fedjax's federated averaging with its client data sets, compiled by JAX in its first round.
 
-    Only feed-forward networks with ReLU can be written down here; TypeError for others.
+    Only chains of linear layers, convolutions, ReLU and max-pooling can be written down here; TypeError for others.
     """
 
     name = FEDJAX
@@ -28,22 +28,22 @@ class FedjaxRounds:
             jax.tree_map = jax.tree_util.tree_map  # type: ignore[attr-defined]  # the name that fedjax 0.0.16 uses
         fedjax = importlib.import_module("fedjax")
         how, self.server, self.jax = workload.training, server, jax
-        layers = linear_layers(workload.architecture()(server.model_seed()))
-        parameters = [{"w": _array(jax, layer.weight.T), "b": _array(jax, layer.bias)} for layer in layers]
+        layers = chain_of(workload.architecture()(server.model_seed()))
+        parameters = [_weights(jax, layer) for layer in layers if isinstance(layer, nn.Linear | nn.Conv2d)]
         sizes = {
             "batch_size": how.batch_size or max(server.samples.values()),
             "num_epochs": None if how.steps else how.epochs,
             "num_steps": how.steps,
         }
         self.algorithm = importlib.import_module("fedjax.algorithms.fed_avg").federated_averaging(
-            jax.grad(lambda own, batch, rng: _loss(jax, own, batch)),
+            jax.grad(lambda own, batch, rng: _loss(jax, layers, own, batch)),
             fedjax.optimizers.sgd(how.lr),
             fedjax.optimizers.sgd(1.0),
             fedjax.ShuffleRepeatBatchHParams(**sizes),
         )
         self.data = {
             client.id: fedjax.ClientDataset(
-                {"x": client.train.x.flatten(1).numpy(), "y": client.train.y.numpy()},
+                {"x": _inputs(client.train.x, layers[0]).numpy(), "y": client.train.y.numpy()}
             )
             for client in federation
         }
@@ -59,25 +59,61 @@ class FedjaxRounds:
         """Nothing to release."""
 
 
-def linear_layers(module: nn.Module) -> list[nn.Linear]:
-    """The linear layers of a network that is nothing but those with ReLU between them; TypeError for any other."""
+def chain_of(module: nn.Module) -> list[nn.Module]:
+    """The layers of a network that is a chain of known ones; TypeError for any other."""
     parts = [part for part in module.modules() if not list(part.children())]
-    layers = [part for part in parts if isinstance(part, nn.Linear)]
-    known = nn.Linear | nn.ReLU | nn.Flatten
-    if not all(isinstance(part, known) for part in parts) or any(layer.bias is None for layer in layers):
-        raise TypeError("only feed-forward networks with ReLU are written in JAX here")
-    return layers
+    if not isinstance(module, nn.Sequential) or not all(map(_is_known, parts)):
+        raise TypeError("only chains of linear layers, convolutions, ReLU and max-pooling are written in JAX here")
+    return parts
+
+
+def _is_known(part: nn.Module) -> bool:
+    if isinstance(part, nn.Conv2d):
+        return part.bias is not None and (part.stride, part.dilation, part.groups) == ((1, 1), (1, 1), 1)
+    if isinstance(part, nn.MaxPool2d):
+        return (part.kernel_size, part.stride, part.padding, part.ceil_mode) == (2, 2, 0, False)
+    return isinstance(part, nn.ReLU | nn.Flatten) or (isinstance(part, nn.Linear) and part.bias is not None)
+
+
+def _inputs(x: Tensor, first: nn.Module) -> Tensor:
+    """Images with their channels last, as XLA's convolutions on processors want them; flat for any other layer."""
+    return x.permute(0, 2, 3, 1).contiguous() if isinstance(first, nn.Conv2d) else x.flatten(1)
+
+
+def _weights(jax: Any, layer: nn.Linear | nn.Conv2d) -> dict[str, Any]:
+    weight = layer.weight.permute(2, 3, 1, 0) if isinstance(layer, nn.Conv2d) else layer.weight.T
+    return {"w": _array(jax, weight), "b": _array(jax, layer.bias)}
 
 
 def _array(jax: Any, tensor: Any) -> Any:
     return jax.numpy.asarray(tensor.detach().numpy())
 
 
-def _loss(jax: Any, parameters: Any, batch: Any) -> Any:
+def _loss(jax: Any, layers: list[nn.Module], parameters: Any, batch: Any) -> Any:
     """Mean cross-entropy of the network on a batch."""
-    values = batch["x"]
-    for i, layer in enumerate(parameters):
-        values = values @ layer["w"] + layer["b"]
-        values = jax.nn.relu(values) if i < len(parameters) - 1 else values
+    values, own = batch["x"], iter(parameters)
+    for layer in layers:
+        if isinstance(layer, nn.Linear):
+            weights = next(own)
+            values = values @ weights["w"] + weights["b"]
+        elif isinstance(layer, nn.Conv2d):
+            weights = next(own)
+            assert isinstance(layer.padding, tuple)
+            padding = [(side, side) for side in layer.padding]
+            names = ("NHWC", "HWIO", "NHWC")
+            values = jax.lax.conv_general_dilated(values, weights["w"], (1, 1), padding, dimension_numbers=names)
+            values = values + weights["b"]
+        elif isinstance(layer, nn.MaxPool2d):
+            window = (1, 2, 2, 1)
+            values = jax.lax.reduce_window(values, -jax.numpy.inf, jax.lax.max, window, window, "VALID")
+        elif isinstance(layer, nn.Flatten):
+            values = _flat(values)
+        else:
+            values = jax.nn.relu(values)
     logs = jax.nn.log_softmax(values)
     return -jax.numpy.take_along_axis(logs, batch["y"][:, None], 1).mean()
+
+
+def _flat(values: Any) -> Any:
+    """Rows in torch's order: channel by channel."""
+    return (values.transpose(0, 3, 1, 2) if values.ndim == 4 else values).reshape(len(values), -1)
