@@ -27,13 +27,13 @@ from coterie.report.tables import (
     markdown,
     problems,
 )
-from coterie.runs import api, loop
+from coterie.runs import api, loop, side_by_side
 from coterie.runs.comparison import read_comparison, run_folder, run_methods, split_methods
 from coterie.runs.config import RunConfig, make_config
-from coterie.runs.ranking import over_seeds, rounds_to
+from coterie.runs.ranking import ComparedRun, over_seeds, rounds_to
 from coterie.runs.records import Bytes, RoundRecord, Spread, to_json
 from coterie.runs.run_options import RunOptions, config_values
-from coterie.runs.side_by_side import Given
+from coterie.runs.side_by_side import NOTHING, ComparisonJob, Given, next_job, performed_in_pool
 
 OPTIONS = {"scenario": "xor", "clients": 6, "samples": 20, "rounds": 8, "evaluate_every": 2}
 METHODS = ["fedavg", "ifca:k=2", "local", "flt:case=1,clusters=2"]
@@ -364,6 +364,48 @@ def test_processes_side_by_side_inherit_what_python_gave_and_find_the_same(tmp_p
     assert here == there
     assert own == {str(os.getpid())}
     assert not others & own
+
+
+def jobs_of(methods, seeds):
+    return [ComparisonJob(ComparedRun(m, seed, Path(f"{m}-{seed}")), {}) for seed in range(seeds) for m in methods]
+
+
+def test_runs_begin_in_an_order_that_keeps_two_processes_busy_to_the_end():
+    """The seconds of a real comparison; in the order given the last run goes on alone for 7 of 28.6 seconds."""
+    lasts = {"fedavg": 3.9, "fedprox": 7.6, "ifca:k=4": 6.2, "cfl": 8.3}
+    waiting, seconds, free, ends = jobs_of(lasts, 2), {}, [0.0, 0.0], []
+    while waiting:
+        now = min(free)
+        seconds = {method: lasts[method] for end, method in ends if end <= now}
+        method = waiting.pop(next_job(waiting, seconds)).trial.method
+        free[free.index(now)] = now + lasts[method]
+        ends.append((now + lasts[method], method))
+    assert max(free) <= 1.02 * sum(2 * own for own in lasts.values()) / 2
+    assert len(ends) == 8
+
+
+def test_a_method_that_nobody_knows_begins_before_one_that_is_known_and_the_rest_as_given():
+    waiting = jobs_of(["fedavg", "fedprox:mu=1", "cfl", "local"], 1)
+    assert next_job(waiting, {}) == 1
+    assert next_job(waiting, {"fedprox:mu=1": 9.0}) == 2
+    assert next_job(waiting, {"fedprox:mu=1": 9.0, "cfl": 10.0}) == 2
+    assert next_job(waiting[:1] + waiting[3:], {}) == 0
+
+
+@pytest.mark.skipif(start_method() != "fork", reason="the change below is inherited by forked processes only")
+def test_a_process_that_is_killed_fails_the_runs_that_are_left_and_not_the_comparison(monkeypatch):
+    def perform(job, given):
+        if job.trial.method == "cfl":
+            os._exit(1)
+
+    monkeypatch.setattr(side_by_side, "perform", perform)
+    ended = list(performed_in_pool(jobs_of(["ifca:k=2", "cfl", "fedavg"], 2), 1, NOTHING, "fork"))
+    assert sorted((trial.method, trial.seed) for trial, _ in ended) == sorted(
+        (job.trial.method, job.trial.seed) for job in jobs_of(["ifca:k=2", "cfl", "fedavg"], 2)
+    )
+    failed = [trial.method for trial, problem in ended if problem is not None]
+    assert "cfl" in failed
+    assert [problem for trial, problem in ended if trial == ended[0][0]] == [None]
 
 
 def test_the_options_of_a_comparison_are_those_of_a_run():

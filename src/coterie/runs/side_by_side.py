@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
+import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import active_children, get_context, parent_process
@@ -46,6 +48,8 @@ class Given:
 
 
 NOTHING = Given()
+SHORT = frozenset({"fedavg", "local"})
+"""Methods whose rounds are training and nothing else: every other takes longer."""
 
 
 Ended = tuple[ComparedRun, BaseException | None]
@@ -68,26 +72,68 @@ def pool_start_method() -> str:
 
 
 def performed_in_pool(jobs: Sequence[ComparisonJob], count: int, given: Given, method: str) -> Iterator[Ended]:
-    """Do the runs in processes of their own, `count` at once; each is given when it has ended."""
+    """Do the runs in processes of their own, `count` at once; each is given when it has ended.
+
+    They begin in an order that leaves short ones for the end (`next_job`), so that no process waits long for another.
+    """
     if not jobs:
         return
+    waiting, seconds = list(jobs), dict[str, float]()
     pool = ProcessPoolExecutor(
         min(count, len(jobs)), mp_context=get_context(method), initializer=_begin, initargs=(given,)
     )
     others = set(active_children())
-    with ignore_sigint(), warnings.catch_warnings():
-        # Python warns of forks beside threads; the children never touch torch's idle ones.
-        warnings.simplefilter("ignore", DeprecationWarning)
-        futures = {pool.submit(_perform_inherited, job): job.trial for job in jobs}
+    running: dict[Future[None], tuple[ComparedRun, float]] = {}
+
+    def begin() -> None:
+        job = waiting.pop(next_job(waiting, seconds))
+        with ignore_sigint(), warnings.catch_warnings():
+            # Python warns of forks beside threads; the children never touch torch's idle ones.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            running[_submitted(pool, job)] = job.trial, time.monotonic()
+
     try:
-        for future in as_completed(futures):
-            yield futures[future], future.exception()
+        while waiting or running:
+            while waiting and len(running) < count:
+                begin()
+            for future in wait(running, return_when=FIRST_COMPLETED).done:
+                trial, began = running.pop(future)
+                seconds[trial.method] = time.monotonic() - began
+                yield trial, future.exception()
     except KeyboardInterrupt:
         for child in set(active_children()) - others:
             child.terminate()
         raise
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _submitted(pool: ProcessPoolExecutor, job: ComparisonJob) -> Future[None]:
+    """The run in a process of the pool; if one of them was killed, the pool takes no more, and the run has failed."""
+    try:
+        return pool.submit(_perform_inherited, job)
+    except BrokenExecutor as problem:
+        failed = Future[None]()
+        failed.set_exception(problem)
+        return failed
+
+
+def next_job(waiting: Sequence[ComparisonJob], seconds: Mapping[str, float]) -> int:
+    """Which run to begin next: the first of those that will take longest.
+
+    Args:
+        waiting: the runs that have not begun.
+        seconds: what a run of a method took, of those that have ended.
+
+    Returns:
+        The run's place. A method that nobody knows yet may take long; those that others are measured against do not.
+    """
+
+    def expected(place: int) -> float:
+        method = waiting[place].trial.method
+        return seconds.get(method, 0.0 if method.partition(":")[0] in SHORT else math.inf)
+
+    return max(range(len(waiting)), key=expected)
 
 
 @contextmanager
