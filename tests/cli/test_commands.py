@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -222,6 +223,46 @@ def test_warnings_and_a_loss_that_explodes_are_one_line_each(coterie, tmp_path):
     assert code == 0
     assert "round 1: the mean test loss is" in out
     assert "round 1: the mean test loss is" in err
+
+
+FIRST_LOOK = ["--clients", "4", "--groups", "2", "--samples", "20", "--rounds", "2"]
+"""What somebody without data and without a method may type."""
+
+
+@pytest.mark.parametrize("cores", [1, 2])
+def test_the_first_look_gives_both_methods_whether_they_run_at_once_or_not(coterie, tmp_path, monkeypatch, cores):
+    from coterie.cli import run_commands
+    from coterie.runs import side_by_side
+
+    monkeypatch.setattr(run_commands, "available_cores", lambda: cores)
+    code, out, err = coterie("run", *FIRST_LOOK, "--out", "both")
+    assert code == 0
+    assert "cfl on digits-permuted: 4 clients" in err
+    at_once = cores == 2 and side_by_side.pool_start_method() == "fork"
+    assert ("fedavg on digits-permuted" in err) != at_once
+    table = [line.split()[0] for line in out.splitlines() if line.startswith(("fedavg ", "cfl "))]
+    assert table == ["fedavg", "cfl"]
+    assert coterie("run", *FIRST_LOOK, "--method", "fedavg", "--workers", "1", "--out", "alone", "--quiet")[0] == 0
+    model = Path("models") / "cluster-0.safetensors"
+    both, alone = (tmp_path / folder / model for folder in ("both/fedavg", "alone"))
+    assert both.read_bytes() == alone.read_bytes()
+    assert "both" in one_line(coterie("run", *FIRST_LOOK, "--out", "both"))
+
+
+def test_a_method_that_fails_beside_the_other_is_told_in_a_line(coterie, monkeypatch):
+    from coterie.cli import run_commands
+    from coterie.errors import RunError
+    from coterie.runs import side_by_side
+
+    def refused(job, given):
+        raise RunError("fedavg could not run")
+
+    monkeypatch.setattr(side_by_side, "perform", refused)
+    monkeypatch.setattr(run_commands, "available_cores", lambda: 2)
+    if side_by_side.pool_start_method() != "fork":
+        pytest.skip("without fork the methods run one after the other")
+    code, _, err = coterie("run", *FIRST_LOOK, "--quiet")
+    assert (code, err) == (2, "coterie: fedavg could not run\n")
 
 
 def test_a_run_tells_what_it_did_and_where(coterie, tmp_path):

@@ -13,12 +13,16 @@ from rich.table import Table
 from coterie.cli.options import complete_folder, complete_method, config_options, examples
 from coterie.cli.progress import Progress, show_results
 from coterie.cli.terminal import make_console
+from coterie.engines.local import available_cores
 from coterie.methods import method_classes
 from coterie.methods.base import find_method
 from coterie.methods.option_types import describe_options
 from coterie.models import list_models
-from coterie.runs import api
+from coterie.runs import Result, api
 from coterie.runs.config import LIMIT_KEYS, PLACE_KEYS, RunConfig, make_config, overlay, read_config_file
+from coterie.runs.loading import load_result
+from coterie.runs.ranking import ComparedRun
+from coterie.runs.side_by_side import ComparisonJob, performed_beside, pool_start_method
 
 
 @click.command(
@@ -34,7 +38,8 @@ from coterie.runs.config import LIMIT_KEYS, PLACE_KEYS, RunConfig, make_config, 
 def run(config_file: str | None, **given: Any) -> None:
     """Train a method on a federation. Options come from the file, if one is given; the command line wins.
 
-    Without a method: FedAvg, one model for all, and then CFL, which splits them, side by side.
+    Without a method: FedAvg, one model for all, and CFL, which splits them, side by side. Without data too, where there
+    are two cores, both run at the same time, and the progress is CFL's.
     """
     table = read_config_file(Path(config_file)) if config_file else {}
     values = overlay(table, {key: value for key, value in given.items() if value is not None})
@@ -42,13 +47,31 @@ def run(config_file: str | None, **given: Any) -> None:
     configs = [make_config(values | {"method": name}) for name in (("fedavg", "cfl") if both else (values["method"],))]
     quiet = configs[0].quiet
     place = Path(configs[0].out) if configs[0].out else api.new_folder(configs[0], "compared" if both else None)
-    results = []
-    for config in configs:
-        progress = Progress(quiet=quiet)
-        with progress:
-            results.append(api.start(config, out=place / config.method if both else place, callbacks=[progress]))
+    folders = [place / config.method if both else place for config in configs]
+    if both and _small_and_two_cores(configs[0]) and not folders[0].exists():
+        beside = ComparisonJob(ComparedRun("fedavg", configs[0].seed, folders[0]), values)
+        with performed_beside(beside) as finish:
+            second = _followed(configs[1], folders[1])
+            finish()
+        results = [load_result(folders[0]), second]
+    else:
+        results = [_followed(config, folder) for config, folder in zip(configs, folders, strict=True)]
     if not quiet:
         show_results(results, place)
+
+
+def _small_and_two_cores(config: RunConfig) -> bool:
+    """Whether two runs at once are sure to take less time: the data is our own and small, and a core is free."""
+    ours = config.scenario is None and config.data is None
+    free = config.workers == "auto" and config.engine == "local" and available_cores() > 1
+    return ours and free and pool_start_method() == "fork"
+
+
+def _followed(config: RunConfig, folder: Path) -> Result:
+    """Do a run, and tell of it meanwhile."""
+    progress = Progress(quiet=config.quiet)
+    with progress:
+        return api.start(config, out=folder, callbacks=[progress])
 
 
 @click.command(

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, BrokenExecutor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -87,9 +87,7 @@ def performed_in_pool(jobs: Sequence[ComparisonJob], count: int, given: Given, m
 
     def begin() -> None:
         job = waiting.pop(next_job(waiting, seconds))
-        with ignore_sigint(), warnings.catch_warnings():
-            # Python warns of forks beside threads; the children never touch torch's idle ones.
-            warnings.simplefilter("ignore", DeprecationWarning)
+        with ignore_sigint():
             running[_submitted(pool, job)] = job.trial, time.monotonic()
 
     try:
@@ -108,10 +106,30 @@ def performed_in_pool(jobs: Sequence[ComparisonJob], count: int, given: Given, m
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+@contextmanager
+def performed_beside(job: ComparisonJob) -> Iterator[Callable[[], None]]:
+    """Do a run in a process of its own meanwhile; what is given waits until it has ended, and raises what it raised."""
+    pool = ProcessPoolExecutor(1, mp_context=get_context(pool_start_method()), initializer=_begin, initargs=(NOTHING,))
+    others = set(active_children())
+    with ignore_sigint():
+        future = _submitted(pool, job)
+    try:
+        yield future.result
+    except BaseException:
+        for child in set(active_children()) - others:
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
 def _submitted(pool: ProcessPoolExecutor, job: ComparisonJob) -> Future[None]:
     """The run in a process of the pool; if one of them was killed, the pool takes no more, and the run has failed."""
     try:
-        return pool.submit(_perform_inherited, job)
+        with warnings.catch_warnings():
+            # Python warns of forks beside threads; the children never touch torch's idle ones.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return pool.submit(_perform_inherited, job)
     except BrokenExecutor as problem:
         failed = Future[None]()
         failed.set_exception(problem)
