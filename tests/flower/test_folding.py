@@ -116,7 +116,7 @@ def test_a_client_that_sends_no_array_is_a_fault_and_not_a_crash(federation: Fed
     assert reasons == {"an array's header cannot be read"}
 
 
-def test_a_look_asks_for_what_is_due_next_and_one_other_only(federation: Federation) -> None:
+def test_no_answer_is_looked_for_twice_where_all_are_there(federation: Federation) -> None:
     grid = watched(federation)
     messages = [
         Message(RecordDict({"task": ConfigRecord({"classes": 0, "layout": ""})}), node, "query.coterie", ttl=60.0)

@@ -33,7 +33,7 @@ class Exchange:
     """Sends messages and collects the answers, at most `timeout` seconds long.
 
     It looks soon after sending and after every answer, then ever more seldom, down to every `poll` seconds. Each look
-    costs a request: it asks for the answer that is due next and for one of the others in turn.
+    is a request: it asks for the answer that is due next and, every other time, for one of the others.
     """
 
     def __init__(self, grid: Grid, timeout: float, poll: float = 0.5) -> None:
@@ -54,17 +54,18 @@ class Exchange:
             while key in waiting:
                 turn += 1
                 others = [other for other in waiting if other != key]
-                looked = [key, *others[turn % len(others) :][:1]] if others else [key]
-                found = self.pull({own: waiting[own] for own in looked})
+                looked = key if turn % 2 or not others else others[turn // 2 % len(others)]
+                found = self.pull({looked: waiting[looked]})
                 answers |= found
                 pause = FIRST_LOOK if found else min(2 * pause, self.poll)
                 for done in found:
                     del waiting[done]
                 if key in waiting and not found:
                     left = deadline - time.monotonic()
-                    if left <= 0:
+                    if left > 0:
+                        time.sleep(min(pause, self.poll, left))
+                    elif looked == key:
                         break
-                    time.sleep(min(pause, self.poll, left))
             yield answers.pop(key, Answer(reason=f"it did not answer within {self.timeout:g} s", silent=True))
 
     def push(self, messages: Sequence[Message]) -> list[str | None]:
