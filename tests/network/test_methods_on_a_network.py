@@ -27,6 +27,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 import client_app as honest
+from coterie.flower.folding import unfold
 
 app = ClientApp()
 
@@ -39,17 +40,18 @@ def describe(message, context):
 @app.query("coterie")
 def coterie(message, context):
     reply, number = honest.app(message, context), context.node_config["partition-id"]
-    vectors = [name for name, record in reply.content.items() if isinstance(record, ArrayRecord)]
+    content = unfold(reply.content)
+    vectors = [name for name, record in content.items() if isinstance(record, ArrayRecord)]
     if number < 2 or not vectors:
         return reply
     for name in vectors:
-        arrays = {key: array.numpy() for key, array in reply.content[name].items()}
+        arrays = {key: array.numpy() for key, array in content[name].items()}
         if number == 2:
             bad = {key: np.full_like(values, np.nan) for key, values in arrays.items()}
         else:
             bad = {f"other.{key}": np.zeros(5_000_000, np.float32) for key in arrays}
-        reply.content[name] = ArrayRecord({key: Array(values) for key, values in bad.items()})
-    return reply
+        content[name] = ArrayRecord({key: Array(values) for key, values in bad.items()})
+    return Message(content, reply_to=message)
 """
 
 DROPIN_SERVER = """
