@@ -75,7 +75,8 @@ PROMISING = 0.01
 SQUARED = 0.2
 """The part of the fastest progress that counts where losses are squared errors, which fall by so much at first."""
 FEW = 8
-"""Up to so many clients are judged whatever the p-value: one that differs from five cannot bring it below a sixth."""
+"""A cluster of up to so many is judged whatever the p-value: one that differs from five cannot bring it below a
+sixth."""
 
 
 def next_check(age: int) -> int:
@@ -265,12 +266,13 @@ def _fork(
     forks: list[Fork],
 ) -> None:
     """Add the fork of these members, if it is worth judging, and those of its sides."""
-    if second is None or not is_possible(evidence, len(rows)):
+    likely = is_possible(evidence, len(rows))
+    if second is None or not (likely or (name == "" and len(rows) <= FEW)):
         return
     sides = rows[~second], rows[second]
     names = [tuple(probe.clients[i] for i in side) for side in sides]
     forks.append(Fork(name, (names[0], names[1]), evidence))
-    if len(name) + 1 < DEPTH:
+    if likely and len(name) + 1 < DEPTH:
         for digit, side in enumerate(sides):
             if len(side) > 1:
                 below = _examine(probe, table, side, math.nan, evidence.fastest)
@@ -291,7 +293,7 @@ def is_signal(evidence: Evidence, clients: int) -> bool:
 
 def is_possible(evidence: Evidence, clients: int) -> bool:
     """May the clients differ? Then a split is judged."""
-    likely = min(evidence.p_value, evidence.group_p_value) <= POSSIBLE or clients <= FEW
+    likely = min(evidence.p_value, evidence.group_p_value) <= POSSIBLE
     return likely or evidence.p_value <= SLACK * reachable_p_value(1, clients - 1) or is_signal(evidence, clients)
 
 
