@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
 from typing import Any, Generic, TypeVar
 
 import numpy as np
@@ -68,11 +69,15 @@ class FinishedRun:
     def personal(self, groups: Sequence[Sequence[str]], cluster: int | None = None) -> list[float]:
         """Mean accuracy (%) of each group of clients after 5 local epochs, from their own models or from one cluster's.
 
-        The learning rate is that of the last round, as in the paper.
+        The learning rate is that of the last round, as in the paper. Clients of no group are left out.
         """
         given, server = self.assignment, self.run.server
-        if cluster is not None:
-            given = Assignment([given.models[cluster]], [list(server.clients)], given.private)
+        asked = {client for group in groups for client in group}
+        members = [[client for client in some if client in asked] for some in given.members]
+        if cluster is None:
+            given = Assignment(given.models, members, given.private)
+        else:
+            given = Assignment([given.models[cluster]], [list(chain(*members))], given.private)
         scores = personalised(given, server.engine, server.schedule.at(server.rounds), server.seed)
         values = [personalised_accuracy(scores, group) for group in groups]
         return [float("nan") if value is None else 100 * value for value in values]
@@ -99,10 +104,11 @@ def measured_run(
     *,
     method: Method | None = None,
     federation: Federation | None = None,
+    keep: bool = False,
 ) -> T:
-    """What `measure` finds at the end of a run; at full scale the run is kept in the study's folder and resumed."""
+    """What `measure` finds at the end of a run; at full scale, or to `keep`, the run is in the study's folder."""
     end = _AtTheEnd(measure)
-    if study.full:
+    if study.full or keep:
         kept_run(study, key, config, end, method=method, federation=federation)
     else:
         new_run(config, end, method=method, federation=federation)
