@@ -27,6 +27,7 @@ from coterie_recipes import (
     ifca_figures,
     ifca_start,
     ifca_tables,
+    ifca_theory,
     private_accuracy,
     private_cfl,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "ifca_figures",
     "ifca_start",
     "ifca_tables",
+    "ifca_theory",
     "list_recipes",
     "private_accuracy",
     "private_cfl",
