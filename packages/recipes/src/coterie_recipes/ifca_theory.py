@@ -54,7 +54,7 @@ def contraction(sizes: Sizes, seed: int) -> dict[str, Any]:
     This is the theorem's algorithm: fresh samples in every round, one set to choose the cluster and another for the
     gradient of (y − ⟨x, θ⟩)², all machines, gradient averaging over m, step size 1/(4p).
     """
-    draw = numpy_generator(seed, "contraction")
+    draw = numpy_generator(seed, "contraction", sizes.m, sizes.n)
     first = draw.standard_normal(sizes.d)
     truths = np.stack([0 * first, SEPARATION * first / np.linalg.norm(first)])
     offsets = draw.standard_normal((2, sizes.d))
