@@ -60,8 +60,8 @@ def _body(results: Path) -> str:
         "paper's than two standard errors and the paper's own ±. Processor time is of one core; the notes say how the "
         "scale differs from the paper's.",
         "",
-        "| | table or figure | ours |",
-        "|---|---|---|",
+        "| | table or figure | first row | paper | ours | command |",
+        "|---|---|---|---|---|---|",
     ]
     for paper, items in sections.items():
         lines += [f"| {paper} | {one.item.place}: {one.item.about} | {_brief(one)} |" for one in items]
@@ -109,8 +109,11 @@ def _fits(text: str, pattern: str) -> bool:
 
 def _brief(one: Shown) -> str:
     if one.stored is None:
-        return one.item.not_run
-    return f"`{one.stored['command']}`, {_scale(one.stored)}"
+        return f" | | {one.item.not_run} | "
+    row = one.rows[0]
+    printed = _printed(row) or "in words"
+    command = f"`{one.stored['command']}`, {_scale(one.stored)}"
+    return f"{row['setting']}: {row['measure']} | {printed} | {_value(row)} | {command}"
 
 
 def _scale(stored: Mapping[str, Any]) -> str:
@@ -135,11 +138,14 @@ def _details(one: Shown) -> list[str]:
     lines += [f"The paper: {item.says}"] if item.says else []
     lines += ["", "| setting | measure | paper | ours |", "|---|---|---|---|"]
     for row in one.rows:
-        paper = row.get("paper")
-        printed = "" if paper is None else str(paper)
-        lines.append(f"| {row['setting']} | {row['measure']} | {printed} | {_value(row)} |")
+        lines.append(f"| {row['setting']} | {row['measure']} | {_printed(row)} | {_value(row)} |")
     notes = [*stored.get("notes", ()), *([f"What differs ({MARK}): {item.differs}"] if item.differs else [])]
     return [*lines, *([""] if notes else []), *(f"* {note}" for note in notes)]
+
+
+def _printed(row: Mapping[str, Any]) -> str:
+    paper = row.get("paper")
+    return "" if paper is None else str(paper)
 
 
 def _value(row: Mapping[str, Any]) -> str:

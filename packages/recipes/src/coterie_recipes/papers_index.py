@@ -53,7 +53,7 @@ CFL = (
         "papers/cfl-fig3",
         (("K=*", "P[correct]"), ("K=*, γ=1.25", "P[gap > 0]"), ("Theorem 1's area", "*")),
         says="correct with certainty in Theorem 1's area, with probability close to 1 for K > 10 and γ > 1.",
-        differs="the gap is positive in four draws of five only at K = 20, γ = 1.25, while the split is correct in all: a "
+        differs="at K = 20, γ = 1.25 the gap is positive in four draws of five, while the split is correct in all: a "
         "positive gap is sufficient for that, not necessary, and the paper's ≈ 1 is of the split.",
     ),
     Item("Figure 4", "the algorithm", not_run=DRAWING),
