@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import chain
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from coterie import Callback, Federation, Method, Result
+from coterie import Federation, Method
 from coterie.methods import Assignment
 from coterie.runs import Run, RunConfig, global_accuracy, personalised, personalised_accuracy
 from coterie_recipes.base import Study
-from coterie_recipes.runs import kept_run, new_run, study_config
+from coterie_recipes.runs import AtTheEnd, kept_run, new_run, study_config
 
 QUARTERS = ("C1", "C2", "C3", "C4")
 T = TypeVar("T")
@@ -83,19 +83,6 @@ class FinishedRun:
         return [float("nan") if value is None else 100 * value for value in values]
 
 
-class _AtTheEnd(Callback, Generic[T]):
-    """A callback that measures a finished run while its engine is open."""
-
-    def __init__(self, measure: Callable[[FinishedRun], T]) -> None:
-        self.measure = measure
-
-    def on_start(self, run: Run, done: int) -> None:
-        self.run = run
-
-    def on_end(self, result: Result) -> None:
-        self.measured = self.measure(FinishedRun(self.run, result.state))
-
-
 def measured_run(
     study: Study,
     key: str,
@@ -107,7 +94,7 @@ def measured_run(
     keep: bool = False,
 ) -> T:
     """What `measure` finds at the end of a run; at full scale, or to `keep`, the run is in the study's folder."""
-    end = _AtTheEnd(measure)
+    end = AtTheEnd(lambda run, state: measure(FinishedRun(run, state)))
     if study.full or keep:
         kept_run(study, key, config, end, method=method, federation=federation)
     else:
