@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from coterie_recipes.base import Findings, Row, Study, recipe
 from coterie_recipes.cuau import QUARTERS, CuauSetting
@@ -49,7 +50,7 @@ def cuau_cifar(study: Study) -> Findings:
     """Every run is kept in the study's folder and resumed there; seeds are computed one after the other."""
     scale = FULL if study.full else QUICK
     setting, of_each = scale.setting, scale.of_each
-    bases: dict[str, list[dict[str, list[list[float]]]]] = {base: [] for base in scale.bases}
+    bases: dict[str, list[dict[str, Any]]] = {base: [] for base in scale.bases}
     accuracies: dict[tuple[int, ...], list[list[float]]] = {quarters: [] for quarters in (*scale.quarters, EVERYBODY)}
     for seed in study.seeds:
         for base in scale.bases:

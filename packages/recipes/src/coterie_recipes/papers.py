@@ -117,7 +117,8 @@ def _brief(one: Shown) -> str:
 
 
 def _scale(stored: Mapping[str, Any]) -> str:
-    seeds = max(len(row["values"]) for row in stored["rows"])
+    named = stored.get("seeds")
+    seeds = len(named) if isinstance(named, list) else max(len(row["values"]) for row in stored["rows"])
     words = [f"{seeds} seeds" if seeds > 1 else "1 seed"]
     seconds = stored.get("cpu_seconds")
     if seconds is not None:
@@ -128,7 +129,8 @@ def _scale(stored: Mapping[str, Any]) -> str:
 def _details(one: Shown) -> list[str]:
     item, stored = one.item, one.stored
     assert stored is not None
-    seeds = f"; seeds {stored['seeds'][0]} to {stored['seeds'][-1]}" if len(stored.get("seeds", ())) > 1 else ""
+    named = stored.get("seeds")
+    seeds = f"; seeds {named[0]} to {named[-1]}" if isinstance(named, list) and len(named) > 1 else ""
     lines = [
         f"### {item.place}: {item.about}",
         "",
