@@ -94,6 +94,14 @@ def test_cifar_tables_share_the_runs_and_are_resumed_seed_by_seed(
         assert found[everybody, measure]["ours"] == found[base, measure]["ours"]
     quarters = [found[everybody, f"C{q} personalised"]["ours"]["mean"] for q in (1, 2, 3, 4)]
     assert found[everybody, "personalised"]["ours"]["mean"] == pytest.approx(np.mean(quarters))
+    apart = found["Table 4: fedavg, w^C1 minus w^C2", "C2 personalised"]
+    models = [found[f"Table 4: fedavg, w^C{c}", "C2 personalised"]["ours"]["mean"] for c in (1, 2)]
+    assert apart["ours"]["mean"] == pytest.approx(models[0] - models[1])
+    assert apart["paper"] == -2.59
+    less = found["Table 1: trained by all, minus by C1 only", "C4 personalised"]
+    assert less["paper"] == 11.11
+    trained = [found[f"Table 1: {who}", "C4 personalised"]["ours"]["mean"] for who in ("C1+C2+C3+C4", "C1")]
+    assert less["ours"]["mean"] == pytest.approx(trained[0] - trained[1])
     both = study_in(tmp_path, seeds=2)
     rows = reproduce("cuau-cifar", both)["rows"]
     assert both.computed == 4  # of the second seed only

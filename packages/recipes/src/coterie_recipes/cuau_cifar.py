@@ -8,7 +8,16 @@ from typing import Any
 
 from coterie_recipes.base import Findings, Row, Study, recipe
 from coterie_recipes.cuau import QUARTERS, CuauSetting
-from coterie_recipes.cuau_tables import NOTES, table1_rows, table3_rows, table4_rows, trained_by, with_and_without
+from coterie_recipes.cuau_tables import (
+    NOTES,
+    TABLE_1,
+    TABLE_4,
+    table1_rows,
+    table3_rows,
+    table4_rows,
+    trained_by,
+    with_and_without,
+)
 
 EVERYBODY = (0, 1, 2, 3)
 
@@ -45,6 +54,29 @@ FULL = Scale(
 )
 
 
+def differences(
+    accuracies: dict[tuple[int, ...], list[list[float]]], bases: dict[str, list[dict[str, Any]]]
+) -> list[Row]:
+    """What the tables say, as differences seed by seed, of which the signs compare at any scale."""
+    rows = []
+    for quarters in ((0,), (3,)):
+        name = QUARTERS[quarters[0]]
+        for i, measure in {0: "initial", 1: "C1 personalised", 4: "C4 personalised"}.items():
+            values = [a[i] - b[i] for a, b in zip(accuracies[EVERYBODY], accuracies[quarters], strict=True)]
+            paper = TABLE_1[EVERYBODY][i] - TABLE_1[quarters][i]
+            rows.append(Row(f"Table 1: trained by all, minus by {name} only", measure, values, round(paper, 2)))
+    for base, cells in bases.items():
+        first, last = TABLE_4[base]
+        for i, measure in enumerate(("initial", "C1 personalised", "C2 personalised")):
+            if i == 0 and base == "fedper":
+                continue
+            pairs = [c["initial"] if i == 0 else [c["personal"][j][i - 1] for j in (0, 1)] for c in cells]
+            paper = (first[i] or 0) - (last[i] or 0)
+            values = [one - other for one, other in pairs]
+            rows.append(Row(f"Table 4: {base}, w^C1 minus w^C2", measure, values, round(paper, 2)))
+    return rows
+
+
 @recipe("cuau-cifar", "FedCUAU Tables 1, 3, 4 on CIFAR-10 with a narrow ResNet-18: signs beside the paper's")
 def cuau_cifar(study: Study) -> Findings:
     """Every run is kept in the study's folder and resumed there; seeds are computed one after the other."""
@@ -63,7 +95,7 @@ def cuau_cifar(study: Study) -> Findings:
         # FedCUAU leaves its base as it is: w^C2 on FedAvg is FedAvg trained by everybody.
         common = bases["fedavg"][-1]
         accuracies[EVERYBODY].append([common["initial"][1], *common["quarters"][1], common["personal"][1][2]])
-    rows = [
+    rows = differences(accuracies, bases) + [
         Row(f"Table {number}: {row.setting}", row.measure, row.ours, row.paper)
         for number, table in ((1, table1_rows(accuracies)), (3, table3_rows(bases)), (4, table4_rows(bases)))
         for row in table

@@ -30,14 +30,14 @@ def timed(study: Study) -> Iterator[None]:
 
     A study is computed in several attempts where it was stopped, or seed by seed: all of them count.
     """
-    before = _cpu_seconds()
+    before, commit = _cpu_seconds(), _commit()
     try:
         yield
     finally:
         if study.computed and study.out.is_dir():
             known = _attempts(study.out)
             seconds = round(_cpu_seconds() - before, 1)
-            known.append({"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": _commit(), "cpu_seconds": seconds})
+            known.append({"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit, "cpu_seconds": seconds})
             write_atomically(study.out / ATTEMPTS, json.dumps(known, indent=1).encode())
 
 
