@@ -69,7 +69,7 @@ def test_a_page_is_built_between_its_marks(tmp_path: Path, monkeypatch: pytest.M
     assert built.startswith("# Papers\n")
     assert built.endswith("\nafter\n")
     assert "old" not in built
-    assert "2 entries; 1 were run, with 1 rows." in built
+    assert "2 entries, 1 of them run: 1 rows with ours beside the paper's here, and 1 below." in built
     first = "iid: accuracy % | 9.0 | 2 ± 0.58 † | `coterie reproduce toy --seeds 3`, 3 seeds, 4 min |"
     assert f"| A | Table 1: a table | {first}" in built
     assert "| A | Figure 1: a drawing |  | | a drawing |  |" in built

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import ConfigError
-from coterie_recipes.papers_index import PAPERS, Item
+from coterie_recipes.papers_index import PAPERS, Item, Pattern
 from coterie_recipes.stored import standard_error
 
 BEGIN = "<!-- From here on the page is built by `python -m coterie_recipes.papers docs` from docs/results. -->"
@@ -32,6 +32,8 @@ class Shown:
     item: Item
     stored: Mapping[str, Any] | None
     rows: Sequence[Mapping[str, Any]]
+    brief: Sequence[Mapping[str, Any]]
+    """Those in the overview."""
 
 
 def rebuilt(page: str, results: Path) -> str:
@@ -55,16 +57,17 @@ def _body(results: Path) -> str:
     lines = [
         "## Every table and figure",
         "",
-        f"{len(every)} entries; {len(run)} were run, with {sum(len(one.rows) for one in run)} rows. Ours is the mean "
+        f"{len(every)} entries, {len(run)} of them run: {sum(len(one.brief) for one in run)} rows with ours beside the "
+        f"paper's here, and {sum(len(one.rows) for one in run)} below. Ours is the mean "
         f"± its standard error over the seeds, or one seed's value. {MARK} marks a mean that is further from the "
         "paper's than two standard errors and the paper's own ±. Processor time is of one core; the notes say how the "
         "scale differs from the paper's.",
         "",
-        "| | table or figure | first row | paper | ours | command |",
+        "| | table or figure | row | paper | ours | command |",
         "|---|---|---|---|---|---|",
     ]
     for paper, items in sections.items():
-        lines += [f"| {paper} | {one.item.place}: {one.item.about} | {_brief(one)} |" for one in items]
+        lines += [f"| {paper} | {one.item.place}: {one.item.about} | {row} |" for one in items for row in _brief(one)]
     for paper, items in sections.items():
         lines += ["", f"## {paper}, in detail"]
         for one in items:
@@ -79,19 +82,22 @@ def shown(item: Item, results: Path) -> Shown:
     if item.stored is None or not path.exists():
         if not item.not_run:
             raise ConfigError(f"{item.place} ({item.about}): {path} is missing; store it, or say why it was not run")
-        return Shown(item, None, ())
+        return Shown(item, None, (), ())
     stored = json.loads(path.read_text(encoding="utf-8"))
     chosen = []
     for setting, measure in item.rows:
-        found = [row for row in stored["rows"] if _fits(row["setting"], setting) and _fits(row["measure"], measure)]
+        found = [row for row in stored["rows"] if _matches(row, (setting, measure))]
         if not found:
             raise ConfigError(f"{path}: has no row {setting!r}, {measure!r}")
         chosen += [row for row in found if row not in chosen]
+    brief = [row for row in chosen if any(_matches(row, pattern) for pattern in item.brief)]
+    if item.brief and not brief:
+        raise ConfigError(f"{path}: has no row for the overview, {item.brief}")
     far = [row for row in chosen if differs(row)]
     if far and not item.differs:
         names = "; ".join(f"{row['setting']}, {row['measure']}" for row in far)
         raise ConfigError(f"{item.place} ({item.about}): say what differs from the paper's at {names}")
-    return Shown(item, stored, chosen)
+    return Shown(item, stored, chosen, brief or chosen[:1])
 
 
 def differs(row: Mapping[str, Any]) -> bool:
@@ -103,17 +109,23 @@ def differs(row: Mapping[str, Any]) -> bool:
     return abs(statistics.fmean(row["values"]) - float(number[1])) > 2 * error + float(number[2] or 0) + 1e-9
 
 
+def _matches(row: Mapping[str, Any], pattern: Pattern) -> bool:
+    return _fits(row["setting"], pattern[0]) and _fits(row["measure"], pattern[1])
+
+
 def _fits(text: str, pattern: str) -> bool:
     return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), text) is not None
 
 
-def _brief(one: Shown) -> str:
+def _brief(one: Shown) -> list[str]:
+    """The last four columns of the entry's rows in the overview."""
     if one.stored is None:
-        return f" | | {one.item.not_run} | "
-    row = one.rows[0]
-    printed = _printed(row) or "in words"
+        return [f" | | {one.item.not_run} | "]
     command = f"`{one.stored['command']}`, {_scale(one.stored)}"
-    return f"{row['setting']}: {row['measure']} | {printed} | {_value(row)} | {command}"
+    return [
+        f"{row['setting']}: {row['measure']} | {_printed(row) or 'in words'} | {_value(row)} | {command}"
+        for row in one.brief
+    ]
 
 
 def _scale(stored: Mapping[str, Any]) -> str:
