@@ -10,8 +10,8 @@ import pytest
 
 from coterie.errors import ConfigError
 from coterie_recipes import list_recipes, papers
-from coterie_recipes.papers import BEGIN, END, differs, rebuilt, shown
-from coterie_recipes.papers_index import PAPERS, Item
+from coterie_recipes.papers import BEGIN, END, PAPERS, differs, rebuilt, shown
+from coterie_recipes.papers_index import Item
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import ConfigError
-from coterie_recipes.papers_index import PAPERS, Item, Pattern
+from coterie_recipes.papers_cfl_ifca import CFL, IFCA
+from coterie_recipes.papers_cuau_flt import FEDCUAU, FLT
+from coterie_recipes.papers_index import Item, Pattern
 from coterie_recipes.stored import standard_error
 
+PAPERS = {"CFL": CFL, "IFCA": IFCA, "FedCUAU": FEDCUAU, "FLT": FLT}
 BEGIN = "<!-- From here on the page is built by `python -m coterie_recipes.papers docs` from docs/results. -->"
 END = "<!-- End of what is built. -->"
 MARK = "†"
