@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie_recipes.papers_index import DRAWING, NOT_RUN, NO_FEMNIST, TRAIN, Item
+from coterie_recipes.papers_index import DRAWING, NO_FEMNIST, NOT_RUN, TRAIN, Item
 
 FEDCUAU = (
     Item(
