@@ -62,18 +62,21 @@ def test_what_is_further_away_than_two_errors(values: list[float], paper: Any, f
 
 
 def test_a_page_is_built_between_its_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    item = Item("Table 1", "a table", "toy", (("iid", "accuracy*"),), says="it rises.", differs="fewer rounds.")
+    item = Item(
+        "Table 1", "a table", "toy", (("iid", "accuracy*"), ("iid", "*")), says="it rises.", differs="fewer rounds."
+    )
     monkeypatch.setattr(papers, "PAPERS", {"A": (item, Item("Figure 1", "a drawing", not_run="a drawing"))})
     page = f"# Papers\n\n{BEGIN}\nold\n{END}\nafter\n"
-    built = rebuilt(page, kept(tmp_path, row([1.0, 2.0, 3.0], 9.0), row([5.0], measure="loss")))
+    built = rebuilt(page, kept(tmp_path, row([1.0, 2.0, 3.0], 9.0), row([5.0], measure="|loss|")))
     assert built.startswith("# Papers\n")
     assert built.endswith("\nafter\n")
     assert "old" not in built
-    assert "2 entries, 1 of them run: 1 rows with ours beside the paper's here, and 1 below." in built
+    assert "2 entries, 1 of them run: 1 rows with ours beside the paper's here, and 2 below." in built
     first = "iid: accuracy % | 9.0 | 2 ± 0.58 † | `coterie reproduce toy --seeds 3`, 3 seeds, 4 min |"
     assert f"| A | Table 1: a table | {first}" in built
     assert "| A | Figure 1: a drawing |  | | a drawing |  |" in built
     assert "| iid | accuracy % | 9.0 | 2 ± 0.58 † |" in built
+    assert "| iid | \\|loss\\| |  | 5 |" in built
     assert "The paper: it rises." in built
     assert "* What differs (†): fewer rounds." in built
     assert rebuilt(built, tmp_path) == built

@@ -126,7 +126,7 @@ def _brief(one: Shown) -> list[str]:
         return [f" | | {one.item.not_run} | "]
     command = f"`{one.stored['command']}`, {_scale(one.stored)}"
     return [
-        f"{row['setting']}: {row['measure']} | {_printed(row) or 'in words'} | {_value(row)} | {command}"
+        f"{_cell(row['setting'])}: {_cell(row['measure'])} | {_printed(row) or 'in words'} | {_value(row)} | {command}"
         for row in one.brief
     ]
 
@@ -155,9 +155,14 @@ def _details(one: Shown) -> list[str]:
     lines += [f"The paper: {item.says}"] if item.says else []
     lines += ["", "| setting | measure | paper | ours |", "|---|---|---|---|"]
     for row in one.rows:
-        lines.append(f"| {row['setting']} | {row['measure']} | {_printed(row)} | {_value(row)} |")
+        lines.append(f"| {_cell(row['setting'])} | {_cell(row['measure'])} | {_printed(row)} | {_value(row)} |")
     notes = [*stored.get("notes", ()), *([f"What differs ({MARK}): {item.differs}"] if item.differs else [])]
     return [*lines, *([""] if notes else []), *(f"* {note}" for note in notes)]
+
+
+def _cell(text: str) -> str:
+    """Text in a cell of a table."""
+    return text.replace("|", "\\|")
 
 
 def _printed(row: Mapping[str, Any]) -> str:

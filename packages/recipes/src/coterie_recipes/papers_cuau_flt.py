@@ -54,6 +54,12 @@ FEDCUAU = (
         brief=(("*minus*", "*"),),
         not_run=NOT_RUN,
     ),
+    Item(
+        "Table 4",
+        "each cluster's layers for each cluster's clients, Fashion-MNIST instead",
+        "papers/cuau-table4",
+        brief=(("*, w^C*", "C* personalised"),),
+    ),
     Item("Table 4", "FEMNIST", not_run=NO_FEMNIST),
     Item(
         "Section 7",
