@@ -5,8 +5,8 @@ from __future__ import annotations
 from coterie_recipes.papers_index import DRAWING, NO_FEMNIST, NOT_RUN, TRAIN, Item
 
 NARROW = (
-    "a narrow network on halved images reaches 44 to 47 % after 40 rounds, where the paper's ResNet-18 reaches 83 after "
-    "500: compare the signs of the differences."
+    "a narrow network on halved images reaches 44 to 47 % after 40 rounds, where the paper's ResNet-18 reaches 83 "
+    "after 500: compare the signs of the differences."
 )
 FEDCUAU = (
     Item(
