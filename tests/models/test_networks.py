@@ -105,6 +105,13 @@ def test_the_language_model_predicts_every_position_from_the_past_only() -> None
         ("cnn-1d:width=4,kernel=3", (2, 8), 3, (2 * 3 * 4 + 4) + (4 * 3 * 8 + 8) + (8 * 4 * 3 + 3)),
         ("autoencoder", MNIST, 10, 51_577),  # as FLT C.3 prints
         ("resnet18", CIFAR, 10, 11_173_962),
+        # stem; blocks of 3x3 kernels (4, 14, 56, 224 times 9w²) and 1x1 shortcuts; norms of 2 numbers a channel; head
+        (
+            "resnet18:width=8,stride=2",
+            CIFAR,
+            10,
+            27 * 8 + (4 + 14 + 56 + 224) * 9 * 64 + (2 + 8 + 32) * 64 + 2 * (1 + 4 + 10 + 20 + 40) * 8 + 64 * 10 + 10,
+        ),
         # two layers of four gates, each with two biases
         ("lstm:embedding=6,hidden=5", (4,), 11, 66 + 4 * (30 + 25 + 10) + 4 * (25 + 25 + 10) + (5 * 11 + 11)),
     ],
@@ -170,6 +177,8 @@ def test_every_parameter_gets_a_gradient(spec: str, input_shape: tuple[int, ...]
         ("cnn-1d", (6, 7), 10, r"at least 8 samples, but they have 7"),
         ("cnn-1d:kernel=4", (6, 150), 10, r"kernel=4 must be odd"),
         ("resnet18", DIGITS, 10, r"at least 16x16, but they are 8x8"),
+        ("resnet18:stride=2", MNIST, 10, r"at least 32x32, but they are 28x28"),
+        ("resnet18:width=0", CIFAR, 10, r"width=0 must be 1 or more"),
         ("autoencoder", (1, 30, 28), 10, r"30x28 does not divide by 4"),
         ("autoencoder:output=tanh", MNIST, 10, r"output='tanh' must be 'linear' or 'sigmoid'"),
         ("cnn-small", (30,), 10, r"'cnn-small' takes images .* has shape \(30,\)"),

@@ -121,7 +121,7 @@ def test_options_reach_the_builder() -> None:
         ("", r"no model ''; known: autoencoder, .*resnet18"),
         ("mlp:hiden=3", r"no option 'hiden'; did you mean 'hidden'\?"),
         ("mlp:classes=3", r"no option 'classes'"),
-        ("resnet18:depth=3", r"no option 'depth'; it takes none"),
+        ("resnet18:depth=3", r"no option 'depth'; did you mean 'width'"),
         ("mlp:", r"is not an option; write mlp:name=value"),
         ("mlp:hidden", r"'hidden' is not an option"),
         ("mlp:hidden=", r"is not an option"),

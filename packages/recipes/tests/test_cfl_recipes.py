@@ -244,10 +244,15 @@ def test_news_by_topic_reports_perplexities(tmp_path: Path, monkeypatch: pytest.
 def test_toys_end_at_chance_for_one_model_and_are_solved_by_two(tmp_path: Path) -> None:
     reproduce("cfl-toy", Study(tmp_path / "out", workers=1))
     rows = read(tmp_path / "out")
-    for toy in cfl_toy.TOYS.values():
+    for toy in ("federated XOR", "opposite conditionals"):
+        assert rows[toy, "clusters of CFL"]["ours"]["mean"] == 2
         assert rows[toy, "FedAvg accuracy %"]["ours"]["mean"] < 75
         assert rows[toy, "CFL accuracy %"]["ours"]["mean"] > 95
         assert rows[toy, "largest similarity across groups"]["ours"]["mean"] < -0.8
+    assert rows["congruent", "FedAvg accuracy %"]["ours"]["mean"] > 95
+    assert rows["congruent", "clusters of CFL"]["ours"]["mean"] == 1
+    norms = {toy: rows[toy, "largest update: last norm / first"]["ours"]["mean"] for toy in cfl_toy.TOYS.values()}
+    assert norms["congruent"] < 0.5 * min(norms["federated XOR"], norms["opposite conditionals"])
     cell = json.loads(next((tmp_path / "out" / "cells").glob("opposite-cfl*")).read_text())
     up, down = (path[-1][1] for path in cell["paths"])
     assert up > 1

@@ -16,7 +16,7 @@ from coterie.data import find_scenario
 from coterie.methods import FedAvg
 from coterie.models import build
 from coterie.runs import assemble, global_accuracy
-from coterie_recipes import Study, cuau, cuau_figures, cuau_tables, reproduce
+from coterie_recipes import Study, cuau, cuau_cifar, cuau_figures, cuau_tables, reproduce
 from coterie_recipes.cuau import CuauSetting, label_distance, measured_run
 
 SMALL = CuauSetting("digits-dirichlet-quarters", "mlp:hidden=8", 3, 0.1, "step:0.1@2", samples=40, clients=8)
@@ -51,7 +51,7 @@ def test_table3_has_the_base_and_fedcuau_and_does_not_compute_twice(tmp_path: Pa
 
 def test_the_row_without_fedcuau_is_what_the_base_method_alone_gives(tmp_path: Path) -> None:
     study = study_in(tmp_path)
-    cell = cuau_tables.with_and_without(study, "fedavg", 0)
+    cell = cuau_tables.with_and_without(study, SMALL, "fedavg", 0)
     initial, [personal] = measured_run(
         study,
         "alone",
@@ -81,6 +81,31 @@ def test_table1_trains_some_quarters_and_evaluates_all(tmp_path: Path) -> None:
     quarters = [found["C4", f"C{q} personalised"] for q in (1, 2, 3, 4)]
     assert found["C4", "personalised"] == pytest.approx(np.mean(quarters))
     assert found["C1", "initial"] != found["C4", "initial"]
+
+
+def test_cifar_tables_share_the_runs_and_are_resumed_seed_by_seed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuau_cifar, "QUICK", replace(cuau_cifar.QUICK, setting=SMALL, of_each=1))
+    first = reproduce("cuau-cifar", study_in(tmp_path))
+    found = {(row["setting"], row["measure"]): row for row in first["rows"]}
+    everybody, base = "Table 1: C1+C2+C3+C4", "Table 4: fedavg, w^C2"
+    for measure in ("initial", "personalised"):
+        assert found[everybody, measure]["ours"] == found[base, measure]["ours"]
+    quarters = [found[everybody, f"C{q} personalised"]["ours"]["mean"] for q in (1, 2, 3, 4)]
+    assert found[everybody, "personalised"]["ours"]["mean"] == pytest.approx(np.mean(quarters))
+    apart = found["Table 4: fedavg, w^C1 minus w^C2", "C2 personalised"]
+    models = [found[f"Table 4: fedavg, w^C{c}", "C2 personalised"]["ours"]["mean"] for c in (1, 2)]
+    assert apart["ours"]["mean"] == pytest.approx(models[0] - models[1])
+    assert apart["paper"] == -2.59
+    less = found["Table 1: trained by all, minus by C1 only", "C4 personalised"]
+    assert less["paper"] == 11.11
+    trained = [found[f"Table 1: {who}", "C4 personalised"]["ours"]["mean"] for who in ("C1+C2+C3+C4", "C1")]
+    assert less["ours"]["mean"] == pytest.approx(trained[0] - trained[1])
+    both = study_in(tmp_path, seeds=2)
+    rows = reproduce("cuau-cifar", both)["rows"]
+    assert both.computed == 4  # of the second seed only
+    assert [row["ours"]["values"][0] for row in rows] == [row["ours"]["mean"] for row in first["rows"]]
 
 
 def test_full_scale_keeps_its_run_and_resumes_it(tmp_path: Path) -> None:

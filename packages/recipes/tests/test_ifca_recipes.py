@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,9 @@ def test_a_column_has_every_row_and_its_cells_are_kept(tmp_path: Path) -> None:
     assert rows["local, 2 rounds, accuracy %"].ours[0] < rows["local accuracy %"].ours[0]
     ifca_tables._rows(study, column())
     assert study.computed == 4
+    more = ifca_tables._rows(study, replace(column(), random="ifca:k=2,init=random"))
+    assert study.computed == 5  # the random start only
+    assert [row.paper for row in more if row.measure == "IFCA, random start, accuracy %"] == ["1"]
 
 
 def test_a_kept_run_is_evaluated_once_at_its_end(tmp_path: Path) -> None:

@@ -76,3 +76,28 @@ def test_bad_input_fails_with_one_line(coterie: Call, tmp_path: Path, words: lis
     assert len(err.strip().splitlines()) == 1
     assert hint in err
     assert not list(tmp_path.iterdir())
+
+
+def test_results_are_stored_with_what_made_them_over_several_attempts(
+    coterie: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def toy(study: Study) -> Findings:
+        cells = [study.cell(f"seed{seed}", lambda seed=seed: {"value": seed / 3}) for seed in study.seeds]  # type: ignore[misc]
+        return Findings([Row("iid", "accuracy", [cell["value"] for cell in cells], "≈ 1")], ["smaller"])
+
+    monkeypatch.setattr(base, "_RECIPES", {"toy": base.Recipe("toy", "a table", toy)})
+    coterie("reproduce", "toy", "--workers", "1", "--quiet")
+    coterie("reproduce", "toy", "--workers", "1", "--seeds", "2", "--quiet")
+    assert coterie("reproduce", "toy", "--workers", "1", "--seeds", "2", "--quiet", "--store", "s/toy.json")[0] == 0
+    found = json.loads((tmp_path / "s" / "toy.json").read_text())
+    assert found["command"] == "coterie reproduce toy --seeds 2 --workers 1"
+    assert found["rows"] == [{"setting": "iid", "measure": "accuracy", "values": [0.0, 0.333333], "paper": "≈ 1"}]
+    assert found["notes"] == ["smaller"]
+    attempts = json.loads((tmp_path / "runs" / "toy-quick" / "attempts.json").read_text())
+    assert len(attempts) == 2  # the third computed nothing
+    assert found["cpu_seconds"] == round(sum(attempt["cpu_seconds"] for attempt in attempts), 1)
+    assert found["commit"] == attempts[0]["commit"]
+    (tmp_path / "runs" / "toy-quick" / "attempts.json").unlink()
+    code, _, err = coterie("reproduce", "toy", "--workers", "1", "--seeds", "2", "--quiet", "--store", "s/toy.json")
+    assert code != 0
+    assert "says nothing of what computed its cells" in err

@@ -39,7 +39,7 @@ _MODELS = {
         ModelSpec("cnn-flt", "FLT's CNN, 3,459,582 parameters on FEMNIST", convolutional.cnn_flt),
         ModelSpec("cnn-1d", "two convolutions over time (width=16,kernel=7), for signals", convolutional.cnn_1d),
         ModelSpec("autoencoder", "FLT's convolutional autoencoder (code=128,output=linear)", autoencoder.autoencoder),
-        ModelSpec("resnet18", "ResNet-18 for 32x32 images: FedCUAU on CIFAR-10", residual.resnet18),
+        ModelSpec("resnet18", "ResNet-18 for 32x32 images (width=64,stride=1): FedCUAU", residual.resnet18),
         ModelSpec("lstm", "two-layer LSTM language model (embedding=128,hidden=256): CFL", recurrent.lstm, "tokens"),
     )
 }

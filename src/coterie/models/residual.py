@@ -7,7 +7,7 @@ from collections import OrderedDict
 import torch
 from torch import nn
 
-from coterie.models.requirements import image_shape, outputs
+from coterie.models.requirements import at_least_one, image_shape, outputs
 
 
 class ResidualUnit(nn.Module):
@@ -41,24 +41,27 @@ def _block(channels_in: int, channels_out: int, stride: int) -> nn.Sequential:
     )
 
 
-def resnet18(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
+def resnet18(input_shape: tuple[int, ...], classes: int, width: int = 64, stride: int = 1) -> nn.Sequential:
     """ResNet-18 for small images: (n, channels, height, width) -> logits (n, classes).
 
-    The residual blocks are named block1 ... block4 (FedCUAU's RB1 ... RB4), the last layer head.
+    The residual blocks are named block1 ... block4 (FedCUAU's RB1 ... RB4), the last layer head. `width` is the
+    channels of the first block, doubled in each of the others; `stride` that of the stem: 2 halves the image at once,
+    and a step takes a third of the time.
     """
+    at_least_one("resnet18", width=width, stride=stride)
     # Below 16 pixels the last block sees a single one, and BatchNorm cannot train on a batch of one image.
-    channels, _, _ = image_shape("resnet18", input_shape, smallest=16)
+    channels, _, _ = image_shape("resnet18", input_shape, smallest=16 * stride)
     return nn.Sequential(
         OrderedDict(
-            stem=nn.Conv2d(channels, 64, 3, padding=1, bias=False),
-            norm=nn.BatchNorm2d(64),
+            stem=nn.Conv2d(channels, width, 3, stride=stride, padding=1, bias=False),
+            norm=nn.BatchNorm2d(width),
             relu=nn.ReLU(),
-            block1=_block(64, 64, stride=1),
-            block2=_block(64, 128, stride=2),
-            block3=_block(128, 256, stride=2),
-            block4=_block(256, 512, stride=2),
+            block1=_block(width, width, stride=1),
+            block2=_block(width, 2 * width, stride=2),
+            block3=_block(2 * width, 4 * width, stride=2),
+            block4=_block(4 * width, 8 * width, stride=2),
             pool=nn.AdaptiveAvgPool2d(1),
             flatten=nn.Flatten(),
-            head=nn.Linear(512, outputs(classes)),
+            head=nn.Linear(8 * width, outputs(classes)),
         )
     )

@@ -9,6 +9,8 @@ import click
 
 from coterie_recipes import Study, list_recipes
 from coterie_recipes import reproduce as run_recipe
+from coterie_recipes.stored import store as store_results
+from coterie_recipes.stored import timed
 
 EXAMPLES = """\b
 Examples:
@@ -27,6 +29,16 @@ def count_or_auto(context: click.Context, parameter: click.Parameter, value: str
     return int(value)
 
 
+def _repeating(name: str, study: Study) -> str:
+    """The command that repeats a study in another folder."""
+    words = ["coterie reproduce", name]
+    words += ["--scale full"] if study.full else []
+    words += [f"--seeds {len(study.seeds)}"] if len(study.seeds) > 1 else []
+    words += [f"--first-seed {study.seeds[0]}"] if study.seeds[0] else []
+    words += [] if study.workers == "auto" else [f"--workers {study.workers}"]
+    return " ".join(words)
+
+
 @click.command(epilog=EXAMPLES)
 @click.argument("name", required=False)
 @click.option(
@@ -43,6 +55,9 @@ def count_or_auto(context: click.Context, parameter: click.Parameter, value: str
 @click.option(
     "--workers", callback=count_or_auto, default="auto", show_default=True, metavar="N|auto", help="worker processes"
 )
+@click.option(
+    "--store", default=None, metavar="FILE", help="also write rows, command, commit, machine and time to this JSON file"
+)
 @click.option("--quiet", is_flag=True, help="print nothing but errors")
 def reproduce(
     name: str | None,
@@ -52,6 +67,7 @@ def reproduce(
     out: str | None,
     data_dir: str | None,
     workers: int | Literal["auto"],
+    store: str | None,
     quiet: bool,
 ) -> None:
     """Repeat a paper's table or figure, our numbers beside theirs; without NAME, list the recipes.
@@ -74,7 +90,10 @@ def reproduce(
         workers=workers,
         log=(lambda text: None) if quiet else (lambda text: click.echo(text, err=True)),
     )
-    run_recipe(name, study)
+    with timed(study):
+        results = run_recipe(name, study)
+    if store is not None:
+        store_results(results, study, _repeating(name, study), Path(store))
     if not quiet:
         click.echo((folder / "table.md").read_text(encoding="utf-8"))
         click.echo(f"results: {folder}")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Generic, TypeVar
+from itertools import chain
+from typing import Any, TypeVar
 
 import numpy as np
 
-from coterie import Callback, Federation, Method, Result
+from coterie import Federation, Method
 from coterie.methods import Assignment
 from coterie.runs import Run, RunConfig, global_accuracy, personalised, personalised_accuracy
 from coterie_recipes.base import Study
-from coterie_recipes.runs import kept_run, new_run, study_config
+from coterie_recipes.runs import AtTheEnd, kept_run, new_run, study_config
 
 QUARTERS = ("C1", "C2", "C3", "C4")
 T = TypeVar("T")
@@ -68,27 +69,18 @@ class FinishedRun:
     def personal(self, groups: Sequence[Sequence[str]], cluster: int | None = None) -> list[float]:
         """Mean accuracy (%) of each group of clients after 5 local epochs, from their own models or from one cluster's.
 
-        The learning rate is that of the last round, as in the paper.
+        The learning rate is that of the last round, as in the paper. Clients of no group are left out.
         """
         given, server = self.assignment, self.run.server
-        if cluster is not None:
-            given = Assignment([given.models[cluster]], [list(server.clients)], given.private)
+        asked = {client for group in groups for client in group}
+        members = [[client for client in some if client in asked] for some in given.members]
+        if cluster is None:
+            given = Assignment(given.models, members, given.private)
+        else:
+            given = Assignment([given.models[cluster]], [list(chain(*members))], given.private)
         scores = personalised(given, server.engine, server.schedule.at(server.rounds), server.seed)
         values = [personalised_accuracy(scores, group) for group in groups]
         return [float("nan") if value is None else 100 * value for value in values]
-
-
-class _AtTheEnd(Callback, Generic[T]):
-    """A callback that measures a finished run while its engine is open."""
-
-    def __init__(self, measure: Callable[[FinishedRun], T]) -> None:
-        self.measure = measure
-
-    def on_start(self, run: Run, done: int) -> None:
-        self.run = run
-
-    def on_end(self, result: Result) -> None:
-        self.measured = self.measure(FinishedRun(self.run, result.state))
 
 
 def measured_run(
@@ -99,10 +91,11 @@ def measured_run(
     *,
     method: Method | None = None,
     federation: Federation | None = None,
+    keep: bool = False,
 ) -> T:
-    """What `measure` finds at the end of a run; at full scale the run is kept in the study's folder and resumed."""
-    end = _AtTheEnd(measure)
-    if study.full:
+    """What `measure` finds at the end of a run; at full scale, or to `keep`, the run is in the study's folder."""
+    end = AtTheEnd(lambda run, state: measure(FinishedRun(run, state)))
+    if study.full or keep:
         kept_run(study, key, config, end, method=method, federation=federation)
     else:
         new_run(config, end, method=method, federation=federation)

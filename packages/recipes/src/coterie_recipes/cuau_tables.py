@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import chain
 from typing import Any
 
+from coterie import Federation
 from coterie.methods import FedAvg, FedCUAU
 from coterie.runs import assemble, make_federation
 from coterie_recipes.base import Findings, Row, Study, recipe
-from coterie_recipes.cuau import QUARTERS, FinishedRun, measured_run, setting_of
+from coterie_recipes.cuau import QUARTERS, CuauSetting, FinishedRun, measured_run, setting_of
 
 SMALL = (
     "Fashion-MNIST (200 samples per client), an MLP and 2 local epochs in 60 rounds instead of CIFAR-10 and ResNet-18 "
@@ -44,64 +46,98 @@ def table1(study: Study) -> Findings:
     cells = {
         (quarters, seed): study.cell(
             f"{'+'.join(QUARTERS[q] for q in quarters)}-seed{seed}",
-            partial(_some_quarters, study, quarters, seed),
+            partial(trained_by, study, setting_of(study), quarters, seed),
         )
         for quarters in TABLE_1
         for seed in study.seeds
     }
-    rows = []
-    for quarters, paper in TABLE_1.items():
-        name = "+".join(QUARTERS[q] for q in quarters)
-        measures = ["initial", *(f"{q} personalised" for q in QUARTERS), "personalised"]
-        for i, (measure, number) in enumerate(zip(measures, paper, strict=True)):
-            rows.append(Row(name, measure, [cells[quarters, s]["accuracies"][i] for s in study.seeds], number))
-    return Findings(rows, [] if study.full else [SMALL])
+    accuracies = {quarters: [cells[quarters, seed]["accuracies"] for seed in study.seeds] for quarters in TABLE_1}
+    return Findings(table1_rows(accuracies), [] if study.full else [SMALL])
 
 
-def _some_quarters(study: Study, quarters: tuple[int, ...], seed: int) -> dict[str, Any]:
-    setting = setting_of(study)
+def table1_rows(accuracies: dict[tuple[int, ...], list[list[float]]]) -> list[Row]:
+    """Table 1 from the six accuracies of each seed for the trained quarters."""
+    measures = ["initial", *(f"{q} personalised" for q in QUARTERS), "personalised"]
+    return [
+        Row("+".join(QUARTERS[q] for q in quarters), measure, [values[i] for values in seeds], TABLE_1[quarters][i])
+        for quarters, seeds in accuracies.items()
+        for i, measure in enumerate(measures)
+    ]
+
+
+def trained_by(
+    study: Study, setting: CuauSetting, quarters: tuple[int, ...], seed: int, of_each: int | None = None
+) -> dict[str, Any]:
+    """FedAvg trained by the named quarters: its accuracies, personalised by all clients, or `of_each` of every quarter.
+
+    Equally many clients train in a round for any quarters.
+    """
     config = setting.config(study, seed)
     federation, _ = make_federation(config)
     ids = [client.id for client in federation if client.group in quarters]
-    per_round = round(setting.participation * setting.clients)  # equally many clients per round for any quarters
+    per_round = round(setting.participation * setting.clients)
     some = config.model_copy(update={"participation": min(1.0, per_round / len(ids))})
     key = f"{'+'.join(QUARTERS[q] for q in quarters)}-seed{seed}"
-    state = measured_run(study, key, some, lambda done: done.state, method=FedAvg(), federation=federation.subset(ids))
+    state = measured_run(
+        study,
+        key,
+        some,
+        lambda done: done.state,
+        method=FedAvg(),
+        federation=federation.subset(ids),
+        keep=of_each is not None,
+    )
     whole, _ = assemble(config, method=FedAvg(), federation=federation)
     try:
         done = FinishedRun(whole, state)
-        groups = [[c.id for c in federation if c.group == q] for q in range(4)]
-        return {"accuracies": [done.initial(0), *done.personal([*groups, federation.ids])]}
+        groups = quarters_of(federation, of_each)
+        return {"accuracies": [done.initial(0), *done.personal([*groups, list(chain(*groups))])]}
     finally:
         whole.engine.close()
 
 
-def with_and_without(study: Study, base: str, seed: int) -> dict[str, Any]:
+def quarters_of(federation: Federation, of_each: int | None = None) -> list[list[str]]:
+    """The clients of each true quarter, or the first `of_each` of them."""
+    return [[client.id for client in federation if client.group == q][:of_each] for q in range(4)]
+
+
+def with_and_without(
+    study: Study, setting: CuauSetting, base: str, seed: int, of_each: int | None = None
+) -> dict[str, Any]:
     """One FedCUAU run with two clusters: accuracies of w^C1, w^C2 and each client's own model.
 
-    {w^s, w^C2} is the base method's own trajectory, bit for bit, so that the base needs no run of its own.
+    {w^s, w^C2} is the base method's own trajectory, bit for bit, so that the base needs no run of its own. All clients
+    personalise both models, or `of_each` of every true quarter.
     """
     named: tuple[str, ...] = ("block4", "head") if base in {"fedavg", "fedprox"} else ("block4",)
-    method = FedCUAU(base=BASES[base], clusters=2, measure="update", specific=named if study.full else "last")
+    specific = named if setting.model.startswith("resnet18") else "last"
+    method = FedCUAU(base=BASES[base], clusters=2, measure="update", specific=specific)
+    config = setting.config(study, seed)
 
     def measure(done: FinishedRun) -> dict[str, Any]:
-        members = done.assignment.members
-        personal = [done.personal([*members, done.run.server.clients], cluster) for cluster in (0, 1)]
+        quarters = quarters_of(make_federation(config)[0], of_each)
+        asked = set(chain(*quarters))
+        members = [[client for client in group if client in asked] for group in done.assignment.members]
+        personal = [done.personal([*members, list(chain(*members)), *quarters], cluster) for cluster in (0, 1)]
         # Every client's own model is one of the two, which were personalised already.
         own = sum(len(group) * personal[i][i] for i, group in enumerate(members)) / sum(map(len, members))
         return {
             "initial": None if base == "fedper" else [done.initial(0), done.initial(1)],
-            "personal": personal,
+            "personal": [three[:3] for three in personal],
+            "quarters": [accuracies[3:] for accuracies in personal],
             "own": own,
         }
 
-    config = setting_of(study).config(study, seed)
-    return measured_run(study, f"{base}-seed{seed}", config, measure, method=method)
+    return measured_run(study, f"{base}-seed{seed}", config, measure, method=method, keep=of_each is not None)
 
 
 def _cells(study: Study) -> dict[str, list[dict[str, Any]]]:
+    setting = setting_of(study)
     return {
-        base: [study.cell(f"{base}-seed{seed}", partial(with_and_without, study, base, seed)) for seed in study.seeds]
+        base: [
+            study.cell(f"{base}-seed{seed}", partial(with_and_without, study, setting, base, seed))
+            for seed in study.seeds
+        ]
         for base in BASES
     }
 
@@ -115,8 +151,13 @@ NOTES = [
 @recipe("cuau-table3", "FedCUAU Table 3: four base methods with and without it, initial and personalised accuracy")
 def table3(study: Study) -> Findings:
     """Initial accuracy: C1's model on all test data. Personalised: own cluster's model after 5 local epochs."""
+    return Findings(table3_rows(_cells(study)), NOTES if study.full else [SMALL, *NOTES])
+
+
+def table3_rows(measured: dict[str, list[dict[str, Any]]]) -> list[Row]:
+    """Table 3 from the cells of each base method, one per seed."""
     rows = []
-    for base, cells in _cells(study).items():
+    for base, cells in measured.items():
         without, with_ = TABLE_4[base][1], TABLE_4[base][0]
         if base != "fedper":
             rows.append(Row(base, "initial", [cell["initial"][1] for cell in cells], without[0]))
@@ -125,7 +166,7 @@ def table3(study: Study) -> Findings:
             rows.append(Row(base, "gain in initial", gains, _difference(with_[0], without[0])))
         rows.append(Row(base, "personalised", [cell["personal"][1][2] for cell in cells], without[3]))
         rows.append(Row(f"{base} + FedCUAU", "personalised", [cell["own"] for cell in cells], OWN_MODEL[base]))
-    return Findings(rows, NOTES if study.full else [SMALL, *NOTES])
+    return rows
 
 
 def _difference(a: float | None, b: float | None) -> float | None:
@@ -135,8 +176,13 @@ def _difference(a: float | None, b: float | None) -> float | None:
 @recipe("cuau-table4", "FedCUAU Table 4: accuracy of each cluster's layers for each cluster's clients")
 def table4(study: Study) -> Findings:
     """Both clusters' models, each personalised by the clients of both clusters."""
+    return Findings(table4_rows(_cells(study)), NOTES if study.full else [SMALL, *NOTES])
+
+
+def table4_rows(measured: dict[str, list[dict[str, Any]]]) -> list[Row]:
+    """Table 4 from the cells of each base method, one per seed."""
     rows = []
-    for base, cells in _cells(study).items():
+    for base, cells in measured.items():
         for cluster, paper in enumerate(TABLE_4[base]):
             setting = f"{base}, w^C{cluster + 1}"
             if base != "fedper":
@@ -144,4 +190,4 @@ def table4(study: Study) -> Findings:
             for i, measure in enumerate(("C1 personalised", "C2 personalised", "personalised")):
                 values = [cell["personal"][cluster][i] for cell in cells]
                 rows.append(Row(setting, measure, values, paper[i + 1]))
-    return Findings(rows, NOTES if study.full else [SMALL, *NOTES])
+    return rows

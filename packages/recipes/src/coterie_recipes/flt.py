@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from coterie import run
 from coterie.data import available, load_source
 from coterie.encoders import save_encoder, train_encoder
+from coterie.runs import Run, score_clients
 from coterie_recipes.base import Row, Study
 from coterie_recipes.flt_numbers import Paper
+from coterie_recipes.runs import AtTheEnd
 
 RHO = 0.2
 """Participation in all of the paper's experiments but those of table 5."""
@@ -47,11 +51,14 @@ def measured(study: Study, name: str, method: str, seed: int, **options: Any) ->
 
     def compute() -> dict[str, Any]:
         settings = {"participation": RHO, "data_dir": study.data_dir, "workers": study.workers, "seed": seed} | options
-        result = run(method, progress=False, **settings)
+        trained = AtTheEnd(_training_accuracies)
+        result = run(method, progress=False, callbacks=[trained], **settings)
         accuracy = result.summary.accuracy
         return {
             "accuracy": scaled(accuracy.mean, 100),
             "variance": scaled(accuracy.variance, 1e4),
+            "train": 100 * float(np.mean(trained.measured)),
+            "train variance": 1e4 * float(np.var(trained.measured)),
             "worst10": scaled(accuracy.worst10, 100),
             "best10": scaled(accuracy.best10, 100),
             "ari": result.summary.ari,
@@ -68,22 +75,36 @@ def measured(study: Study, name: str, method: str, seed: int, **options: Any) ->
     return study.cell(f"{name}-seed={seed}", compute)
 
 
+def _training_accuracies(run: Run, state: Any) -> list[float]:
+    """Each client's accuracy on its own training data."""
+    given = run.method.assignment(state, run.server)
+    return [score.metrics["accuracy"] for score in score_clients(given, run.engine, "train")]
+
+
 def scaled(value: float | None, factor: float) -> float:
     """The value times a factor; NaN where it is unknown."""
     return float("nan") if value is None else factor * value
 
 
 def rows_of(
-    study: Study, setting: str, methods: dict[str, str], paper: Paper, grouped: bool = True, **options: Any
+    study: Study,
+    setting: str,
+    methods: dict[str, str],
+    paper: Paper,
+    train: Paper | None = None,
+    grouped: bool = True,
+    **options: Any,
 ) -> list[Row]:
-    """Accuracy and variance of each method beside the paper's; for FLT also the clusters it found."""
+    """Accuracy and variance of each method beside the paper's, on test and `train`ing data; the clusters it found."""
     rows = []
     for label, method in methods.items():
         cells = [measured(study, f"{setting}-{label}", method, seed, **options) for seed in study.seeds]
-        known = paper.get(label, (None, None))
+        known, known_train = (numbers.get(label, (None, None)) for numbers in (paper, train or {}))
         where = f"{setting}, {label}"
         rows.append(Row(where, "test accuracy %", [c["accuracy"] for c in cells], known[0]))
         rows.append(Row(where, "variance over clients", [c["variance"] for c in cells], known[1]))
+        rows.append(Row(where, "train accuracy %", [c["train"] for c in cells], known_train[0]))
+        rows.append(Row(where, "train variance over clients", [c["train variance"] for c in cells], known_train[1]))
         rows.append(Row(where, "worst 10 % of the clients", [c["worst10"] for c in cells]))
         if grouped and label not in ("FedAvg", "local"):
             rows.append(Row(where, "clusters", [c["clusters"] for c in cells]))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
 
 from coterie import Callback, Federation, Method, Result, resume, run
 from coterie.methods import Event
 from coterie.runs import RoundRecord, Run, RunConfig, make_config
 from coterie_recipes.base import Study
 
+T = TypeVar("T")
 SCENARIO_KEYS = frozenset({"scenario", "clients", "samples", "groups"})
 """What describes a federation by name, and has no place beside one that is given."""
 LOGGED_ROUNDS = 10
@@ -66,6 +68,19 @@ def new_run(
     if method is not None:
         values["method"] = method
     return run(federation=federation, callbacks=callbacks, progress=False, **values)
+
+
+class AtTheEnd(Callback, Generic[T]):
+    """Measures a finished run and its state while the run's engine is open; what it found is `measured`."""
+
+    def __init__(self, measure: Callable[[Run, Any], T]) -> None:
+        self.measure = measure
+
+    def on_start(self, run: Run, done: int) -> None:
+        self.run = run
+
+    def on_end(self, result: Result) -> None:
+        self.measured = self.measure(self.run, result.state)
 
 
 class ProgressLogger(Callback):

@@ -1,0 +1,191 @@
+"""The page of the papers: every table and figure beside ours, built from stored results without running anything.
+
+`python -m coterie_recipes.papers docs` rewrites the part of `docs/papers.md` between its two marks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import statistics
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.errors import ConfigError
+from coterie_recipes.papers_cfl_ifca import CFL, IFCA
+from coterie_recipes.papers_cuau_flt import FEDCUAU, FLT
+from coterie_recipes.papers_index import Item, Pattern
+from coterie_recipes.stored import standard_error
+
+PAPERS = {"CFL": CFL, "IFCA": IFCA, "FedCUAU": FEDCUAU, "FLT": FLT}
+BEGIN = "<!-- From here on the page is built by `python -m coterie_recipes.papers docs` from docs/results. -->"
+END = "<!-- End of what is built. -->"
+MARK = "†"
+"""Stands at a value that is further from the paper's than two standard errors."""
+NUMBER = re.compile(r"(?:≈ )?(-?\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?$")
+
+
+@dataclass(frozen=True)
+class Shown:
+    """An item of the index with the stored results that it is shown by; None where it was not run."""
+
+    item: Item
+    stored: Mapping[str, Any] | None
+    rows: Sequence[Mapping[str, Any]]
+    brief: Sequence[Mapping[str, Any]]
+    """Those in the overview."""
+
+
+def rebuilt(page: str, results: Path) -> str:
+    """The page with what stands between its marks built anew from the folder of stored results.
+
+    Raises:
+        ConfigError: a mark is missing, a result lacks a row of the index, or a row that differs from the paper's lacks
+            a sentence on what differs.
+    """
+    if page.count(BEGIN) != 1 or page.count(END) != 1:
+        raise ConfigError(f"the page must hold {BEGIN!r} and {END!r} once each")
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return f"{before}{BEGIN}\n\n{_body(results)}\n{END}{after}"
+
+
+def _body(results: Path) -> str:
+    sections = {paper: [shown(item, results) for item in items] for paper, items in PAPERS.items()}
+    every = [one for items in sections.values() for one in items]
+    run = [one for one in every if one.stored is not None]
+    lines = [
+        "## Every table and figure",
+        "",
+        f"{len(every)} entries, {len(run)} of them run: {sum(len(one.brief) for one in run)} rows with ours beside the "
+        f"paper's here, and {sum(len(one.rows) for one in run)} below. Ours is the mean "
+        f"± its standard error over the seeds, or one seed's value. {MARK} marks a mean that is further from the "
+        "paper's than two standard errors and the paper's own ±. Processor time is of one core; the notes say how the "
+        "scale differs from the paper's.",
+        "",
+        "| | table or figure | row | paper | ours | command |",
+        "|---|---|---|---|---|---|",
+    ]
+    for paper, items in sections.items():
+        lines += [f"| {paper} | {one.item.place}: {one.item.about} | {row} |" for one in items for row in _brief(one)]
+    for paper, items in sections.items():
+        lines += ["", f"## {paper}, in detail"]
+        for one in items:
+            if one.stored is not None:
+                lines += ["", *_details(one)]
+    return "\n".join(lines) + "\n"
+
+
+def shown(item: Item, results: Path) -> Shown:
+    """The item with the rows that its file holds, in the order of the index."""
+    path = results / f"{item.stored}.json"
+    if item.stored is None or not path.exists():
+        if not item.not_run:
+            raise ConfigError(f"{item.place} ({item.about}): {path} is missing; store it, or say why it was not run")
+        return Shown(item, None, (), ())
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    chosen = []
+    for setting, measure in item.rows:
+        found = [row for row in stored["rows"] if _matches(row, (setting, measure))]
+        if not found:
+            raise ConfigError(f"{path}: has no row {setting!r}, {measure!r}")
+        chosen += [row for row in found if row not in chosen]
+    brief = [row for row in chosen if any(_matches(row, pattern) for pattern in item.brief)]
+    if item.brief and not brief:
+        raise ConfigError(f"{path}: has no row for the overview, {item.brief}")
+    far = [row for row in chosen if differs(row)]
+    if far and not item.differs:
+        names = "; ".join(f"{row['setting']}, {row['measure']}" for row in far)
+        raise ConfigError(f"{item.place} ({item.about}): say what differs from the paper's at {names}")
+    return Shown(item, stored, chosen, brief or chosen[:1])
+
+
+def differs(row: Mapping[str, Any]) -> bool:
+    """Whether our mean is further from the paper's number than two standard errors and the paper's own ±."""
+    number = NUMBER.match(str(row.get("paper", "")))
+    error = standard_error(row["values"])
+    if number is None or error is None:
+        return False
+    return abs(statistics.fmean(row["values"]) - float(number[1])) > 2 * error + float(number[2] or 0) + 1e-9
+
+
+def _matches(row: Mapping[str, Any], pattern: Pattern) -> bool:
+    return _fits(row["setting"], pattern[0]) and _fits(row["measure"], pattern[1])
+
+
+def _fits(text: str, pattern: str) -> bool:
+    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), text) is not None
+
+
+def _brief(one: Shown) -> list[str]:
+    """The last four columns of the entry's rows in the overview."""
+    if one.stored is None:
+        return [f" | | {one.item.not_run} | "]
+    command = f"`{one.stored['command']}`, {_scale(one.stored)}"
+    return [
+        f"{_cell(row['setting'])}: {_cell(row['measure'])} | {_printed(row) or 'in words'} | {_value(row)} | {command}"
+        for row in one.brief
+    ]
+
+
+def _scale(stored: Mapping[str, Any]) -> str:
+    named = stored.get("seeds")
+    seeds = len(named) if isinstance(named, list) else max(len(row["values"]) for row in stored["rows"])
+    words = [f"{seeds} seeds" if seeds > 1 else "1 seed"]
+    seconds = stored.get("cpu_seconds")
+    if seconds is not None:
+        words.append(f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min")
+    return ", ".join(words)
+
+
+def _details(one: Shown) -> list[str]:
+    item, stored = one.item, one.stored
+    assert stored is not None
+    named = stored.get("seeds")
+    seeds = f"; seeds {named[0]} to {named[-1]}" if isinstance(named, list) and len(named) > 1 else ""
+    lines = [
+        f"### {item.place}: {item.about}",
+        "",
+        f"`{stored['command']}` ({_scale(stored)}{seeds}; commit {stored['commit']}, {stored['date']}, "
+        f"{stored['machine']}).",
+    ]
+    lines += [f"The paper: {item.says}"] if item.says else []
+    lines += ["", "| setting | measure | paper | ours |", "|---|---|---|---|"]
+    for row in one.rows:
+        lines.append(f"| {_cell(row['setting'])} | {_cell(row['measure'])} | {_printed(row)} | {_value(row)} |")
+    notes = [*stored.get("notes", ()), *([f"What differs ({MARK}): {item.differs}"] if item.differs else [])]
+    return [*lines, *([""] if notes else []), *(f"* {note}" for note in notes)]
+
+
+def _cell(text: str) -> str:
+    """Text in a cell of a table."""
+    return text.replace("|", "\\|")
+
+
+def _printed(row: Mapping[str, Any]) -> str:
+    paper = row.get("paper")
+    return "" if paper is None else str(paper)
+
+
+def _value(row: Mapping[str, Any]) -> str:
+    values = row["values"]
+    error = standard_error(values)
+    mean = f"{statistics.fmean(values):.4g}"
+    if error is None:
+        return mean
+    return f"{mean} ± {error:.2g}{f' {MARK}' if differs(row) else ''}"
+
+
+def main(docs: Path) -> None:
+    """Rewrite the page in a folder of documents."""
+    page = docs / "papers.md"
+    page.write_text(rebuilt(page.read_text(encoding="utf-8"), docs / "results"), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        raise SystemExit("usage: python -m coterie_recipes.papers DOCS")
+    main(Path(sys.argv[1]))

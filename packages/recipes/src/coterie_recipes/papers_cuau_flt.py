@@ -1,0 +1,232 @@
+"""What the papers of FedCUAU and FLT print, table by table and figure by figure."""
+
+from __future__ import annotations
+
+from coterie_recipes.papers_index import DRAWING, NO_FEMNIST, NOT_RUN, TRAIN, Item
+
+NARROW = (
+    "a narrow network on halved images reaches 45 % after 40 rounds, where the paper's ResNet-18 reaches 83 after 500: "
+    "compare the signs of the differences."
+)
+QUARTER_SIGNS = (
+    f"{NARROW} Those of the initial accuracy and of C4's gain over a model of C1's are the paper's. Two are not: after 40 "
+    "rounds C1's clients do better with the model that C1 alone trained, and C4's with the one of C4 alone, which the "
+    "paper finds a little worse than the one trained by all."
+)
+CLUSTER_SIGNS = (
+    f"{NARROW} All six are the paper's, C1's personalised accuracy within its error; that C2's clients do better with w^C2 "
+    "is not so on Fashion-MNIST, below."
+)
+FEDCUAU = (
+    Item(
+        "Figure 1",
+        "CUAU of the quarters",
+        "papers/cuau-fig1",
+        (("*", "Spearman*"), ("*", "mean CUAU of C*"), ("FedAvg run", "*")),
+        says="the mean CUAU rises from C1 to C4 in every round.",
+        not_run=NOT_RUN,
+    ),
+    Item("Figure 2", "the flow of knowledge", not_run=DRAWING),
+    Item(
+        "Figure 3",
+        "layers in which clients differ",
+        "papers/cuau-fig3",
+        not_run=NOT_RUN,
+        says="similarity falls and updates grow with depth, the more so the more heterogeneous the quarter is.",
+    ),
+    Item(
+        "Table 1",
+        "FedAvg trained by some quarters, CIFAR-10",
+        "papers/cuau-cifar",
+        (("Table 1: *", "*"),),
+        differs=QUARTER_SIGNS,
+        brief=(("Table 1: trained*", "*"),),
+        not_run=NOT_RUN,
+    ),
+    Item(
+        "Table 1",
+        "FedAvg trained by some quarters, Fashion-MNIST instead",
+        "papers/cuau-table1",
+        brief=(("*", "initial"), ("*", "C4 personalised")),
+    ),
+    Item("Table 2", "the quarters", not_run="the setting of the others, nothing to run"),
+    Item(
+        "Table 3",
+        "base methods with and without it, CIFAR-10",
+        "papers/cuau-cifar",
+        (("Table 3: *", "*"),),
+        differs=NARROW,
+        brief=(("*", "gain in initial"), ("*", "personalised")),
+        not_run=NOT_RUN,
+    ),
+    Item(
+        "Table 3",
+        "base methods with and without it, Fashion-MNIST instead",
+        "papers/cuau-table3",
+        brief=(("*", "initial"),),
+        not_run=NOT_RUN,
+    ),
+    Item("Table 3", "FEMNIST", not_run=NO_FEMNIST),
+    Item(
+        "Table 4",
+        "each cluster's layers for each cluster's clients, CIFAR-10",
+        "papers/cuau-cifar",
+        (("Table 4: *", "*"),),
+        differs=CLUSTER_SIGNS,
+        brief=(("*minus*", "*"),),
+        not_run=NOT_RUN,
+    ),
+    Item(
+        "Table 4",
+        "each cluster's layers for each cluster's clients, Fashion-MNIST instead",
+        "papers/cuau-table4",
+        brief=(("*, w^C*", "C* personalised"),),
+    ),
+    Item("Table 4", "FEMNIST", not_run=NO_FEMNIST),
+    Item(
+        "Section 7",
+        "quantity skew and feature shift, which the paper leaves open",
+        "cuau-sizes",
+        says="CUAU is to measure label skew; sizes and features are left to future work.",
+    ),
+)
+
+FLT = (
+    Item("Figure 1", "the architecture", not_run=DRAWING),
+    Item(
+        "Figures 2 and 3",
+        "relatedness and its dendrogram",
+        "papers/flt-relatedness",
+        (("S1", "*"), ("S3", "*")),
+        not_run=NOT_RUN,
+        says="blocks in scenario 1 show after ordering; scenario 3 has no clear ones.",
+    ),
+    Item(
+        "Table 1",
+        "scenario 1, MNIST, 100 rounds",
+        "papers/flt-s1-mnist-full",
+        brief=(("*", "test accuracy %"),),
+        not_run=NOT_RUN,
+        differs="all are one or two points above the paper's: our MLP has no dropout, the paper's has 0.5.",
+    ),
+    Item(
+        "Table 1",
+        "scenario 1, MNIST, 50 rounds",
+        "papers/flt-table1",
+        (("*", "test accuracy %"), ("*", "variance*")),
+        brief=(("*", "test accuracy %"),),
+        not_run=NOT_RUN,
+    ),
+    Item("Table 1", "scenario 1, CIFAR-10", not_run=NOT_RUN),
+    Item(
+        "Table 2",
+        "scenario 2, MNIST, 100 rounds",
+        "papers/flt-s2-mnist-full",
+        brief=(("*", "test accuracy %"),),
+        not_run=NOT_RUN,
+        differs="our MLP has no dropout, the paper's has 0.5.",
+    ),
+    Item(
+        "Table 2",
+        "scenario 2, MNIST, 50 rounds",
+        "papers/flt-table2",
+        (("*", "test accuracy %"), ("*", "variance*")),
+        brief=(("*", "test accuracy %"),),
+        not_run=NOT_RUN,
+    ),
+    Item(
+        "Table 2",
+        "scenario 2, MNIST and Fashion-MNIST, nothing given",
+        "papers/flt-s2-untold",
+        (("*", "test accuracy %"), ("*", "variance*"), ("*", "ARI*")),
+        brief=(("*", "test accuracy %"),),
+        not_run=NOT_RUN,
+    ),
+    Item("Table 2", "scenario 2, CIFAR-10", not_run=NOT_RUN),
+    Item(
+        "Table 3",
+        "scenario 3, writers",
+        "papers/flt-table3",
+        (("*", "test accuracy %"), ("*", "variance*")),
+        brief=(("*", "test accuracy %"),),
+        not_run=NOT_RUN,
+    ),
+    Item(
+        "Table 4",
+        "scenario 4, ten groups of all sizes, 2,400 clients",
+        "papers/flt-s4-full",
+        brief=(("*", "test accuracy %"),),
+        not_run=NOT_RUN,
+        says="with the MLP FedAvg 46.50, PCA+kM+HC 48.75, FedSEM 43.53, FLT 86.51, on EMNIST.",
+    ),
+    Item(
+        "Table 4",
+        "scenario 4, 240 clients and 20 rounds",
+        "papers/flt-table4",
+        (("*", "test accuracy %"), ("*", "variance*"), ("*", "ARI*")),
+        brief=(("*", "test accuracy %"),),
+        not_run=NOT_RUN,
+    ),
+    Item("Table 5", "more clients, participation and rounds", "papers/flt-table5", not_run=NOT_RUN),
+    Item("Table 6", "communication", "papers/flt-table6", brief=(("*", "*"),), not_run=NOT_RUN),
+    Item(
+        "Table 7",
+        "scenario 1, training data",
+        "papers/flt-table1",
+        TRAIN,
+        (("*", "train accuracy %"),),
+        not_run=NOT_RUN,
+    ),
+    Item(
+        "Table 8",
+        "scenario 2, training data",
+        "papers/flt-table2",
+        TRAIN,
+        (("*", "train accuracy %"),),
+        not_run=NOT_RUN,
+    ),
+    Item(
+        "Table 9",
+        "scenario 3, training data",
+        "papers/flt-table3",
+        TRAIN,
+        (("*", "train accuracy %"),),
+        not_run=NOT_RUN,
+    ),
+    Item(
+        "Table 10",
+        "scenario 4, training data",
+        "papers/flt-table4",
+        TRAIN,
+        (("*", "train accuracy %"),),
+        not_run=NOT_RUN,
+    ),
+    Item("Figures 4 and 8", "convergence, scenario 3", not_run=NOT_RUN),
+    Item("Figures 5 and 9", "convergence, scenario 4", "papers/flt-convergence", (("S4*", "*"),), not_run=NOT_RUN),
+    Item("Figure 6", "convergence, scenario 1", "papers/flt-convergence", (("S1*", "*"),), not_run=NOT_RUN),
+    Item("Figure 7", "convergence, scenario 2", "papers/flt-convergence", (("S2*", "*"),), not_run=NOT_RUN),
+    Item(
+        "Figure 10",
+        "scenario 3 with 2, 3 and 5 clusters",
+        "papers/flt-table3",
+        (("*FLT*", "test accuracy %"),),
+        not_run=NOT_RUN,
+        says="accuracy falls slightly with the number of clusters.",
+    ),
+    Item(
+        "Figure 11",
+        "relatedness of 240 clients in ten groups",
+        "papers/flt-relatedness",
+        (("S4", "*"),),
+        not_run=NOT_RUN,
+        says="the ten clusters are almost perfectly found.",
+    ),
+    Item(
+        "Figure 12",
+        "clusters of FedSEM in scenario 2",
+        "papers/flt-table2",
+        (("*FedSEM*", "ARI*"),),
+        not_run=NOT_RUN,
+        says="FedSEM is stuck from round 15 on.",
+    ),
+)

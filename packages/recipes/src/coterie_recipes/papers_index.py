@@ -1,0 +1,33 @@
+"""An entry of the papers' page: a table or figure, the stored result that stands beside it, and what differs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Pattern = tuple[str, str]
+"""Setting and measure of stored rows; `*` stands for anything."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A table or figure, or a part of it."""
+
+    place: str
+    about: str
+    stored: str | None = None
+    """A file of docs/results without its ending."""
+    rows: tuple[Pattern, ...] = (("*", "*"),)
+    brief: tuple[Pattern, ...] = ()
+    """Which of these rows stand in the overview: by default the first."""
+    says: str = ""
+    """The paper in words, where it plots its numbers without printing them."""
+    differs: str = ""
+    """What differs from the paper's setting and was tried, where our number is further away than errors explain."""
+    not_run: str = ""
+    """What to say where there is no stored result."""
+
+
+DRAWING = "a drawing, nothing to run"
+NO_FEMNIST = "not run: LEAF's FEMNIST is not among the data that we have"
+NOT_RUN = "not run"
+TRAIN = (("*", "train *"),)

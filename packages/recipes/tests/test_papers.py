@@ -1,0 +1,94 @@
+"""The page of the papers is what its builder makes of the stored results, and the builder refuses what is missing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.errors import ConfigError
+from coterie_recipes import list_recipes, papers
+from coterie_recipes.papers import BEGIN, END, PAPERS, differs, rebuilt, shown
+from coterie_recipes.papers_index import Item
+
+DOCS = Path(__file__).parents[3] / "docs"
+
+
+def row(values: list[float], paper: Any = None, setting: str = "iid", measure: str = "accuracy %") -> dict[str, Any]:
+    return {"setting": setting, "measure": measure, "values": values, "paper": paper}
+
+
+def kept(folder: Path, *rows: dict[str, Any]) -> Path:
+    made = {"command": "coterie reproduce toy --seeds 3", "commit": "abc", "machine": "one", "date": "2026-01-02"}
+    (folder / "toy.json").write_text(json.dumps(made | {"seeds": [0, 1, 2], "cpu_seconds": 240, "rows": list(rows)}))
+    return folder
+
+
+def test_the_page_is_what_the_stored_results_give() -> None:
+    page = (DOCS / "papers.md").read_text(encoding="utf-8")
+    assert rebuilt(page, DOCS / "results") == page, "run: python -m coterie_recipes.papers docs"
+
+
+def test_every_command_on_the_page_names_a_recipe() -> None:
+    known = {recipe.name for recipe in list_recipes()}
+    for items in PAPERS.values():
+        for item in items:
+            one = shown(item, DOCS / "results")
+            if one.stored is not None:
+                _, command, name, *_ = one.stored["command"].split()
+                assert command == "run" or (command == "reproduce" and name in known)
+                assert one.stored["commit"]
+                assert one.stored["date"]
+
+
+@pytest.mark.parametrize(
+    ("values", "paper", "far"),
+    [
+        ([1.0, 2.0, 3.0], 2.0, False),
+        ([1.0, 2.0, 3.0], 3.1, False),  # the standard error is 1/√3
+        ([1.0, 2.0, 3.0], 3.2, True),
+        ([1.0, 2.0, 3.0], "3.20 ± 0.10", False),
+        ([1.0, 2.0, 3.0], "≈ 4", True),
+        ([1.0, 2.0, 3.0], "> 0", False),
+        ([1.0], 9.0, False),  # one seed has no error
+        ([1.0, 1.0], 1, False),
+        ([1.0, 2.0, 3.0], None, False),
+    ],
+)
+def test_what_is_further_away_than_two_errors(values: list[float], paper: Any, far: bool) -> None:
+    assert differs(row(values, paper)) is far
+
+
+def test_a_page_is_built_between_its_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    item = Item(
+        "Table 1", "a table", "toy", (("iid", "accuracy*"), ("iid", "*")), says="it rises.", differs="fewer rounds."
+    )
+    monkeypatch.setattr(papers, "PAPERS", {"A": (item, Item("Figure 1", "a drawing", not_run="a drawing"))})
+    page = f"# Papers\n\n{BEGIN}\nold\n{END}\nafter\n"
+    built = rebuilt(page, kept(tmp_path, row([1.0, 2.0, 3.0], 9.0), row([5.0], measure="|loss|")))
+    assert built.startswith("# Papers\n")
+    assert built.endswith("\nafter\n")
+    assert "old" not in built
+    assert "2 entries, 1 of them run: 1 rows with ours beside the paper's here, and 2 below." in built
+    first = "iid: accuracy % | 9.0 | 2 ± 0.58 † | `coterie reproduce toy --seeds 3`, 3 seeds, 4 min |"
+    assert f"| A | Table 1: a table | {first}" in built
+    assert "| A | Figure 1: a drawing |  | | a drawing |  |" in built
+    assert "| iid | accuracy % | 9.0 | 2 ± 0.58 † |" in built
+    assert "| iid | \\|loss\\| |  | 5 |" in built
+    assert "The paper: it rises." in built
+    assert "* What differs (†): fewer rounds." in built
+    assert rebuilt(built, tmp_path) == built
+
+
+def test_what_is_missing_is_named(tmp_path: Path) -> None:
+    folder = kept(tmp_path, row([1.0, 2.0, 3.0], 9.0))
+    with pytest.raises(ConfigError, match="say what differs from the paper's at iid, accuracy %"):
+        shown(Item("Table 1", "a table", "toy"), folder)
+    with pytest.raises(ConfigError, match="has no row 'iid', 'loss'"):
+        shown(Item("Table 1", "a table", "toy", (("iid", "loss"),)), folder)
+    with pytest.raises(ConfigError, match=r"other\.json is missing"):
+        shown(Item("Table 1", "a table", "other"), folder)
+    with pytest.raises(ConfigError, match="once each"):
+        rebuilt("no marks", folder)
