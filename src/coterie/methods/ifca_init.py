@@ -15,7 +15,7 @@ from coterie.randomness import numpy_generator, torch_generator
 from coterie.tasks import Evaluate
 
 CANDIDATES = 4
-"""Clients that are tried for one model, where nobody else wants the first one's: one more than hostile ones are
+"""Clients that are tried for one model, where nobody else needs the first one's: one more than hostile ones are
 expected."""
 
 
@@ -49,7 +49,7 @@ def worst_fitted_models(server: Server, k: int, restart: int, rounds: int) -> Te
     The first client is drawn at random. Each seeding client trains `rounds` times the first round's training from
     one common initialisation. Choosing the worst, not drawing in proportion to the loss, makes it repeatable. A client
     whose training fails seeds nothing, nor does one whose model nobody would choose, not even itself: that is what a
-    hostile client sends. Where nobody else would choose a client's model, others are tried in its place, up to
+    hostile client sends. Where nobody else gains as much by a client's model, others are tried in its place, up to
     `CANDIDATES`, and one of them counts if two clients need it as much: a client with labels of its own gets no model
     that a group needs. Where too few can, the last models are fresh draws.
     """
@@ -63,7 +63,7 @@ def worst_fitted_models(server: Server, k: int, restart: int, rounds: int) -> Te
             break
         untried.remove(seed.client)
         seeds = _chosen([*seeds, seed], clients)
-    for lonely in [seed for seed in seeds if seed.wanted(_best([s for s in seeds if s is not seed])) < 2]:
+    for lonely in [one for one in seeds if not one.serves_a_group(_best([s for s in seeds if s is not one]), one)]:
         others = [seed for seed in seeds if seed is not lonely]
         other = _next_seed(server, untried, _best(others), restart, rounds) if untried and others else None
         if other is not None and other.serves_a_group(_best(others), lonely):
@@ -79,10 +79,6 @@ class Seed(NamedTuple):
     client: str
     model: Tensor
     losses: dict[str, float]
-
-    def wanted(self, best: Mapping[str, float]) -> int:
-        """How many clients like it more than the models that gave them their `best` loss so far."""
-        return sum(loss < best.get(client, math.inf) for client, loss in self.losses.items())
 
     def gains(self, best: Mapping[str, float]) -> list[float]:
         """By how much it lowers the clients' best losses."""
@@ -109,7 +105,7 @@ def _chosen(seeds: list[Seed], clients: Sequence[str]) -> list[Seed]:
 
 
 def _next_seed(server: Server, untried: list[str], best: Mapping[str, float], restart: int, rounds: int) -> Seed | None:
-    """The model of the client with the worst of the `best` losses or, where nobody else wants it, the best of a few.
+    """The model of the client with the worst of the `best` losses or, where nobody else needs it, another's.
 
     Clients that fail are struck off `untried`.
     """
@@ -120,10 +116,10 @@ def _next_seed(server: Server, untried: list[str], best: Mapping[str, float], re
             untried.remove(client)
             continue
         found.append(Seed(client, model, _losses(server, server.clients, model)))
-        if found[0].wanted(best) > 1 or len(found) == CANDIDATES:
-            break
         if found[-1].serves_a_group(best, found[0]):
             return found[-1]
+        if len(found) == CANDIDATES:
+            break
     return found[0] if found else None
 
 
