@@ -28,6 +28,7 @@ from coterie_recipes import (
     ifca_tables,
     private_accuracy,
     private_cfl,
+    secure_network,
 )
 from coterie_recipes.base import Findings, Recipe, Row, Study, find_recipe, list_recipes, recipe, reproduce
 
@@ -67,4 +68,5 @@ __all__ = [
     "private_cfl",
     "recipe",
     "reproduce",
+    "secure_network",
 ]
