@@ -17,7 +17,6 @@ from coterie.clustering.agreement import (
     FITS,
     OUT,
     SHARE,
-    Place,
     agreement,
     copied,
     counted,
@@ -26,7 +25,6 @@ from coterie.clustering.agreement import (
 
 ALIKE = np.ones(20)
 """Losses of clients that the model serves alike."""
-SOME, APART = Place(some=True), Place(some=True, apart=True)
 
 
 def learning_together(n, likeness, seed=0, d=2000):
@@ -71,7 +69,7 @@ def test_a_few_that_send_the_honest_mean_turned_around_are_found(n, likeness, ho
     assert np.flatnonzero(found).tolist() == list(range(hostile))
 
 
-def test_more_than_a_few_are_a_group_unless_they_stand_apart_and_claim_to_fit():
+def test_more_than_a_few_are_a_group_unless_they_claim_to_fit():
     """Two of five turned around: with all clients together they are a group; in a cluster of some, only if its model
     serves them badly."""
     updates = learning_together(5, 0.8)
@@ -79,14 +77,13 @@ def test_more_than_a_few_are_a_group_unless_they_stand_apart_and_claim_to_fit():
     cosines, pulls = cosine_matrix(updates), np.ones(5)
     served, unserved = np.ones(5), np.array([3.0, 3.0, 1.0, 1.0, 1.0])
     assert counted(cosines, pulls, served).tolist() == [1, 1, 1, 1, 1]
-    for place in (SOME, APART):
-        assert counted(cosines, pulls, served, place).tolist() == [0, 0, 1, 1, 1]
-        assert counted(cosines, pulls, unserved, place).tolist() == [1, 1, 1, 1, 1]
+    assert counted(cosines, pulls, served, some=True).tolist() == [0, 0, 1, 1, 1]
+    assert counted(cosines, pulls, unserved, some=True).tolist() == [1, 1, 1, 1, 1]
     updates[2] *= -1  # three of five are no minority
-    assert counted(cosine_matrix(updates), pulls, served, APART)[:3].tolist() == [1, 1, 1]
+    assert counted(cosine_matrix(updates), pulls, served, some=True)[:3].tolist() == [1, 1, 1]
 
 
-def test_clients_that_are_not_served_yet_may_pull_hard_where_they_are_many_or_apart():
+def test_clients_that_are_not_served_yet_may_pull_hard_where_they_are_many():
     updates = learning_together(20, 0.3)
     updates[:4, 0] *= -0.3
     pulls, losses = np.ones(20), np.ones(20)
@@ -97,8 +94,6 @@ def test_clients_that_are_not_served_yet_may_pull_hard_where_they_are_many_or_ap
     few = np.r_[0, 4:20]
     one = cosine_matrix(updates[few])
     assert counted(one, pulls[few], losses[few])[0] < 1  # one may be hostile
-    assert counted(one, pulls[few], losses[few], SOME)[0] < 1
-    assert counted(one, pulls[few], losses[few], APART)[0] == 1
 
 
 def test_a_copy_is_told_from_an_update_that_is_alike():

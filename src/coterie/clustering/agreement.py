@@ -100,33 +100,23 @@ def fitted(losses: Floats) -> Bools:
     return np.asarray(losses <= FITS * np.sort(losses)[(len(losses) - 1) // 2]) if len(losses) else losses > 0
 
 
-class Place(NamedTuple):
-    """Where updates are averaged: with all clients' or with `some`, and whether that is a cluster apart from others."""
-
-    some: bool = False
-    apart: bool = False
-
-
-EVERYWHERE = Place()
-
-
-def counted(cosines: Floats, pulls: Floats, losses: Floats, place: Place = EVERYWHERE) -> Floats:
+def counted(cosines: Floats, pulls: Floats, losses: Floats, some: bool = False) -> Floats:
     """How much of each update counts `(n,)`: 1 for all of it, 0 for nothing.
 
     `cosines` `(n, n)` are between each two, `pulls` `(n,)` are how hard each pulls at the mean, length times weight,
-    and `losses` `(n,)` are what the clients report. An update that pulls against the others does not count. One that
-    pulls harder than usual must agree with them the more the harder it pulls; if it does not, it is cut to the usual
-    pull or does not count. Clients whose losses are high may pull hard in a cluster that stands apart, or where they
-    are many: they are not served yet.
+    and `losses` `(n,)` are what the clients report; `some` says that these are not all clients. An update that pulls
+    against the others does not count. One that pulls harder than usual must agree with them the more the harder it
+    pulls; if it does not, it is cut to the usual pull or does not count. Clients whose losses are high may pull hard
+    where they are more than one in ALONE: they are a group that is not served yet.
     """
     found, fits = agreement(cosines), fitted(losses)
-    shares = np.where(found.opposed(fits & place.some), 0.0, 1.0)
+    shares = np.where(found.opposed(fits & some), 0.0, 1.0)
     usual = float(np.sort(pulls)[(len(pulls) - 1) // 2]) if len(pulls) else 0.0
     if not found.together or not usual > 0:
         return shares
     against = (AGREES - found.cosines) * pulls / usual
     hard = (pulls > usual) & (against > CUT)
-    if place.apart or int((hard & ~fits).sum()) > max(1, len(pulls) // ALONE):
+    if int((hard & ~fits).sum()) > max(1, len(pulls) // ALONE):
         hard &= fits
     shares[hard] *= usual / pulls[hard]
     shares[hard & (against > OUT)] = 0.0

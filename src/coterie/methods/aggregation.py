@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import cosine_matrix, robust
-from coterie.clustering.agreement import Place, copied, counted
+from coterie.clustering.agreement import copied, counted
 from coterie.engines.base import Engine
 from coterie.errors import ConfigError, did_you_mean
 from coterie.tasks import Reply
@@ -175,9 +175,8 @@ class Aggregation:
             vectors = torch.stack([_vector(reply)[:trained] for reply in own]) if own else torch.zeros(0, 0)
             losses = np.array([float(reply.values.get("loss", np.inf)) for reply in own])
             some = sum(part.group == group for part in parts) < everybody
-            place = Place(some, apart=some and len(parts) == everybody)
             cosines = cosine_matrix(vectors)
-            shares = np.where(copied(cosines, vectors.shape[1]), 0.0, counted(cosines, pulls, losses, place))
+            shares = np.where(copied(cosines, vectors.shape[1]), 0.0, counted(cosines, pulls, losses, some))
             for i, reply, share in zip(rows, own, shares, strict=True):
                 after[i] = shortened(reply, float(share) * reply.norm) if share > 0 else None
         return [Part(part.group, reply) for part, reply in zip(parts, after, strict=True) if reply is not None]
