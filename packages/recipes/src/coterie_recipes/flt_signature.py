@@ -56,7 +56,8 @@ def attack(source: str, samples: int, classes: int, signature: str, seed: int, d
     free = generator.permutation(len(pool.y))
     labels = np.asarray(pool.labels(np.arange(len(pool.y))))
     kinds = [(np.arange(classes) + classes * number) % CLASSES_OF_ALL for number in range(CLIENTS)]
-    own, twins = [], []
+    own: list[npt.NDArray[np.int64]] = []
+    twins: list[npt.NDArray[np.int64]] = []
     for mine in (own, twins):
         for kind in kinds:
             mine.append(free[np.isin(labels[free], kind)][:samples])
