@@ -8,7 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.clustering import cosine_matrix
-from coterie.clustering.agreement import AGREES, CUT, FEWEST, OUT, SHARE, agreement, counted
+from coterie.clustering.agreement import (
+    AGREES,
+    ALONE,
+    CUT,
+    ENOUGH,
+    FEWEST,
+    FITS,
+    OUT,
+    SHARE,
+    agreement,
+    copied,
+    counted,
+    fitted,
+)
+
+ALIKE = np.ones(20)
+"""Losses of clients that the model serves alike."""
 
 
 def learning_together(n, likeness, seed=0, d=2000):
@@ -44,18 +60,59 @@ def test_agreement_is_the_cosine_with_the_sum_of_the_others(n, seed):
     assert found.together == together
 
 
-@pytest.mark.parametrize(("n", "likeness", "hostile"), [(20, 0.1, 3), (20, 0.8, 3), (5, 0.8, 1), (8, 0.5, 2)])
+@pytest.mark.parametrize(("n", "likeness", "hostile"), [(20, 0.1, 3), (20, 0.8, 3), (5, 0.8, 1), (12, 0.5, 2)])
 def test_a_few_that_send_the_honest_mean_turned_around_are_found(n, likeness, hostile):
     updates = learning_together(n, likeness)
     updates[:hostile] = -updates[hostile:].mean(axis=0)
-    assert np.flatnonzero(agreement(cosine_matrix(updates)).opposed).tolist() == list(range(hostile))
+    assert hostile <= max(1, n // ALONE)
+    found = agreement(cosine_matrix(updates)).opposed(np.zeros(n, dtype=bool))
+    assert np.flatnonzero(found).tolist() == list(range(hostile))
+
+
+def test_more_than_a_few_are_a_group_unless_they_claim_to_fit():
+    """Two of five turned around: with all clients together they are a group; in a cluster of some, only if its model
+    serves them badly."""
+    updates = learning_together(5, 0.8)
+    updates[:2] *= -1
+    cosines, pulls = cosine_matrix(updates), np.ones(5)
+    served, unserved = np.ones(5), np.array([3.0, 3.0, 1.0, 1.0, 1.0])
+    assert counted(cosines, pulls, served).tolist() == [1, 1, 1, 1, 1]
+    assert counted(cosines, pulls, served, some=True).tolist() == [0, 0, 1, 1, 1]
+    assert counted(cosines, pulls, unserved, some=True).tolist() == [1, 1, 1, 1, 1]
+    updates[2] *= -1  # three of five are no minority
+    assert counted(cosine_matrix(updates), pulls, served, some=True)[:3].tolist() == [1, 1, 1]
+
+
+def test_clients_that_are_not_served_yet_may_pull_hard_where_they_are_many():
+    updates = learning_together(20, 0.3)
+    updates[:4, 0] *= -0.3
+    pulls, losses = np.ones(20), np.ones(20)
+    pulls[:4], losses[:4] = 6.0, 2 * FITS
+    assert 20 // ALONE < 4
+    assert (counted(cosine_matrix(updates), pulls, losses) == 1).all()
+    assert (counted(cosine_matrix(updates), pulls, np.ones(20))[:4] < 1).all()
+    few = np.r_[0, 4:20]
+    one = cosine_matrix(updates[few])
+    assert counted(one, pulls[few], losses[few])[0] < 1  # one may be hostile
+
+
+def test_a_copy_is_told_from_an_update_that_is_alike():
+    updates = learning_together(6, 0.99)
+    updates[3], updates[5] = 2 * updates[1], -updates[1]
+    assert np.flatnonzero(copied(cosine_matrix(updates), updates.shape[1])).tolist() == [3]
+    assert not copied(cosine_matrix(updates), ENOUGH - 1).any()
+
+
+def test_a_loss_fits_up_to_a_multiple_of_the_median():
+    assert fitted(np.array([1.0, 2.0, 2 * FITS, 2 * FITS + 0.1, 0.1])).tolist() == [True, True, True, False, True]
+    assert fitted(np.zeros(0)).tolist() == []
 
 
 def test_honest_updates_are_left_alone_however_little_they_share():
     for seed in range(20):
         for likeness in (0.0, 0.05, 0.3, 0.9):
             updates = learning_together(20, likeness, seed)
-            assert (counted(cosine_matrix(updates), np.linalg.norm(updates, axis=1)) == 1).all()
+            assert (counted(cosine_matrix(updates), np.linalg.norm(updates, axis=1), ALIKE) == 1).all()
 
 
 @pytest.mark.parametrize("sizes", [(10, 10), (5, 5, 5, 5), (14, 6), (3, 2)])
@@ -65,32 +122,32 @@ def test_groups_in_conflict_are_no_attack(sizes):
     own = rng.normal(size=(len(sizes), 2000))
     own -= np.average(own, axis=0, weights=sizes)
     updates = np.concatenate([row + 0.3 * rng.normal(size=(n, 2000)) for row, n in zip(own, sizes, strict=True)])
-    assert (counted(cosine_matrix(updates), np.ones(len(updates))) == 1).all()
+    assert (counted(cosine_matrix(updates), np.ones(len(updates)), np.ones(len(updates))) == 1).all()
 
 
 def test_a_hard_pull_counts_if_it_agrees_is_cut_if_it_hardly_does_and_is_left_out_against_the_others():
     updates = learning_together(20, 0.2)
     pulls = np.ones(20)
     pulls[0] = 5.0
-    assert (counted(cosine_matrix(updates), pulls) == 1).all()
+    assert (counted(cosine_matrix(updates), pulls, ALIKE) == 1).all()
     sideways = updates.copy()
     sideways[0] = 0
     sideways[0, 1] = 1  # at a right angle: AGREES · 5 is below CUT, AGREES · 10 above
-    assert counted(cosine_matrix(sideways), pulls)[0] == 1
+    assert counted(cosine_matrix(sideways), pulls, ALIKE)[0] == 1
     pulls[0] = 10.0
     assert CUT < AGREES * 10 < OUT
-    assert counted(cosine_matrix(sideways), pulls)[0] == pytest.approx(0.1)
+    assert counted(cosine_matrix(sideways), pulls, ALIKE)[0] == pytest.approx(0.1)
     updates[0] *= -1
-    assert counted(cosine_matrix(updates), pulls)[0] == 0
-    assert (counted(cosine_matrix(updates), pulls)[1:] == 1).all()
+    assert counted(cosine_matrix(updates), pulls, ALIKE)[0] == 0
+    assert (counted(cosine_matrix(updates), pulls, ALIKE)[1:] == 1).all()
 
 
 def test_of_three_nothing_can_be_told():
     updates = learning_together(3, 0.9)
     updates[0] *= -1
-    assert (counted(cosine_matrix(updates), np.ones(3)) == 1).all()
-    assert counted(np.zeros((0, 0)), np.zeros(0)).tolist() == []
+    assert (counted(cosine_matrix(updates), np.ones(3), np.ones(3)) == 1).all()
+    assert counted(np.zeros((0, 0)), np.zeros(0), np.zeros(0)).tolist() == []
 
 
 def test_updates_of_no_length_pull_at_nothing():
-    assert (counted(cosine_matrix(np.zeros((6, 4))), np.zeros(6)) == 1).all()
+    assert (counted(cosine_matrix(np.zeros((6, 4))), np.zeros(6), np.zeros(6)) == 1).all()

@@ -17,7 +17,20 @@ from coterie.errors import ConfigError
 from coterie.flower.wire import Packer, open_array, open_reply, pack_array, pack_refusal, pack_reply, unpack_task
 from coterie.models import build
 from coterie.parameters import Layout
-from coterie.tasks import Choose, Collect, Evaluate, Gradient, HalfLosses, HalfUpdates, Noise, ReplySchema, Train
+from coterie.tasks import (
+    Choose,
+    Collect,
+    CountChoice,
+    Evaluate,
+    Gradient,
+    HalfLosses,
+    HalfUpdates,
+    Noise,
+    ReplySchema,
+    ScoreHidden,
+    Train,
+    TrainHidden,
+)
 from coterie.tasks.base import Array as ArraySchema
 from coterie.tasks.base import Reply, Task
 from coterie.tasks.embed import Embed
@@ -54,6 +67,10 @@ TASKS: list[Task] = [
     EMBED,
     Personalise(MODEL, HOW, 8),
     Collect(MODEL, HEAD),
+    Collect(MODEL, HEAD, shown=True),
+    CountChoice(torch.stack([MODEL, -MODEL]), "choice 0"),
+    TrainHidden(torch.stack([MODEL, -MODEL]), HOW, 4, "choice 0", (1,)),
+    ScoreHidden(torch.stack([MODEL, -MODEL]), "choice 0", "test", ("f1",)),
     Subspaces(3),
     WordSums("pca", (2, 2), 3, torch.randn(16), torch.randn(4, 3)),
     Divergence(LayerUpdate(MODEL, HOW, 5, LAYOUT.layers[-1]), torch.randn(8)),

@@ -133,3 +133,61 @@ def test_a_client_remembers_its_side_of_a_sum() -> None:
     client.shares({1: client.keys(), 2: other.keys()})
     remember(state, client)
     assert remembered(state) == client
+
+
+class Heard:
+    """A hook that keeps all that the server receives: for each node and message, its arrays and all other values."""
+
+    def __init__(self) -> None:
+        self.arrays: dict[int, list[dict[str, torch.Tensor]]] = {}
+        self.others: dict[int, list[dict[str, Any]]] = {}
+
+    def __call__(self, message: Any) -> Any:
+        node, content = message.metadata.src_node_id, dict(message.content.items())
+        arrays = {name: open_array(array) for name, array in content.pop("arrays", {}).items()}
+        self.arrays.setdefault(node, []).append(arrays)
+        self.others.setdefault(node, []).append({name: dict(record) for name, record in content.items()})
+        return message
+
+
+def test_from_all_that_the_server_receives_a_hidden_choice_cannot_be_told() -> None:
+    heard, method = Heard(), "ifca:k=2,init=random"
+    options = {"seed": 7, "secure_sums": True, "secure_minimum": 2, "rounds": 3}
+    hidden, seen = run(f"{method},hide_choice=true", heard, **options), run(method, **options)
+    assert not [fault for record in hidden.history for fault in record.faults]
+    assert hidden.summary.sizes == [len(own) for own in seen.clusters] == [3, 3]
+    for ours, theirs in zip(hidden.models, seen.models, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert hidden.summary.accuracy.mean == pytest.approx(seen.summary.accuracy.mean, abs=1e-5)
+    random = {"keys", "boxes", "masked", "shares"}
+    told = []
+    for node, messages in heard.arrays.items():
+        shapes = [{name: tuple(array.shape) for name, array in message.items()} for message in messages]
+        assert {name for message in shapes for name in message} == random
+        others = [
+            {name: value for name, value in message.items() if name != "client"} for message in heard.others[node]
+        ]
+        told.append((shapes, others))
+    # All that is not under masks, a key or a sealed share is the same from everybody, whatever they chose.
+    assert len(told) == 6
+    assert all(one == told[0] for one in told[1:])
+    masked = [message["masked"] for messages in heard.arrays.values() for message in messages if "masked" in message]
+    assert len(masked) == 6 * (3 * 2 + 3)  # two sums per round, and one per evaluation
+    for numbers in masked:
+        words = whole(numbers)
+        if len(words) > 1000:  # both blocks, one of which is zeros under its masks
+            for block in np.split(words, 2):
+                assert stats.kstest(block / 2**32, "uniform").pvalue > 1e-4
+
+
+def test_one_shot_shows_models_once_and_its_rounds_are_secure() -> None:
+    seen, method = Received(), "oneshot:k=2,warmup_rounds=1,show_models=true"
+    secure = run(method, seen, rounds=3, secure_sums=True, secure_minimum=2)
+    plain = run("oneshot:k=2,warmup_rounds=1", rounds=3)
+    assert secure.clusters == plain.clusters
+    for ours, theirs in zip(secure.models, plain.models, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert "seen by the server this once" in secure.history[0].events[0].text
+    assert len(seen.masked) == 2 * 6
+    with pytest.raises(ConfigError, match="show_models=true"):
+        run("oneshot:k=2,warmup_rounds=1", rounds=3, secure_sums=True)

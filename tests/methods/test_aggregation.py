@@ -249,9 +249,37 @@ def test_a_hostile_client_seeds_no_model_of_ifca(attack):
 
 
 def test_by_agreement_updates_against_the_others_are_left_out_and_named():
-    server, bad = server_of("inner-product", 2, Aggregation.parse("agreement"))
+    server, bad = server_of("inner-product", 1, Aggregation.parse("agreement"))
     played("fedavg", server)
     assert server.cut == bad
-    plain, _ = server_of("inner-product", 2)
+    plain, _ = server_of("inner-product", 1)
     played("fedavg", plain)
-    assert not plain.cut  # by default a small group of honest clients with labels of their own is left alone
+    assert not plain.cut
+
+
+def test_by_agreement_one_of_two_copies_counts():
+    server, bad = server_of("inner-product", 2, Aggregation.parse("agreement"))
+    played("fedavg", server)
+    assert len(server.cut) == 1
+    assert server.cut < bad
+
+
+def test_auto_compares_updates_where_clients_may_be_hostile():
+    server, _ = server_of("none", 1)
+    engine, auto = server.engine, Aggregation.parse()
+    assert auto.rule == "auto"
+    engine.repeatable = False
+    assert auto.on(engine).rule == "agreement"
+    assert auto.on(engine, sums_only=True).rule == "mean"
+    assert Aggregation.parse("median").on(engine).rule == "median"
+    engine.secure = True
+    assert auto.on(engine).rule == "mean"
+    engine.secure, engine.repeatable = False, True
+    assert auto.on(engine).rule == "mean"
+
+
+def test_among_fewer_than_four_the_default_limit_is_wider():
+    auto, strict = Aggregation.parse(), Aggregation.parse(clip="8x")
+    small, large = {0: [1.0, 1.0, 20.0]}, {0: [1.0] * 7 + [20.0]}
+    assert auto.limits(small)[0].out == 30
+    assert auto.limits(large)[0].out == strict.limits(large)[0].out == strict.limits(small)[0].out == 8

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from label_sums import label_sums
@@ -14,6 +15,7 @@ from label_sums import label_sums
 from coterie.clustering import half_vectors
 from coterie.methods import cfl_harm
 from coterie.methods import cfl_rule as rule
+from coterie.methods.cfl_check import without_copies
 
 
 def gram_of(a: np.ndarray, b: np.ndarray) -> np.ndarray:
@@ -392,3 +394,12 @@ def test_a_copy_of_a_client_goes_with_it(seed: int) -> None:
     _, forks = check(probe_of(a, b), probe_of(a, b, age=5))
     for fork in forks:
         assert all(("c0" in side) == ("c7" in side) for side in fork.sides)
+
+
+def test_copies_of_half_updates_are_left_out_of_a_check_but_one():
+    rng = torch.Generator().manual_seed(1)
+    updates = {name: torch.randn(2, 200, generator=rng) for name in "abcde"}
+    updates["d"] = 0.5 * updates["b"]
+    updates["e"] = -updates["b"]
+    assert list(without_copies(updates)) == ["a", "b", "c", "e"]
+    assert without_copies({}) == {}

@@ -14,14 +14,14 @@ from scipy.cluster.hierarchy import linkage
 import coterie
 import coterie.encoders
 from coterie.clustering import adjusted_rand_index, mixing_matrix
-from coterie.clustering.relatedness import ward_merges
+from coterie.clustering.relatedness import out_of_range, ward_merges
 from coterie.data.scenarios import find_scenario
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.methods import FLT, FedSEM, PcaKMeansHC, Server, make_method
 from coterie.methods.fedsem import Point
-from coterie.methods.flt import form_relatives
+from coterie.methods.flt import form_relatives, within_range
 from coterie.methods.graph_averaging import Relatives, State, averaging_round, graph_assignment
 from coterie.models import build
 from coterie.snapshot import load_snapshot, save_snapshot
@@ -437,3 +437,38 @@ def test_the_page_on_flt_runs_as_printed() -> None:
         assert len(reader.module.result.clusters) > 1
     finally:
         reader.close()
+
+
+def heaps(clients: int = 12, k: int = 4) -> np.ndarray:
+    """Centroids `(M, k, 8)` of three families around places that are 10 apart."""
+    rng = np.random.default_rng(4)
+    places = 10 * np.eye(3, 8)
+    return np.array([places[i % 3] + rng.normal(size=(k, 8)) for i in range(clients)], dtype=np.float32)
+
+
+def test_centroids_far_outside_the_range_are_told_by_their_distance_from_the_middle() -> None:
+    points = heaps()
+    assert not out_of_range(points).any()
+    points[3, 2:] = np.nan  # a small client has fewer
+    points[5, 0] *= -3
+    points[7] *= 100
+    assert np.flatnonzero(out_of_range(points)).tolist() == [5, 7]
+    assert not out_of_range(np.zeros((0, 4, 8), dtype=np.float32)).any()
+    assert not out_of_range(np.ones((3, 4, 8), dtype=np.float32)).any()
+
+
+@pytest.mark.parametrize("hostile", [(7,), (2, 4, 7)])
+def test_centroids_out_of_range_do_not_move_the_others(hostile: tuple[int, ...]) -> None:
+    """The others' families are those that they form by themselves, and nobody is related to those far outside."""
+    points = heaps()
+    points[list(hostile)] *= -10
+    ids = tuple(f"c{i}" for i in range(len(points)))
+    rest = [i for i in range(len(points)) if i not in hostile]
+    found = within_range(ids, points, FLT())
+    alone = within_range(tuple(ids[i] for i in rest), points[rest], FLT())
+    np.testing.assert_array_equal(found.related[np.ix_(rest, rest)], alone.related)
+    np.testing.assert_array_equal(found.positions[rest], alone.positions)
+    assert not found.related[np.ix_(rest, list(hostile))].any()
+    assert all(found.related[i, i] for i in hostile)
+    assert "far outside" in found.text
+    assert all(ids[i] in found.text for i in hostile)

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import coterie
+from coterie.data.scenarios import find_scenario
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
@@ -21,6 +22,7 @@ from coterie.methods.ifca_pruning import cheapest_merge
 from coterie.runs.assemble import assemble
 from coterie.runs.config import make_config
 from coterie.snapshot import load_snapshot, save_snapshot
+from coterie.tasks import Evaluate
 
 SCENARIO: dict[str, Any] = {
     "scenario": "digits-rotated", "clients": 8, "samples": 40, "groups": 2, "model": "mlp:hidden=16",
@@ -339,6 +341,38 @@ def test_worst_fitted_seeds_find_the_groups_at_once() -> None:
     federation: Federation = server.engine.federation  # type: ignore[attr-defined]
     pairs = {(federation[c].group, j) for c, j in state.runs[0].choices.items()}
     assert len(pairs) == 4
+
+
+def with_labels_of_its_own(odd: int, groups: int, clients: int) -> tuple[Server, Federation]:
+    """A federation of groups, and `odd` clients more that each have other labels than all others."""
+    base = find_scenario("digits-iid").build(clients=clients + odd, samples=40, seed=2)
+    maps = [torch.from_numpy(np.random.default_rng(7 + g).permutation(10)) for g in range(groups + odd)]
+    numbers = [i % groups if i < clients else groups + i - clients for i in range(clients + odd)]
+    changed = [
+        dataclasses.replace(client, train=Split(client.train.x, maps[g][client.train.y]), group=g)
+        for client, g in zip(base, numbers, strict=True)
+    ]
+    federation = Federation(changed, 10, "odd")
+    config = make_config({"rounds": 4, "seed": 3, "lr": 0.3, "epochs": 15, "workers": 1, "model": "mlp:hidden=16"})
+    return assemble(config, federation=federation)[0].server, federation
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_a_client_with_labels_of_its_own_gets_no_model_that_a_group_needs(first: int) -> None:
+    """With as many models as groups each group has one; with one model more, the odd client has it."""
+    server, federation = with_labels_of_its_own(1, 3, 9)
+    server.seed = first
+    odd = federation.ids[-1]
+    for k in (3, 4):
+        models = worst_fitted_models(server, k, 0, 5)
+        losses = {
+            reply.client: reply.values["loss"] for reply in server.ask_all(server.clients, Evaluate(models, "train"))
+        }
+        choices = {client: int(np.argmin(row)) for client, row in losses.items()}
+        groups = {(federation[client].group, choice) for client, choice in choices.items() if client != odd}
+        assert len(groups) == 3
+        assert len({choice for _, choice in groups}) == 3
+        assert (choices[odd] not in {choice for _, choice in groups}) == (k == 4)
 
 
 def test_auto_ends_with_the_number_of_groups() -> None:

@@ -55,11 +55,17 @@ def mean(outcome):
 
 
 @pytest.mark.parametrize(
-    ("attack", "limits"), [("scale", {}), ("sign-flip", {"clip": "3x"}), ("sign-flip", {"aggregate": "agreement"})]
+    ("attack", "limits"),
+    [
+        ("scale", {}),
+        ("scale", {"aggregate": "mean"}),
+        ("sign-flip", {"clip": "3x", "aggregate": "mean"}),
+        ("sign-flip", {}),
+    ],
 )
 def test_without_limits_one_client_ruins_a_run_and_with_them_it_does_not(attack, limits):
     clean = attacked_run(make_config(SMALL | {"method": "fedavg"}), "none", 0)
-    bare = attacked_run(make_config(SMALL | {"method": "fedavg", "clip": "none"}), attack, 1)
+    bare = attacked_run(make_config(SMALL | {"method": "fedavg", "clip": "none", "aggregate": "mean"}), attack, 1)
     guarded = attacked_run(make_config(SMALL | {"method": "fedavg"} | limits), attack, 1)
     assert clean.cut == 0
     assert mean(bare) < mean(clean) - 0.2
@@ -68,10 +74,9 @@ def test_without_limits_one_client_ruins_a_run_and_with_them_it_does_not(attack,
 
 
 def test_a_claim_of_samples_that_nobody_has_is_not_believed():
-    claimed = attacked_run(
-        make_config(SMALL | {"method": "fedavg", "weight_cap": 0, "clip": "none"}), "sample-count", 1
-    )
-    capped = attacked_run(make_config(SMALL | {"method": "fedavg", "clip": "none"}), "sample-count", 1)
+    bare = {"method": "fedavg", "clip": "none", "aggregate": "mean"}
+    claimed = attacked_run(make_config(SMALL | bare | {"weight_cap": 0}), "sample-count", 1)
+    capped = attacked_run(make_config(SMALL | bare), "sample-count", 1)
     assert mean(capped) > mean(claimed) + 0.2
 
 
@@ -104,9 +109,9 @@ def test_an_unknown_attack_gets_a_suggestion():
 def test_the_table_says_what_an_attack_cost():
     rows = [
         AttackResult("fedavg", "mean", "none", 0, 0.9, 0.9, 0),
-        AttackResult("fedavg", "mean", "backdoor", 1, 0.85, 0.9, 3, 0.25),
+        AttackResult("fedavg", "mean", "backdoor", 1, 0.85, 0.9, 3, 0.25, 0.07),
     ]
-    assert "| fedavg | mean | backdoor | 1 | 85.0 | 5.0 | 25 | 3 |" in as_markdown(rows)
+    assert "| fedavg | mean | backdoor | 1 | 85.0 | 5.0 | 7.0 | 25 | 3 |" in as_markdown(rows)
 
 
 WORDS = ["--scenario", "digits-iid", "--clients", "6", "--rounds", "1", "--attacks", "none,scale", "--hostile", "1"]

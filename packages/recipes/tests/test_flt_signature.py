@@ -20,7 +20,11 @@ def test_centroids_that_are_samples_are_traced_to_their_clients(monkeypatch: pyt
 
     monkeypatch.setattr(flt_signature, "signatures", first_codes)
     found = flt_signature.attack("digits", 10, 2, "words", 0, None)
-    assert found == {"own": 40, "others": 0, "nobody": 0, "centroids": 40}
+    assert {name: found[name] for name in ("own", "others", "nobody", "centroids")} == {
+        "own": 40, "others": 0, "nobody": 0, "centroids": 40
+    }  # fmt: skip
+    assert found["control centroids"] == 40
+    assert found["control"] < 20  # a twin's samples are not the client's
 
 
 def test_centroids_anywhere_are_nearest_to_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +40,7 @@ def test_centroids_anywhere_are_nearest_to_anybody(monkeypatch: pytest.MonkeyPat
 
 def test_the_table_has_every_signature_and_every_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def cells(self: Study, jobs: dict[str, Any]) -> dict[str, Any]:
-        hits = {"own": 1, "others": 2, "nobody": 0, "centroids": 50}
+        hits = {"own": 1, "others": 2, "nobody": 0, "centroids": 50, "control": 3, "control centroids": 60}
         made = {"evidence": {"right": False, "ari": 0.5, "text": "one family"}}
         return {name: hits if name.startswith("attack") else made for name in jobs}
 
@@ -45,5 +49,6 @@ def test_the_table_has_every_signature_and_every_size(tmp_path: Path, monkeypatc
     rows = {(row.setting, row.measure): row.ours for row in found.rows}
     assert rows["words: mnist, 100 samples, 2 classes", "own image nearest, %"] == [2.0]
     assert rows["words: mnist, 100 samples, 2 classes", "another client's, %"] == [4.0]
+    assert rows["words: mnist, 100 samples, 2 classes", flt_signature.CONTROL] == [5.0]
     assert rows["words: 24 federations", "right decisions, %"] == [0.0]
     assert sum(note.startswith("miss with words") for note in found.notes) == 24

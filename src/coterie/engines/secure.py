@@ -69,4 +69,11 @@ class SecureEngine(LocalEngine):
             self.traffic.down, self.traffic.up = self.traffic.down + sent.down, self.traffic.up + sent.up
             replies += own
         order = sorted(replies, key=lambda reply: place[reply.client])
-        yield ReplyBlock([replace(reply, vector=None) for reply in order], sums)
+        hidden = {request.client for request in requests if request.task.schema(self.layout).hides_norm}
+        yield ReplyBlock([_seen(reply, reply.client in hidden) for reply in order], sums)
+
+
+def _seen(reply: Reply, hides_norm: bool) -> Reply:
+    """What the server sees of a reply beside the sum that its vector is in."""
+    values = {name: value for name, value in reply.values.items() if not (hides_norm and name == "norm")}
+    return replace(reply, vector=None, values=values)

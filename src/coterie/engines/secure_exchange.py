@@ -15,7 +15,7 @@ import torch
 
 from coterie.engines.base import Fault
 from coterie.errors import ConfigError
-from coterie.parameters import Layout
+from coterie.parameters import Layout, span_size
 from coterie.privacy.secure_sum import SEALED_BYTES, SHARE_BYTES, NotOpened, PublicKeys, open_sum, quantiser_for
 from coterie.privacy.secure_tasks import (
     Masked,
@@ -207,10 +207,11 @@ class SecureExchange:
 def refuse_vectors(requests: Sequence[Request], layout: Layout) -> None:
     """ConfigError if a reply would hold a single client's vector."""
     for request in requests:
-        if request.task.schema(layout).vector is not None:
+        schema = request.task.schema(layout)
+        if schema.vector is not None and not schema.shown and span_size(schema.private) < schema.vector:
             raise ConfigError(
                 "this method needs single updates, which secure sums do not show: use fedavg, ifca, fedcuau, "
-                "cfl:projection=1024 or flt:signature=words"
+                "cfl:projection=1024, flt:signature=words or oneshot:show_models=true"
             )
 
 

@@ -1,10 +1,10 @@
 """How updates become one: the rule that all methods average by, and what it does about clients that lie.
 
-The rule is one option of a run, not of a method. By default it is the weighted mean, with limits that honest clients
-hardly meet: an update of more than 30 times the usual length is left out, and a claimed number of samples counts up
-to ten times the median number. A lower `clip` or another rule stops more, and changes what honest clients send more
-often. "agreement" is the mean of the updates that do not pull against the others (`clustering.agreement`); it is not
-the default, because a small group of honest clients with labels of their own pulls against the others too.
+The rule is one option of a run, not of a method. By default ("auto") it is "agreement" on a network, the mean of the
+updates that do not pull against the others (`clustering.agreement`), and in a simulation, where nobody is hostile, the
+weighted mean, formed without any single update. Under every rule an update far longer than usual is left out, and a
+claimed number of samples counts up to ten times the median number. A lower `clip` or another rule stops more, and
+changes what honest clients send more often.
 """
 
 from __future__ import annotations
@@ -20,19 +20,24 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import cosine_matrix, robust
-from coterie.clustering.agreement import counted
+from coterie.clustering.agreement import copied, counted
+from coterie.engines.base import Engine
 from coterie.errors import ConfigError, did_you_mean
 from coterie.tasks import Reply
 
-RULES = ("mean", "agreement", "median", "trimmed-mean", "multi-krum", "geometric-median")
+RULES = ("auto", "mean", "agreement", "median", "trimmed-mean", "multi-krum", "geometric-median")
 MEANS = ("mean", "agreement")
 """Rules by which what counts is added up."""
 AMOUNTS = {"trimmed-mean": 0.2, "multi-krum": 0.2}
 """Rules that expect a share of hostile clients, and the share where none is given."""
-CLIP = "30x"
+CLIP = "auto"
 WEIGHT_CAP = 10.0
-FAR = 8.0
-"""An update of more than so many times the usual length is left out, unless `clip` lets it be longer."""
+FAR, FAR_OF_FEW = 8.0, 30.0
+"""An update of more than so many times the usual length is left out, unless `clip` lets it be longer; of fewer than
+FEW clients one may have converged and another not, which is no fault."""
+FEW = 4
+MOST_COMPARED = 2**28
+"""Numbers in all clients' updates of a round, beyond which "auto" does not keep them to compare them: a gigabyte."""
 FIRST = 10
 """Replies that wait on a network until a median can be told."""
 
@@ -94,19 +99,21 @@ class Aggregation:
     """The rule that updates are averaged by, with its limits.
 
     `rule` is one of RULES; `amount` the hostile clients that it expects, a share below 1 or a number. `clip` times the
-    usual norm is how long an update may be, `longest` the same as a plain number. `weight_cap` times
-    the median number of samples is the most that a client may weigh. None switches a limit off.
+    usual norm is how long an update may be, `longest` the same as a plain number; with `lenient` it may be FAR_OF_FEW
+    times as long among fewer than FEW. `weight_cap` times the median number of samples is the most that a client may
+    weigh. None switches a limit off.
     """
 
     rule: str = "mean"
     amount: float = 0.0
-    clip: float | None = float(CLIP[:-1])
+    clip: float | None = FAR
     longest: float | None = None
     weight_cap: float | None = WEIGHT_CAP
+    lenient: bool = False
 
     @classmethod
-    def parse(cls, aggregate: str = "mean", clip: str = CLIP, weight_cap: float = WEIGHT_CAP) -> Aggregation:
-        """The rule as options write it: "trimmed-mean:0.2", clip "3x", "1.5" or "none", weight_cap 0 for none."""
+    def parse(cls, aggregate: str = "auto", clip: str = CLIP, weight_cap: float = WEIGHT_CAP) -> Aggregation:
+        """The rule as options write it: "trimmed-mean:0.2", clip "auto", "3x", "1.5" or "none", weight_cap 0 (none)."""
         name, _, text = aggregate.partition(":")
         if name not in RULES:
             raise ConfigError(f"aggregate={aggregate!r}: {did_you_mean(name, RULES)}")
@@ -119,7 +126,15 @@ class Aggregation:
         if weight_cap < 0 or 0 < weight_cap < 1:
             raise ConfigError(f"weight_cap={weight_cap}: expected 1 or more times the median, or 0 for no limit")
         multiple, longest = _clip(str(clip))
-        return cls(name, amount, multiple, longest, weight_cap or None)
+        return cls(name, amount, multiple, longest, weight_cap or None, str(clip) == CLIP)
+
+    def on(self, engine: Engine, sums_only: bool = False) -> Aggregation:
+        """The rule for an engine: "auto" is agreement where clients may be hostile and updates can be compared."""
+        if self.rule != "auto":
+            return self
+        fits = len(engine.clients) * engine.layout.size <= MOST_COMPARED
+        compares = fits and not (engine.repeatable or engine.secure or sums_only)
+        return replace(self, rule="agreement" if compares else "mean")
 
     @property
     def clips(self) -> bool:
@@ -134,13 +149,14 @@ class Aggregation:
     def limits(self, norms: Mapping[int, Sequence[float]]) -> dict[int, Limit]:
         """How long an update may be in each group, from the norms in all of them."""
         fixed = math.inf if self.longest is None else self.longest
-        if self.clip is None:
-            return dict.fromkeys(norms, Limit(fixed, math.inf))
-        far = max(self.clip, FAR)
-        usual = robust.usual_norms(list(norms.values()))
-        return {
-            group: Limit(min(self.clip * norm, fixed), far * norm) for group, norm in zip(norms, usual, strict=True)
-        }
+        limits = {}
+        for (group, own), usual in zip(norms.items(), robust.usual_norms(list(norms.values())), strict=True):
+            if self.clip is None:
+                limits[group] = Limit(fixed, math.inf)
+                continue
+            clip = FAR_OF_FEW if self.lenient and len(own) < FEW else self.clip
+            limits[group] = Limit(min(clip * usual, fixed), max(clip, FAR) * usual)
+        return limits
 
     def clipped(self, parts: Sequence[Part], weights: Sequence[float], trained: int) -> list[Part]:
         """The parts as they count: those too long for their group, or against it, are cut or left out.
@@ -151,12 +167,17 @@ class Aggregation:
             return list(parts)
         limits = self.limits(norms_by_group(parts))
         after = [limits[group].applied(reply) for group, reply in parts]
+        everybody = len({part.reply.client for part in parts})
         for group in limits if self.compares else ():
             rows = [i for i, part in enumerate(parts) if part.group == group and after[i] is not None]
             own = [reply for i in rows if (reply := after[i]) is not None]
             pulls = np.array([weights[i] * reply.norm for i, reply in zip(rows, own, strict=True)])
             vectors = torch.stack([_vector(reply)[:trained] for reply in own]) if own else torch.zeros(0, 0)
-            for i, reply, share in zip(rows, own, counted(cosine_matrix(vectors), pulls), strict=True):
+            losses = np.array([float(reply.values.get("loss", np.inf)) for reply in own])
+            some = sum(part.group == group for part in parts) < everybody
+            cosines = cosine_matrix(vectors)
+            shares = np.where(copied(cosines, vectors.shape[1]), 0.0, counted(cosines, pulls, losses, some))
+            for i, reply, share in zip(rows, own, shares, strict=True):
                 after[i] = shortened(reply, float(share) * reply.norm) if share > 0 else None
         return [Part(part.group, reply) for part, reply in zip(parts, after, strict=True) if reply is not None]
 
@@ -276,6 +297,8 @@ def _clip(text: str) -> tuple[float | None, float | None]:
     """The multiple of the median, or the plain number, that a clip option stands for."""
     if text.lower() in {"none", "0", "0x"}:
         return None, None
+    if text == CLIP:
+        return FAR, None
     what, expected = f"clip={text!r}", "such as '3x' (times the usual norm), 1.5 (a norm), or 'none'"
     if re.fullmatch(r".*x", text):
         multiple = _number(text[:-1], what, expected)

@@ -89,6 +89,17 @@ class Served(NamedTuple):
     mixture: Mapping[int, float] = MappingProxyType({})
 
 
+class Hidden(NamedTuple):
+    """What is known of models that clients choose among and tell nobody."""
+
+    kept: str
+    """The name under which a client keeps its choice."""
+    models: Tensor
+    """All models `(k, d)` that there are to choose from, in the order of the choices."""
+    sizes: Sequence[int]
+    """How many clients chose each model of the assignment."""
+
+
 @dataclass(frozen=True)
 class Assignment:
     """Which model each client is given: `members[i]` use `models[i]`, with their own `private` layers if any."""
@@ -108,11 +119,18 @@ class Assignment:
     """The models of `served_by` that are no cluster's, by id."""
     served_because: str = ""
     """Why clients are in `served_by`, for the record."""
+    hidden: Hidden | None = None
+    """Where clients keep their choice of a model to themselves; `members` are then empty."""
 
     @property
     def cluster_ids(self) -> list[int]:
         """The id of every cluster."""
         return list(range(len(self.models)) if self.ids is None else self.ids)
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many clients every cluster has."""
+        return [len(own) for own in self.members] if self.hidden is None else list(self.hidden.sizes)
 
     @property
     def by_id(self) -> dict[int, Tensor]:

@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.clustering import cosine_matrix
+from coterie.clustering.agreement import copied
 from coterie.clustering.half_vectors import Floats, p_value
 from coterie.clustering.sketch import sketch
 from coterie.errors import RunError
@@ -274,10 +276,19 @@ def _usable(session: Session, leaf: Node, server: Server) -> list[str]:
 
 
 def _sound(session: Session, leaf: Node, server: Server) -> dict[str, Tensor]:
-    """The members' half-updates, but those longer than a mean would admit."""
+    """The members' half-updates, but those longer than a mean would admit and all but one of copies."""
     norms = {c: float(session.updates[c].norm()) for c in leaf.members if c in session.updates}
     limit = server.aggregation.limits({0: list(norms.values())})[0].bound if norms else math.inf
-    return {c: session.updates[c] for c, norm in norms.items() if norm <= limit}
+    return without_copies({c: session.updates[c] for c, norm in norms.items() if norm <= limit})
+
+
+def without_copies(updates: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The half-updates `(2, d)` without copies: a few that agree on what to send would look like a group of its own."""
+    if len(updates) < 2:
+        return dict(updates)
+    rows = torch.stack([own.reshape(-1) for own in updates.values()])
+    copies = copied(cosine_matrix(rows), rows.shape[1])
+    return {client: own for (client, own), copy in zip(updates.items(), copies, strict=True) if not copy}
 
 
 def _look(

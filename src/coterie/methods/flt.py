@@ -26,7 +26,7 @@ from coterie.clustering.clearest import clearest_gamma
 from coterie.clustering.dendrogram import cut
 from coterie.clustering.families import clearest_layout, count_words, find_families, unlike, word_merges
 from coterie.clustering.manifold import COMPONENTS, NEIGHBOURS, SPREAD, import_umap, place, project
-from coterie.clustering.relatedness import real_centroids
+from coterie.clustering.relatedness import out_of_range, real_centroids
 from coterie.encoders import Encoder, load_encoder
 from coterie.errors import ConfigError, RunError
 from coterie.methods.base import Assignment, Info, Matrix, method
@@ -45,6 +45,10 @@ LAYOUTS, MOST_LAID_OUT = 8, 4000
 two patches into each other; which one does depends on the processor, whose last bits grow in UMAP's steps."""
 MOST_FOR_DISTANCES = 1000
 """Up to so many clients the distances are kept for the report; beyond, related or not."""
+
+
+FAR = 10 * SPREAD
+"""How far from all others those are placed whose centroids are out of range."""
 
 
 class NoCentroids(RunError):
@@ -107,8 +111,7 @@ class FLT:
         if self.signature == "words":
             words = torch.from_numpy(form_words(server, server.clients, encoder))
         ids, centroids = embed(server, server.clients, encoder, self.k, self.finetune, self.least, words)
-        positions = project(centroids, self.umap_seed, self.neighbours, self.components)
-        relatives = form_relatives(ids, centroids, positions, self, longest=SPREAD)
+        relatives = within_range(ids, centroids, self)
         return State(relatives, server.initial_model()[None], (0,) * len(ids))
 
     def reconsidered(self, state: State) -> State:
@@ -253,6 +256,37 @@ def embed(
     if not replies:
         raise NoCentroids(f"no client with {least} samples or more answered the embedding: see the faults of the run")
     return tuple(reply.client for reply in replies), centroid_table(replies, k, encoder.code)
+
+
+def within_range(ids: tuple[str, ...], centroids: npt.NDArray[np.float32], options: FLT) -> Relatives:
+    """The relatives of all clients; those whose centroids lie far outside the others' range are laid out by themselves.
+
+    Such clients are hostile, or their inputs have nothing in common with the others'. On one map with them everybody
+    else would be drawn together. Where a number of clusters is asked for, all are on one map.
+    """
+    far = out_of_range(centroids)
+    if options.clusters is not None or not far.any():
+        return _laid_out(ids, centroids, options)
+    rest, apart = (
+        _laid_out(tuple(client for client, own in zip(ids, which, strict=True) if own), centroids[which], options)
+        for which in (~far, far)
+    )
+    positions = np.full((len(ids), *rest.positions.shape[1:]), np.nan, dtype=np.float32)
+    positions[~far] = rest.positions
+    # As far from the others as these are wide, on either side.
+    positions[far] = apart.positions + 2 * np.nanmax(np.abs(rest.positions)) + np.nanmax(np.abs(apart.positions)) + FAR
+    near = np.zeros((len(ids), len(ids)), dtype=bool)
+    near[np.ix_(~far, ~far)], near[np.ix_(far, far)] = rest.related, apart.related
+    text = f"{rest.text}; far outside the others' range and apart from them: {', '.join(apart.ids)}"
+    return Relatives(ids, centroids, positions, rest.gamma, near, text)
+
+
+def _laid_out(ids: tuple[str, ...], centroids: npt.NDArray[np.float32], options: FLT) -> Relatives:
+    """The relatives of clients that UMAP lays out together."""
+    positions = project(centroids, options.umap_seed, options.neighbours, options.components)
+    if len(ids) == 1:
+        return Relatives(ids, centroids, positions, None, np.ones((1, 1), dtype=bool), "one client")
+    return form_relatives(ids, centroids, positions, options, longest=SPREAD)
 
 
 def form_relatives(

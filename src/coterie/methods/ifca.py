@@ -14,7 +14,8 @@ from torch import Tensor
 from coterie.errors import ConfigError
 from coterie.methods.aggregation import MEANS, WeightedSum
 from coterie.methods.averaging import cluster_info
-from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
+from coterie.methods.base import Assignment, ClusterInfo, Event, Hidden, Info, method
+from coterie.methods.ifca_hidden import check_hidden, closed, hidden_round, kept_name
 from coterie.methods.ifca_init import perturbed_models, random_models, share, worst_fitted_models
 from coterie.methods.ifca_pruning import Merge, cheapest_merge
 from coterie.methods.placing import lowest_loss
@@ -52,6 +53,8 @@ class Restart:
     """For each cluster, rounds in a row in which nobody chose it."""
     ids: list[int]
     """The clusters' ids: their numbers at the start, which stay when others are dropped or merged."""
+    sizes: list[int] = dataclasses.field(default_factory=list)
+    """With hidden choices: how many clients chose each model in the last round; `choices` is empty then."""
 
     @classmethod
     def fresh(cls, models: Tensor) -> Restart:
@@ -123,6 +126,9 @@ class IFCA:
     before any merge."""
     merge_below: NonNegativeFloat = 0.3
     """For k="auto": merge a cluster whose clients lose at most this share of what training gained; 0 never merges."""
+    hide_choice: bool = False
+    """On secure sums: clients send a block for every model, zeros but for the chosen one, so that nobody learns who
+    chose what. The records hold sizes and means over all clients only."""
 
     def start(self, server: Server) -> State:
         k = min(self.k_max, len(server.clients)) if self.k == "auto" else self.k
@@ -137,8 +143,25 @@ class IFCA:
                 f"server_optimizer={server.optimizer.rule!r} does not go with clustered={self.clustered!r}: the "
                 "layers that clusters share would part, use clustered='all'"
             )
+        if self.hide_choice:
+            self._check_hidden(server)
         shared = self.shared(server)
         return State([Restart.fresh(share(self._initial(server, k, r), shared)) for r in range(self.restarts)])
+
+    def _check_hidden(self, server: Server) -> None:
+        """Refuse what needs to know who chose what, or shows it."""
+        check_hidden(server)
+        wrong = {
+            "k=auto": self.k == "auto",
+            f"stable_after={self.stable_after}": self.stable_after is not None,
+            "weighting=samples": self.weighting == "samples",
+            "averaging=gradient": self.averaging == "gradient",
+            "init=k-means++": self.init == "k-means++",
+        }
+        if found := [name for name, given in wrong.items() if given]:
+            raise ConfigError(
+                f"hide_choice=True with {found[0]}: that needs clients' own choices or losses, leave it out"
+            )
 
     def _initial(self, server: Server, k: int, restart: int) -> Tensor:
         hidden = server.engine.secure or server.user_privacy is not None or server.aggregation.rule not in MEANS
@@ -167,6 +190,8 @@ class IFCA:
         return after, done[after.best][1]
 
     def _round_of(self, restart: Restart, r: int, t: int, server: Server) -> tuple[Restart, Info]:
+        if self.hide_choice:
+            return self._hidden_round_of(restart, r, t, server)
         steady = self._is_steady(restart)
         stats = self._exchange(restart, t, server, steady)
         before, now = restart.choices, stats.choices
@@ -208,6 +233,29 @@ class IFCA:
                 details = {"clusters": remain, "began": len(restart.models)}
                 events.append(Event("clusters", f"{remain} clusters remain", details))
         return after, Info(_cluster_infos(after, sums, server), events)
+
+    def _hidden_round_of(self, restart: Restart, r: int, t: int, server: Server) -> tuple[Restart, Info]:
+        """The round where only the clients know what they chose."""
+        found = hidden_round(restart.models, server.schedule.at(t), kept_name(r), t, server)
+        after = dataclasses.replace(
+            restart,
+            models=self._averaged(restart.models, found.sums, server, t, r),
+            loss=found.loss,
+            idle=[0 if size else n + 1 for n, size in zip(restart.idle, found.sizes, strict=True)],
+            sizes=found.sizes,
+        )
+        events = self._unused(after)
+        if small := closed(found.sizes, server.engine.least_in_sum):
+            text = (
+                f"{len(small)} models were chosen by fewer than {server.engine.least_in_sum} clients: they stay closed"
+            )
+            events.append(Event("closed", text, {"models": small}))
+        infos = [
+            dataclasses.replace(cluster_info(size, total, server, j), train_loss=None, max_norm=None)
+            for j, (size, total) in enumerate(zip(found.sizes, found.sums, strict=True))
+            if size
+        ]
+        return after, Info(infos, events)
 
     def _unused(self, restart: Restart) -> list[Event]:
         """A word on models that nobody has chosen for a while, once when that becomes so."""
@@ -358,6 +406,11 @@ class IFCA:
         the models may have changed much since they were last seen, if ever.
         """
         restart = state.runs[state.best]
+        if self.hide_choice:
+            taken = [j for j, size in enumerate(restart.sizes) if size] or [0]
+            sizes = [restart.sizes[j] if restart.sizes else len(server.clients) for j in taken]
+            hidden = Hidden(kept_name(state.best), restart.models, sizes)
+            return Assignment([restart.models[j] for j in taken], [[] for _ in taken], ids=taken, hidden=hidden)
         choices = {client: restart.choices[client] for client in restart.latest if client in restart.choices}
         absent = [client for client in server.clients if client not in choices]
         for reply in server.ask_all(absent, Evaluate(restart.models, "train")):
@@ -372,7 +425,8 @@ class IFCA:
     def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
         """The model with the lowest loss on each newcomer's data, among those that somebody chose."""
         restart = state.runs[state.best]
-        chosen = sorted(set(restart.choices.values()))
+        sizes = dict(enumerate(restart.sizes))
+        chosen = [j for j, size in sizes.items() if size] if sizes else sorted(set(restart.choices.values()))
         return lowest_loss({restart.ids[j]: restart.models[j] for j in chosen}, clients, server)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +13,10 @@ from coterie.errors import RunError
 from coterie.methods.server import Server, apply_update
 from coterie.randomness import numpy_generator, torch_generator
 from coterie.tasks import Evaluate
+
+CANDIDATES = 4
+"""Clients that are tried for one model, where nobody else needs the first one's: one more than hostile ones are
+expected."""
 
 
 def random_models(server: Server, k: int, restart: int) -> Tensor:
@@ -43,25 +49,78 @@ def worst_fitted_models(server: Server, k: int, restart: int, rounds: int) -> Te
     The first client is drawn at random. Each seeding client trains `rounds` times the first round's training from
     one common initialisation. Choosing the worst, not drawing in proportion to the loss, makes it repeatable. A client
     whose training fails seeds nothing, nor does one whose model nobody would choose, not even itself: that is what a
-    hostile client sends. Where too few can, the last models are fresh draws.
+    hostile client sends. Where nobody else gains as much by a client's model, others are tried in its place, up to
+    `CANDIDATES`, and one of them counts if two clients need it as much: a client with labels of its own gets no model
+    that a group needs. Where too few can, the last models are fresh draws.
     """
     clients = server.clients
     first = int(numpy_generator(server.seed, "k-means++", restart).integers(len(clients)))
     untried = [*clients[first:], *clients[:first]]
-    models: list[Tensor] = []
-    losses: list[dict[str, float]] = []
-    while len(models) < k and untried:
-        fit = {client: min((row[client] for row in losses if client in row), default=math.inf) for client in untried}
-        worst = max(fit, key=lambda client: fit[client])
-        untried.remove(worst)
-        model = _trained_alone(server, worst, restart, rounds)
-        if model is None:
-            continue
-        models.append(model)
-        losses.append(_losses(server, clients, model))
-        chosen = {min(range(len(losses)), key=lambda j: losses[j].get(client, math.inf)) for client in clients}
-        models, losses = [models[j] for j in sorted(chosen)], [losses[j] for j in sorted(chosen)]
+    seeds: list[Seed] = []
+    while len(seeds) < k and untried:
+        seed = _next_seed(server, untried, _best(seeds), restart, rounds)
+        if seed is None:
+            break
+        untried.remove(seed.client)
+        seeds = _chosen([*seeds, seed], clients)
+    for lonely in [one for one in seeds if not one.serves_a_group(_best([s for s in seeds if s is not one]), one)]:
+        others = [seed for seed in seeds if seed is not lonely]
+        other = _next_seed(server, untried, _best(others), restart, rounds) if untried and others else None
+        if other is not None and other.serves_a_group(_best(others), lonely):
+            untried.remove(other.client)
+            seeds = [other if seed is lonely else seed for seed in seeds]
+    models = [seed.model for seed in seeds]
     return torch.stack([*models, *(server.initial_model(restart * k + j) for j in range(len(models), k))])
+
+
+class Seed(NamedTuple):
+    """A client's own model `(d,)`, and every client's loss under it."""
+
+    client: str
+    model: Tensor
+    losses: dict[str, float]
+
+    def gains(self, best: Mapping[str, float]) -> list[float]:
+        """By how much it lowers the clients' best losses."""
+        return [max(0.0, best.get(client, loss) - loss) for client, loss in self.losses.items()]
+
+    def serves_a_group(self, best: Mapping[str, float], other: Seed) -> bool:
+        """Whether two clients or more gain half as much by it as anybody does by the other."""
+        least = max(other.gains(best), default=0.0) / 2
+        return sum(gain >= least for gain in self.gains(best)) > 1
+
+
+def _best(seeds: Sequence[Seed]) -> dict[str, float]:
+    """Every client's lowest loss."""
+    best: dict[str, float] = {}
+    for seed in seeds:
+        best |= {client: min(loss, best.get(client, math.inf)) for client, loss in seed.losses.items()}
+    return best
+
+
+def _chosen(seeds: list[Seed], clients: Sequence[str]) -> list[Seed]:
+    """The seeds that some client would choose."""
+    chosen = {min(range(len(seeds)), key=lambda j: seeds[j].losses.get(client, math.inf)) for client in clients}
+    return [seeds[j] for j in sorted(chosen)]
+
+
+def _next_seed(server: Server, untried: list[str], best: Mapping[str, float], restart: int, rounds: int) -> Seed | None:
+    """The model of the client with the worst of the `best` losses or, where nobody else needs it, another's.
+
+    Clients that fail are struck off `untried`.
+    """
+    found: list[Seed] = []
+    for client in sorted(untried, key=lambda client: -best.get(client, math.inf)):
+        model = _trained_alone(server, client, restart, rounds)
+        if model is None:
+            untried.remove(client)
+            continue
+        found.append(Seed(client, model, _losses(server, server.clients, model)))
+        if found[-1].serves_a_group(best, found[0]):
+            return found[-1]
+        if len(found) == CANDIDATES:
+            break
+    return found[0] if found else None
 
 
 def _losses(server: Server, clients: tuple[str, ...], model: Tensor) -> dict[str, float]:

@@ -52,6 +52,8 @@ class OneShot:
     """Weight of a client in its cluster's mean: one, or its number of samples."""
     n_init: Annotated[int, Field(ge=1, le=10_000)] = 10
     """How many times k-means restarts; the best result counts."""
+    show_models: bool = False
+    """On secure sums: let the server see each client's own model once, for k-means; the rounds after that are sums."""
 
     def start(self, server: Server) -> State:
         if self.k > len(server.clients):
@@ -59,6 +61,11 @@ class OneShot:
         if self.warmup_rounds >= server.rounds:
             raise ConfigError(
                 f"warmup_rounds={self.warmup_rounds} of {server.rounds} rounds: leave rounds for training in clusters"
+            )
+        if server.engine.secure and not self.show_models:
+            raise ConfigError(
+                "oneshot clusters the clients' own models, which are single updates that secure sums do not show: give "
+                "oneshot:show_models=true to show them once, before the rounds in clusters"
             )
         return State(server.initial_model()[None], [], ())
 
@@ -72,7 +79,7 @@ class OneShot:
             infos[reply.client] = ClusterInfo(1, reply.values["loss"])
         if t < self.warmup_rounds:
             return state, Info(list(infos.values()))
-        task = Collect(state.models[0], everything, server.model_seed())
+        task = Collect(state.models[0], everything, server.model_seed(), shown=self.show_models)
         collected = {reply.client: reply.vector for reply in server.ask_all(server.clients, task)}
         spans, models = server.layout.select(everything), state.models[0].repeat(len(server.clients), 1)
         for row, client in zip(models, server.clients, strict=True):
@@ -100,7 +107,8 @@ class OneShot:
                 centres.append((weights @ models[own].double() / weights.sum()).to(models.dtype))
             else:
                 centres.append(server.aggregation.center(models[own], given).to(models.dtype))
-        event = Event("clustered", f"k-means on the clients' models: clusters of {sizes}", {"sizes": sizes})
+        told = ", each seen by the server this once" if server.engine.secure else ""
+        event = Event("clustered", f"k-means on the clients' models{told}: clusters of {sizes}", {"sizes": sizes})
         state = State(torch.stack(centres), labels, tuple(server.clients))
         return state, Info([ClusterInfo(size) for size in sizes], [event])
 

@@ -59,7 +59,7 @@ class Server:
     seed: int
     rounds: int
     participation: float = 1.0
-    aggregation: Aggregation = field(default_factory=Aggregation)
+    aggregation: Aggregation = field(default_factory=lambda: Aggregation(lenient=True))
     """How updates become one."""
     user_privacy: UserPrivacy | None = None
     """Noise on every sum; None: no noise."""

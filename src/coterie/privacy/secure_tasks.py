@@ -108,7 +108,7 @@ class Masked(Task):
     """Third exchange: do `task`, and send `share` times its vector under masks in the vector's place.
 
     `boxes` are the shares `(m, 160)` that the clients `senders` sealed for this one. The server reads the other values
-    of the reply and the vector's norm, and of the vector nothing but its cluster's sum.
+    of the reply and the vector's norm (unless the task hides it), and of the vector nothing but its cluster's sum.
     """
 
     task: Task
@@ -122,7 +122,8 @@ class Masked(Task):
         inner = self.task.schema(layout)
         assert inner.vector is not None
         numbers = Array((2, inner.vector * (2 if inner.wide else 1)), 0, HALF - 1)
-        return ReplySchema(None, {**inner.values, "norm": Number(minimum=0), "masked": numbers}, part=inner.part)
+        norm = {} if inner.hides_norm else {"norm": Number(minimum=0)}
+        return ReplySchema(None, {**inner.values, **norm, "masked": numbers}, part=inner.part)
 
     def cost(self, client: Client) -> float:
         return self.task.cost(client)
@@ -144,7 +145,7 @@ class Masked(Task):
         boxes = {sender: as_bytes(row) for sender, row in zip(self.senders, self.boxes, strict=True)}
         masked = client.masked(words, boxes)
         remember(context.state, client)
-        values = {name: reply.values[name] for name in (*schema.values, "norm")}
+        values = {name: reply.values[name] for name in (*schema.values, *(() if schema.hides_norm else ("norm",)))}
         return Reply(context.client.id, reply.samples, None, values | {"masked": halves(masked)})
 
 

@@ -32,14 +32,13 @@ def clusters(run: RunView) -> Markup:
         return Markup()
     accuracy = run.accuracies()
     rows = []
-    pairs = sorted(
-        zip(run.summary.cluster_ids, run.summary.clusters, strict=True), key=lambda pair: (-len(pair[1]), pair[0])
-    )
-    for number, members in pairs[:MOST_CLUSTERS]:
-        names = _ids(members)
+    found = zip(run.summary.cluster_ids, run.summary.clusters, run.summary.sizes, strict=True)
+    pairs = sorted(found, key=lambda one: (-one[2], one[0]))
+    for number, members, size in pairs[:MOST_CLUSTERS]:
+        names = _ids(members) if members else "known to the clients only"
         known = [accuracy[member] for member in members if member in accuracy]
         mean, least = (sum(known) / len(known), min(known)) if known else (None, None)
-        rows.append((number, names, len(members), percent(mean), percent(least)))
+        rows.append((number, names, size, percent(mean), percent(least)))
     note = _cut(len(pairs), MOST_CLUSTERS, "clusters, largest first")
     return section("Clusters", table(["cluster", "clients", "size", "accuracy", "worst client"], rows, words=2), note)
 

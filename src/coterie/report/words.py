@@ -34,7 +34,7 @@ def _clients(run: RunView) -> int:
 
 
 def _clusters(run: RunView) -> str:
-    sizes = [len(members) for members in run.summary.clusters] if run.summary else []
+    sizes = list(run.summary.sizes) if run.summary else []
     if not sizes and run.history:
         sizes = [cluster.members for cluster in run.history[-1].clusters]
     if not sizes:
@@ -44,6 +44,8 @@ def _clusters(run: RunView) -> str:
     if len(sizes) == _clients(run):
         return "Every client has a model of its own."
     text = f"It found {len(sizes)} clusters, of {_list([str(size) for size in sizes])} clients."
+    if run.summary is not None and run.summary.hidden_sizes is not None:
+        text += " Who is in which only the clients know."
     if told := mixtures_told(run.clients):
         text += f" {told}"
     rounds = run.split_rounds()

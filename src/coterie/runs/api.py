@@ -74,7 +74,7 @@ def run(
     max_bytes: int | str | None = None,
     precision: Literal["float32", "float64", "bf16"] = "float32",
     privacy: Literal["none", "permutation", "signed-permutation", "projection"] = "none",
-    aggregate: str = "mean",
+    aggregate: str = "auto",
     clip: str = CLIP,
     weight_cap: float = WEIGHT_CAP,
     secure_sums: bool = False,
@@ -151,8 +151,9 @@ def run(
         privacy: what the clients' secret is used for: nothing, a permutation of every vector before the server sees
             it, or a projection of the updates that CFL compares.
         aggregate: how a cluster's updates become one: "mean", "agreement", "median", "trimmed-mean:0.2",
-            "multi-krum:0.2" or "geometric-median".
-        clip: the longest update: "30x" (times the usual norm), a number such as "1.5", or "none".
+            "multi-krum:0.2" or "geometric-median"; "auto" is agreement on a network and the mean in a simulation.
+        clip: the longest update: "8x" (times the usual norm), a number such as "1.5", or "none"; "auto" is 8x, and 30x
+            among fewer than four clients.
         weight_cap: the most samples that count for a client, times the median number; 0: no limit.
         secure_sums: form sums under masks that cancel, so that no single update is seen.
         secure_limit: the largest number of an update in a secure sum; larger ones are cut.

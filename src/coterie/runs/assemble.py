@@ -182,6 +182,11 @@ def _assembled(
             f"server_optimizer={config.server_optimizer!r}: {describe_method(method)} averages no models by "
             "server.step: leave it out"
         )
+    if config.personalise and getattr(method, "hide_choice", False):
+        raise ConfigError(
+            f"personalise={config.personalise} shows every client's accuracy, from which hide_choice=True keeps its "
+            "choice: give one of the two"
+        )
     federation, defaults = (given, defaults or Defaults()) if given else make_federation(config)
     if config.validation is not None and engine_for is None:
         federation = hold_out(federation, config.validation, config.seed)
@@ -199,7 +204,7 @@ def _assembled(
         config.seed,
         rounds,
         config.participation,
-        config.aggregation(),
+        config.aggregation().on(engine, sums_only=config.privacy == "projection" or config.dp_noise > 0),
         user_privacy(config, method, engine),
         optimizer,
     )

@@ -161,7 +161,7 @@ class HostileEngine(LocalEngine):
     ) -> None:
         super().__init__(poisoned(federation, attack, hostile), architecture, **options)
         self.hostile = frozenset(hostile)
-        known = aggregation or Aggregation()
+        known = aggregation or Aggregation.parse()
         if attack.long:
             multiple = NEARLY * (known.clip or UNBOUNDED)
             attack = replace(attack, craft=lambda own, honest: _against(own, honest, multiple))
@@ -229,6 +229,8 @@ class AttackResult:
     """Rounds in which updates were cut or left out."""
     backdoor: float | None = None
     """Share of the honest clients' marked test inputs that were given class 0, of those of other classes."""
+    most: float = 0.0
+    """The most that they lost with one of the seeds."""
 
 
 class Outcome(NamedTuple):
@@ -310,11 +312,13 @@ def _averaged(
     method: str, rule: str, attack: str, hostile: int, runs: Sequence[Outcome], clean: Sequence[Outcome]
 ) -> AttackResult:
     """The mean of the runs of several seeds, beside those of the same clients without attack."""
-    accuracy = fmean(fmean(run.accuracy.values()) for run in runs)
-    without = fmean(fmean(other.accuracy[c] for c in run.accuracy) for run, other in zip(runs, clean, strict=True))
+    reached = [fmean(run.accuracy.values()) for run in runs]
+    before = [fmean(other.accuracy[c] for c in run.accuracy) for run, other in zip(runs, clean, strict=True)]
+    accuracy, without = fmean(reached), fmean(before)
+    most = max(b - a for a, b in zip(reached, before, strict=True))
     rates = [run.backdoor for run in runs if run.backdoor is not None]
     cut = round(fmean(run.cut for run in runs))
-    return AttackResult(method, rule, attack, hostile, accuracy, without, cut, fmean(rates) if rates else None)
+    return AttackResult(method, rule, attack, hostile, accuracy, without, cut, fmean(rates) if rates else None, most)
 
 
 def given(config: RunConfig) -> dict[str, Any]:
@@ -325,13 +329,15 @@ def given(config: RunConfig) -> dict[str, Any]:
 def as_markdown(results: Sequence[AttackResult]) -> str:
     """The table as text, with what each attack cost the honest clients against the run without one."""
     lines = [
-        "| method | rule | attack | hostile | accuracy % | lost | backdoor % | rounds with cuts |",
-        "|---|---|---|---|---|---|---|---|",
+        "| method | rule | attack | hostile | accuracy % | lost | with a seed | backdoor % | rounds with cuts |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
         lost = "" if r.attack == "none" else f"{100 * (r.without - r.accuracy):.1f}"
+        most = "" if r.attack == "none" else f"{100 * r.most:.1f}"
         rate = "" if r.backdoor is None else f"{100 * r.backdoor:.0f}"
         lines.append(
-            f"| {r.method} | {r.rule} | {r.attack} | {r.hostile} | {100 * r.accuracy:.1f} | {lost} | {rate} | {r.cut} |"
+            f"| {r.method} | {r.rule} | {r.attack} | {r.hostile} | {100 * r.accuracy:.1f} | {lost} | {most} | {rate} | "
+            f"{r.cut} |"
         )
     return "\n".join(lines) + "\n"

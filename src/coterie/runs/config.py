@@ -174,10 +174,11 @@ class RunConfig(BaseModel):
         "the updates that are compared",
     )
     aggregate: AggregateText = Field(
-        "mean",
-        description="mean, agreement, median, trimmed-mean:0.2, multi-krum:0.2 or geometric-median of the updates",
+        "auto",
+        description="mean, agreement, median, trimmed-mean:0.2, multi-krum:0.2 or geometric-median of the updates; "
+        "auto: agreement on a network, mean in a simulation",
     )
-    clip: ClipText = Field(CLIP, description="longest update: 30x (times the usual norm), a number, or none")
+    clip: ClipText = Field(CLIP, description="longest update: 8x (times the usual norm), a number, none, or auto")
     weight_cap: float = Field(
         WEIGHT_CAP, ge=0, description="most samples that count for a client, times the median number (0: no limit)"
     )
@@ -351,7 +352,7 @@ def make_config(values: Mapping[str, Any], origin: str = "") -> RunConfig:
     if config.monitor is not None and config.patience is None:
         raise ConfigError(f"{where}monitor={config.monitor!r} goes with patience: give that too")
     config.aggregation()
-    if config.aggregate != "mean" and (config.secure_sums or config.dp_noise):
+    if config.aggregate not in ("auto", "mean") and (config.secure_sums or config.dp_noise):
         why = (
             "secure sums show no single update to weigh" if config.secure_sums else "its ε holds for clipped means only"
         )

@@ -9,6 +9,7 @@ import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -124,6 +125,19 @@ class Evaluation:
     scores: list[ClientScore]
     participants_only: bool = False
     validation: list[ClientScore] = field(default_factory=list)
+    means: Mapping[str, Spread] = field(default_factory=dict)
+    """Every metric over the clients, where choices are hidden and nobody's own scores are known."""
+    validation_means: Mapping[str, Spread] = field(default_factory=dict)
+
+    @property
+    def spreads(self) -> dict[str, Spread]:
+        """Every metric over the clients, on their test data; None for what JSON cannot hold."""
+        return _storable(self.means or metrics.spreads(self.scores))
+
+    @property
+    def validation_spreads(self) -> dict[str, Spread]:
+        """The same on their validation data."""
+        return _storable(self.validation_means or metrics.spreads(self.validation))
 
 
 def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] = ()) -> Result:
@@ -169,7 +183,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
         elif run.evaluate_every == "auto":
             evaluation = _evaluate_participants(run, state, t)
         if evaluation:
-            loss = metrics.spreads(evaluation.scores).get("loss", Spread()).mean
+            loss = (evaluation.means or metrics.spreads(evaluation.scores)).get("loss", Spread()).mean
             if event := exploding(loss, history, run.model_shape.get("classes", 0)):
                 info = replace(info, events=[*info.events, event])
         record = _record(run, t, info, evaluation, known, mixed, Bytes(up, down))
@@ -341,7 +355,7 @@ def _as_served(record: RoundRecord, evaluation: Evaluation, event: Event) -> Rou
     return replace(
         record,
         clusters=clusters,
-        metrics={name: Spread(**to_json(spread)) for name, spread in metrics.spreads(evaluation.scores).items()},
+        metrics=evaluation.spreads,
         events=[*told, EventRecord(event.kind, event.text, to_json(event.details))],
     )
 
@@ -377,11 +391,22 @@ def checkpoint_pause(cost: float) -> float:
 def _evaluate(run: Run, state: Any, t: int) -> Evaluation:
     """The clients' models as things stand, and their metrics; looking at them is no part of the method's traffic."""
     assignment = run.method.assignment(state, run.server)
+    if assignment.hidden is not None:
+        return _evaluate_hidden(run, assignment)
     metrics.check_partition(assignment.members, run.server.clients)
     scores = run.score(assignment, t)
     validation = run.score(assignment, t, part="validation") if run.validate else []
     run.server.traffic.drain()
     return Evaluation(assignment, scores, validation=validation)
+
+
+def _evaluate_hidden(run: Run, assignment: Assignment) -> Evaluation:
+    """Means over all clients of models that only they know they chose."""
+    assert assignment.hidden is not None
+    score = partial(metrics.hidden_spreads, assignment.hidden, run.engine, extra=run.metrics)
+    means, held_out = score("test"), score("validation") if run.validate else {}
+    run.server.traffic.drain()
+    return Evaluation(assignment, [], means=means, validation_means=held_out)
 
 
 def _evaluate_participants(run: Run, state: Any, t: int) -> Evaluation:
@@ -408,8 +433,8 @@ def _record(
         clusters=_clusters(info, evaluation),
         bytes=sent,
         seconds=0.0,
-        metrics=_spreads(evaluation.scores if evaluation else []),
-        validation=_spreads(evaluation.validation if evaluation else []),
+        metrics=evaluation.spreads if evaluation else {},
+        validation=evaluation.validation_spreads if evaluation else {},
         participants_only=evaluation is not None and evaluation.participants_only,
         assignment=_changes(everybody.assignment, known) if everybody else {},
         mixtures=_mixture_changes(everybody.assignment, mixed) if everybody else {},
@@ -422,9 +447,9 @@ def _record(
     )
 
 
-def _spreads(scores: Sequence[ClientScore]) -> dict[str, Spread]:
-    """Every metric's spread, None for what JSON cannot hold."""
-    return {name: Spread(**to_json(spread)) for name, spread in metrics.spreads(scores).items()}
+def _storable(spreads: Mapping[str, Spread]) -> dict[str, Spread]:
+    """The same spreads with None for what JSON cannot hold."""
+    return {name: Spread(**to_json(spread)) for name, spread in spreads.items()}
 
 
 def _clusters(info: Info, evaluation: Evaluation | None) -> list[ClusterRecord]:
@@ -434,11 +459,11 @@ def _clusters(info: Info, evaluation: Evaluation | None) -> list[ClusterRecord]:
         return [_cluster(number, cluster.members, cluster, {}) for number, cluster in seen.items()]
     assignment = evaluation.assignment
     found = []
-    for number, members in zip(assignment.cluster_ids, assignment.members, strict=True):
+    for number, size in zip(assignment.cluster_ids, assignment.sizes, strict=True):
         own = [score for score in evaluation.scores if score.cluster == number]
         few = len(assignment.members) <= MOST_CLUSTERS_SCORED
         means = {name: spread.mean for name, spread in metrics.spreads(own).items()} if few else {}
-        found.append(_cluster(number, len(members), seen.get(number), means))
+        found.append(_cluster(number, size, seen.get(number), means))
     return found
 
 
@@ -487,7 +512,7 @@ def _conclude(
     groups = run.groups_now() if run.groups_now else run.groups
     private = _private_layers(assignment, run.engine)
     held_out = {score.client: score for score in evaluation.validation}
-    spreads = _spreads(evaluation.scores)
+    spreads, held_out_spreads = evaluation.spreads, evaluation.validation_spreads
     rows = []
     evaluation.scores.reverse()
     while evaluation.scores:  # used up one by one: a million clients are not held twice
@@ -501,15 +526,16 @@ def _conclude(
         clusters=clusters,
         cluster_ids=assignment.cluster_ids,
         metrics=spreads,
-        ari=metrics.partition_score(clusters, server.clients, groups),
+        ari=None if assignment.hidden else metrics.partition_score(clusters, server.clients, groups),
         bytes=Bytes(done.bytes_up, done.bytes_down),
         seconds=round(done.seconds, 3),
         epsilon=None if server.user_privacy is None else round(server.user_privacy.epsilon(done.round), 6),
         delta=None if server.user_privacy is None else server.user_privacy.delta,
         warnings=warnings_of(history),
-        validation=_spreads(evaluation.validation),
+        validation=held_out_spreads,
         stopped=None if stop is None else stop.text,
         best_round=done.best.round if kept_best and done.best else None,
+        hidden_sizes=list(assignment.hidden.sizes) if assignment.hidden else None,
     )
     if run.personalise:
         summary, rows = _personalised(run, assignment, summary, rows)

@@ -11,10 +11,10 @@ import torch
 from coterie.clustering import adjusted_rand_index
 from coterie.engines.base import Engine
 from coterie.methods import Assignment
-from coterie.methods.base import Served
+from coterie.methods.base import Hidden, Served
 from coterie.metrics import ALWAYS
 from coterie.runs.records import Spread
-from coterie.tasks import Evaluate, Request
+from coterie.tasks import Evaluate, Reduction, Request, ScoreHidden
 
 SCORED_AT_ONCE = 50_000
 """Clients whose requests and replies are held at once, so that a million need no more memory than these."""
@@ -90,6 +90,24 @@ def spreads(scores: Sequence[ClientScore]) -> dict[str, Spread]:
     """Every metric's spread over the clients."""
     names = dict.fromkeys(name for score in scores for name in score.metrics)
     return {name: Spread.of([score.metrics.get(name) for score in scores]) for name in names}
+
+
+def hidden_spreads(
+    hidden: Hidden, engine: Engine, part: str = "test", among: Sequence[str] | None = None, extra: tuple[str, ...] = ()
+) -> dict[str, Spread]:
+    """The mean of every metric over the clients (or those `among`), from a secure sum: nobody's own value is seen."""
+    task = ScoreHidden(hidden.models, hidden.kept, part, extra)
+    requests = [Request(client, task) for client in (engine.clients if among is None else among)]
+    totals = [block.sums[0] for block in engine.run(requests, Reduction([1.0] * len(requests), [0] * len(requests)))
+              if 0 in block.sums]  # fmt: skip
+    if not totals:
+        return {}
+    values, counts = sum(totals[1:], totals[0]).chunk(2)
+    return {
+        name: Spread(mean=float(value) / round(float(count)), clients=round(float(count)))
+        for name, value, count in zip((*ALWAYS, *extra), values, counts, strict=True)
+        if round(float(count)) >= engine.least_in_sum
+    }
 
 
 def partition_score(members: Sequence[Sequence[str]], ids: Sequence[str], groups: Sequence[int] | None) -> float | None:

@@ -248,6 +248,14 @@ class Summary(WithSpreads):
     """Why the run ended before its last round, in words; `rounds` is what it did."""
     best_round: int | None = None
     """The round whose models these are, where the run kept the best by validation data."""
+    hidden_sizes: list[int] | None = None
+    """Where clients keep their choice of a model to themselves: how many have each. `clusters` are empty lists then,
+    and there is no record of any client."""
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many clients every cluster has."""
+        return [len(members) for members in self.clusters] if self.hidden_sizes is None else self.hidden_sizes
 
 
 @dataclass(frozen=True, config=STRICT)

@@ -131,7 +131,12 @@ class Result:
         return result_html(self)
 
     def record_of(self, client: str) -> ClientRecord:
-        """A client's record; ConfigError where there is no such client."""
+        """A client's record; ConfigError where there is no such client, or the run does not know its model."""
+        if self.summary.hidden_sizes is not None:
+            raise ConfigError(
+                f"client {client!r}: which model it chose only the client knows (hide_choice=True); with its data, ask "
+                "result.assign, or give cluster=…"
+            )
         for row in self.clients:
             if row.client == client:
                 return row

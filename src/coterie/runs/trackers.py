@@ -190,5 +190,5 @@ class WandbCallback:
 
 def _summary_text(result: Result) -> str:
     """The summary as JSON, with the sizes of the clusters instead of their members."""
-    sizes = [len(members) for members in result.clusters]
+    sizes = result.summary.sizes
     return json.dumps(to_json(result.summary) | {"clusters": sizes if len(sizes) <= MOST_CLUSTERS else len(sizes)})

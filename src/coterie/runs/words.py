@@ -76,6 +76,8 @@ def member_lines(ids: Sequence[int], clusters: Sequence[Sequence[str]]) -> list[
         return []
     lines = []
     for number, members in zip(ids, clusters, strict=True):
+        if not members:  # only the clients know who is in it
+            continue
         more = f" and {len(members) - MOST_MEMBERS} more" if len(members) > MOST_MEMBERS else ""
         lines.append(f"cluster {number}: {', '.join(members[:MOST_MEMBERS])}{more}")
     return lines

@@ -20,6 +20,7 @@ from coterie.tasks.embed import Embed
 from coterie.tasks.evaluate import Evaluate
 from coterie.tasks.gradient import Gradient
 from coterie.tasks.halves import HalfLosses, HalfUpdates
+from coterie.tasks.hidden_choice import CountChoice, ScoreHidden, TrainHidden
 from coterie.tasks.mixture import MixtureTraining, MixtureWeights
 from coterie.tasks.noise import Noise
 from coterie.tasks.personalise import Personalise
@@ -35,6 +36,7 @@ __all__ = [
     "ClientContext",
     "ClientState",
     "Collect",
+    "CountChoice",
     "Divergence",
     "Embed",
     "Evaluate",
@@ -53,12 +55,14 @@ __all__ = [
     "ReplyBlock",
     "ReplySchema",
     "Request",
+    "ScoreHidden",
     "Sent",
     "SoftTraining",
     "StagedTraining",
     "Subspaces",
     "Task",
     "Train",
+    "TrainHidden",
     "WordSums",
     "perform",
     "reduced",

@@ -94,6 +94,10 @@ class ReplySchema:
     """Places of the vector that are always zero, and not sent: such as the layers the client keeps to itself."""
     wide: bool = False
     """Whether the vector's numbers may be of any size, such as counts: a secure sum then takes two words for each."""
+    hides_norm: bool = False
+    """Whether a secure sum sends the vector without its norm, from which its content could be guessed."""
+    shown: bool = False
+    """Whether the vector may be seen by itself even where sums are secure, because the user said so."""
 
 
 @dataclass(frozen=True)

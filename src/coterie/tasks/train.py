@@ -115,14 +115,18 @@ def _start_losses(jobs: Sequence[TrainingJob], trainer: Trainer) -> list[float]:
 
 @dataclass(frozen=True)
 class Collect(Task):
-    """Send the `private` layers that the client has kept so far; one that has none sends those of `model`."""
+    """Send the `private` layers that the client has kept so far; one that has none sends those of `model`.
+
+    With `shown` they are sent even where sums are secure.
+    """
 
     model: Annotated[Tensor, Sent(without="private", drawn="init")]
     private: tuple[str, ...]
     init: int | None = None
+    shown: bool = False
 
     def schema(self, layout: Layout) -> ReplySchema:
-        return ReplySchema(span_size(layout.select(self.private)))
+        return ReplySchema(span_size(layout.select(self.private)), shown=self.shown)
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         own = context.state.get("private")

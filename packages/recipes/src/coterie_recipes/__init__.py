@@ -30,6 +30,7 @@ from coterie_recipes import (
     ifca_theory,
     private_accuracy,
     private_cfl,
+    secure_network,
 )
 from coterie_recipes.base import Findings, Recipe, Row, Study, find_recipe, list_recipes, recipe, reproduce
 
@@ -71,4 +72,5 @@ __all__ = [
     "private_cfl",
     "recipe",
     "reproduce",
+    "secure_network",
 ]

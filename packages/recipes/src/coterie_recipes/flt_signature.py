@@ -3,11 +3,14 @@
 The attack: whoever sees a client's centroids has the encoder too, encodes 1,200 images, among them the client's own,
 and asks which is nearest to each centroid. A centroid lies where its client's classes are, so an image of these classes
 that another client holds, or nobody, may be nearest as well: as many of each are among the 1,200, and how often one of
-them is nearest are base rates. What the own images have beyond those of other clients tells on the client.
+them is nearest are base rates. The control asks the same of the signature of a twin, who has as many other samples of
+the same classes: it has never seen the client's images, so what it hits of them says nothing of them. What the own
+images have beyond the control tells on the client.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +19,7 @@ import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
 from coterie import FLT, Client, Federation, Split
-from coterie.data import load_source
+from coterie.data import Pool, load_source
 from coterie.encoders import load_encoder
 from coterie.randomness import derive, numpy_generator
 from coterie.runs import assemble, make_config
@@ -34,6 +37,7 @@ SIZES = {"digits": (10, 20), "mnist": (10, 20, 50, 100)}
 CLASSES_OF_ALL = 10
 CLASSES = (10, 2)
 SOURCES_OF_IMAGES = {"own": "own image nearest, %", "others": "another client's, %", "nobody": "nobody's, %"}
+CONTROL = "own image nearest to a twin's signature, %"
 CLIENTS = 20
 POOL = 1200
 UNHELD = 3000
@@ -43,36 +47,49 @@ MOST_CLIENTS = 60
 
 
 def attack(source: str, samples: int, classes: int, signature: str, seed: int, data_dir: str | None) -> dict[str, int]:
-    """Of how many centroids an own image is nearest, one of as many that other clients hold, or that nobody holds."""
+    """Of how many centroids an own image is nearest, one of as many that other clients hold, or that nobody holds.
+
+    And of how many centroids of twins, who have other samples of the same classes, the own image is nearest.
+    """
     pool = load_source(source, data_dir)
     generator = numpy_generator(seed, "attack", source, samples)
     free = generator.permutation(len(pool.y))
     labels = np.asarray(pool.labels(np.arange(len(pool.y))))
     kinds = [(np.arange(classes) + classes * number) % CLASSES_OF_ALL for number in range(CLIENTS)]
-    own = []
-    for kind in kinds:
-        own.append(free[np.isin(labels[free], kind)][:samples])
-        free = free[~np.isin(free, own[-1])]
+    own: list[npt.NDArray[np.int64]] = []
+    twins: list[npt.NDArray[np.int64]] = []
+    for mine in (own, twins):
+        for kind in kinds:
+            mine.append(free[np.isin(labels[free], kind)][:samples])
+            free = free[~np.isin(free, mine[-1])]
     free = free[:UNHELD]
     everything = np.concatenate([*own, free])
     codes = np.empty((len(pool.y), load_encoder("default").code), dtype=np.float32)
     codes[everything] = load_encoder("default").encode(pool.images(everything)).numpy()
-    splits = [Split(pool.images(rows), pool.labels(rows)) for rows in own]
-    few = [Split(split.x[:1], split.y[:1]) for split in splits]
-    clients = [Client(f"client-{i:02d}", s, f, f) for i, (s, f) in enumerate(zip(splits, few, strict=True))]
-    table = signatures(Federation(clients, pool.classes), FLT(**SIGNATURES[signature]), seed)
-    hits = dict.fromkeys((*SOURCES_OF_IMAGES, "centroids"), 0)
+    table, control = (signatures(_federation(pool, rows), FLT(**SIGNATURES[signature]), seed) for rows in (own, twins))
+    hits = dict.fromkeys((*SOURCES_OF_IMAGES, "centroids", "control", "control centroids"), 0)
     for number, found in table.items():
         held = np.concatenate([rows for i, rows in enumerate(own) if i != number])
         alike = [generator.permutation(rows[np.isin(labels[rows], kinds[number])])[:samples] for rows in (held, free)]
         rest = generator.permutation(np.setdiff1d(np.concatenate([held, free]), np.concatenate(alike)))
         parts = [own[number], *alike, rest[: POOL - sum(map(len, (own[number], *alike)))]]
-        near = cdist(found, codes[np.concatenate(parts)]).argmin(1)
-        part = np.repeat(np.arange(len(parts)), [len(rows) for rows in parts])[near]
+        of_part = np.repeat(np.arange(len(parts)), [len(rows) for rows in parts])
+        part = of_part[cdist(found, codes[np.concatenate(parts)]).argmin(1)]
         for i, name in enumerate(SOURCES_OF_IMAGES):
             hits[name] += int((part == i).sum())
         hits["centroids"] += len(found)
+        twin = control.get(number, found[:0])
+        hits["control"] += int((of_part[cdist(twin, codes[np.concatenate(parts)]).argmin(1)] == 0).sum())
+        hits["control centroids"] += len(twin)
     return hits
+
+
+def _federation(pool: Pool, rows: Sequence[npt.NDArray[np.int64]]) -> Federation:
+    """Clients with these images of a source."""
+    splits = [Split(pool.images(own), pool.labels(own)) for own in rows]
+    few = [Split(split.x[:1], split.y[:1]) for split in splits]
+    clients = [Client(f"client-{i:02d}", s, f, f) for i, (s, f) in enumerate(zip(splits, few, strict=True))]
+    return Federation(clients, pool.classes)
 
 
 def signatures(federation: Federation, method: FLT, seed: int) -> dict[int, npt.NDArray[np.float32]]:
@@ -116,6 +133,7 @@ def flt_signature(study: Study) -> Findings:
                     where = f"{name}: {source}, {samples} samples, {classes} classes"
                     for what, words in SOURCES_OF_IMAGES.items():
                         rows.append(Row(where, words, [100 * cell[what] / cell["centroids"] for cell in own]))
+                    rows.append(Row(where, CONTROL, [100 * c["control"] / c["control centroids"] for c in own]))
         right = [cells[f"federation {case.number} {name}"]["evidence"]["right"] for case in cases[:FEDERATIONS]]
         rows.append(Row(f"{name}: {len(right)} federations", "right decisions, %", [100 * sum(right) / len(right)]))
     misses = [
@@ -126,7 +144,8 @@ def flt_signature(study: Study) -> Findings:
     ]
     notes = [
         f"{CLIENTS} clients; nearest of {POOL} images by their codes, among them the client's own and, of its "
-        "classes, as many that other clients hold and as many that nobody holds.",
+        "classes, as many that other clients hold and as many that nobody holds; a twin has other samples of the same "
+        "classes, and everybody's twins make its signature together.",
         f"decisions: federations from {FIRST} on of the grid of flt-decisions with the package's encoder and up to "
         f"{MOST_CLIENTS} clients.",
     ]
