@@ -9,13 +9,13 @@ NARROW = (
     "compare the signs of the differences."
 )
 QUARTER_SIGNS = (
-    f"{NARROW} Those of the initial accuracy and of C4's gain over a model of C1's are the paper's. Two are not: after 40 "
-    "rounds C1's clients do better with the model that C1 alone trained, and C4's with the one of C4 alone, which the "
-    "paper finds a little worse than the one trained by all."
+    f"{NARROW} Those of the initial accuracy and of C4's gain over a model of C1's are the paper's. Two are not: after "
+    "40 rounds C1's clients do better with the model that C1 alone trained, and C4's with the one of C4 alone, which "
+    "the paper finds a little worse than the one trained by all."
 )
 CLUSTER_SIGNS = (
-    f"{NARROW} All six are the paper's, C1's personalised accuracy within its error; that C2's clients do better with w^C2 "
-    "is not so on Fashion-MNIST, below."
+    f"{NARROW} All six are the paper's, C1's personalised accuracy within its error; that C2's clients do better with "
+    "w^C2 is not so on Fashion-MNIST, below."
 )
 FEDCUAU = (
     Item(
@@ -137,8 +137,9 @@ FLT = (
     Item(
         "Table 2",
         "scenario 2, MNIST and Fashion-MNIST, nothing given",
-        "papers/flt-s2-untold",
+        "flt-s2-untold",
         (("*", "test accuracy %"), ("*", "variance*"), ("*", "ARI*")),
+        differs="run when the default took a single layout of the centroids; not yet again with its present eight.",
         brief=(("*", "test accuracy %"),),
         not_run=NOT_RUN,
     ),
