@@ -139,7 +139,6 @@ FLT = (
         "scenario 2, MNIST and Fashion-MNIST, nothing given",
         "flt-s2-untold",
         (("*", "test accuracy %"), ("*", "variance*"), ("*", "ARI*")),
-        differs="run when the default took a single layout of the centroids; not yet again with its present eight.",
         brief=(("*", "test accuracy %"),),
         not_run=NOT_RUN,
     ),
