@@ -99,5 +99,7 @@ def test_a_weak_conflict_is_told_with_those_that_bear_it_out():
     leaf = Node(0, None, ("a", "b", "c"), torch.zeros(2), 1)
     sure = checked_event(leaf, Trial(branches, torch.zeros(2), 5, {"conflict": 3e-7})).text
     assert sure == "cluster 0 splits into 2 and 1: each side's step harms the other on labels both hold (p = 3e-07)"
+    surest = checked_event(leaf, Trial(branches, torch.zeros(2), 5, {"conflict": 1e-190})).text
+    assert surest == sure.replace("p = 3e-07", "p < 1e-20")
     weak = checked_event(leaf, Trial(branches, torch.zeros(2), 5, {"conflict": 3e-4})).text
     assert weak == sure.replace("3e-07", "3e-04") + ", and both hold a conflict of their own"

@@ -25,6 +25,10 @@ MOST_IN_MATRIX = 1000
 """Members of a cluster whose similarities are kept for the report."""
 
 
+LEAST_TOLD = 1e-20
+"""Smaller p-values are not told as they are: no distribution is known so far out."""
+
+
 @saved
 class Trial:
     """Two children that train beside their parent until their gain is known (`when="gain"`)."""
@@ -189,7 +193,8 @@ def split_by_checks(
 def checked_event(leaf: Node, trial: Trial) -> Event:
     seen = trial.evidence
     sizes = " and ".join(str(len(branch.members)) for branch in trial.branches)
-    why = f"each side's step harms the other on labels both hold (p = {seen['conflict']:.0e})"
+    sure = f"p = {seen['conflict']:.0e}" if seen["conflict"] >= LEAST_TOLD else f"p < {LEAST_TOLD:.0e}"
+    why = f"each side's step harms the other on labels both hold ({sure})"
     if seen["conflict"] > CONFLICT:
         why += ", and both hold a conflict of their own"
     text = f"cluster {leaf.id} splits into {sizes}: {why}"
