@@ -231,7 +231,7 @@ def test_a_large_run_stays_responsive(tmp_path: Path, serve: Serve, browser: Bro
             os.utime(write_run(tmp_path / name, course, method="flt" if name == "c" else "fedavg", rounds=9, seed=seed)
                      / "config.json", (2e9 + i, 2e9 + i))  # fmt: skip
         page.locator(".run[data-run=c]").wait_for()
-        expect(page.locator(".run")).to_have_count(5)
+        expect(page.locator(".run")).to_have_count(5, timeout=60_000)
         assert page.evaluate("[...document.querySelectorAll('.run')].map(run => run.dataset.run)")[:3] == [
             "c",
             "b",
@@ -248,5 +248,5 @@ def test_a_large_run_stays_responsive(tmp_path: Path, serve: Serve, browser: Bro
         page.locator("#overlay [data-measure=loss]").click()
         assert page.locator("#overlay text.axis").all_text_contents() == ["round", "loss"]
         page.locator(".run[data-run=long] .beside").click()
-        expect(page.locator("#overlay path.curve")).to_have_count(3)
+        expect(page.locator("#overlay path.curve")).to_have_count(3, timeout=60_000)
         visit.leave()
