@@ -14,8 +14,8 @@ QUARTER_SIGNS = (
     "the paper finds a little worse than the one trained by all."
 )
 CLUSTER_SIGNS = (
-    f"{NARROW} All six are the paper's, C1's personalised accuracy within its error; that C2's clients do better with "
-    "w^C2 is not so on Fashion-MNIST, below."
+    f"{NARROW} Four of six are the paper's; the two of C1's personalised accuracy are not, but less than their errors "
+    "from zero. That C2's clients do better with w^C2 is not so on Fashion-MNIST, below."
 )
 FEDCUAU = (
     Item(
