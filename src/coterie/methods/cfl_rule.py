@@ -50,8 +50,8 @@ from coterie.methods.cfl_harm import (
 from coterie.snapshot import saved
 
 # The constants were chosen by hand from the evidence that checks gave on federations drawn like those of the recipe
-# `cfl-grid`, none of which it judges: those that find sides on 160 federations, POSSIBLE and FEW from the forks of 8401
-# to 8700. Those of harm are in `cfl_harm`.
+# `cfl-grid`, none of which it judges: those that find sides on 160 federations, POSSIBLE, PROMISING, SQUARED and FEW
+# on runs of 8401 to 8700. Those of harm are in `cfl_harm`.
 FIRST_CHECK = 5
 """Rounds before the first check: the mean of fewer models is still mostly the start."""
 GAP, GROWTH = 4, 1.3
