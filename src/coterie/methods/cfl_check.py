@@ -27,6 +27,7 @@ from coterie.clustering.sketch import sketch
 from coterie.errors import RunError
 from coterie.methods import cfl_rule as rule
 from coterie.methods.cfl_harm import PART, conflict_p_value, harm_of
+from coterie.methods.cfl_sides import completed, movers, sure_places
 from coterie.methods.cfl_vectors import ask_half_updates, compared, grams, halves_seed, sum_steps
 from coterie.methods.server import Server, apply_update
 from coterie.methods.tree import Branch, Node
@@ -41,13 +42,6 @@ WINDOW = 3.0
 
 FEW = 3
 """Members of a side that must have judged it before it is decided on, and at least half of them."""
-MOVABLE = 20
-"""Samples from which on a member's own loss may move it to the other side: fewer are too noisy."""
-MOVING = 0.5
-"""How much a member must like the other side's step more to move, in parts of how much that side's members like it;
-set on what was torn among federations 8401 to 8700 of the recipe `cfl-grid`."""
-NEAREST = 2
-"""Members of a side that a member which was not seen is compared with."""
 
 
 @saved
@@ -412,7 +406,9 @@ def _branches(
     """The children: each starts at θ̄ with its side's mean half-update; who was not seen is placed by its likeness."""
     width = session.projection or server.layout.trainable
     session = _ask_absent(session, leaf, t, server, how, weighting)
-    sound = _sound(session, leaf, server)
+    # Those that were judged count, also where one who came later is like them, or longer.
+    judged = {c for fork in made for side in fork.sides for c in side}
+    sound = _sound(session, leaf, server) | {c: session.updates[c] for c in judged}
     updates = {c: vectors.sum(0)[:width] for c, vectors in sound.items()}
     names = {"": list(leaf.members)}
     models = {"": session.model}
@@ -422,7 +418,7 @@ def _branches(
             continue
         absent = [c for c in names[fork.name] if c in updates and not any(c in side for side in fork.sides)]
         placed = _preferred(fork, absent, session, server, weighting)
-        sides = _completed(fork, names[fork.name], updates, _movers(fork, session, server), placed)
+        sides = completed(fork, names[fork.name], updates, movers(fork, session.preference, server.samples), placed)
         if not all(any(c in updates for c in side) for side in sides):
             continue  # all of a side have moved away at a fork above
         branches = []
@@ -438,25 +434,6 @@ def _branches(
     return splits
 
 
-def _movers(fork: rule.Fork, session: Session, server: Server) -> set[str]:
-    """The members that like the other side's step more, on both halves of their data, and about as much as its own do.
-
-    Of a side that still holds several groups many like any other step a little.
-    """
-    at = 2 * len(fork.name)
-    liked = {c: ways[at : at + 2] for c, ways in session.preference.items() if any(c in side for side in fork.sides)}
-    movers = set()
-    for own, other in zip(fork.sides, fork.sides[::-1], strict=True):
-        theirs = [sum(liked[c]) for c in other if c in liked]
-        least = MOVING * max(sum(theirs) / len(theirs), 0.0) if theirs else math.inf
-        movers |= {
-            c
-            for c in own
-            if c in liked and server.samples[c] >= MOVABLE and max(liked[c]) < 0 and -sum(liked[c]) >= least
-        }
-    return set() if any(movers.issuperset(side) for side in fork.sides) else movers
-
-
 def _preferred(
     fork: rule.Fork, clients: Sequence[str], session: Session, server: Server, weighting: str
 ) -> dict[str, int]:
@@ -469,38 +446,4 @@ def _preferred(
         replies = server.sum_vectors(requests, [0] * len(requests))[1]
     except RunError:  # no loss is finite
         return {}
-    found = {reply.client: reply.values["preference"] for reply in replies if server.samples[reply.client] >= MOVABLE}
-    return {client: int(max(ways) < 0) for client, ways in found.items() if min(ways) > 0 or max(ways) < 0}
-
-
-def _completed(
-    fork: rule.Fork,
-    members: Sequence[str],
-    updates: dict[str, Tensor],
-    moved: set[str],
-    placed: Mapping[str, int],
-) -> tuple[list[str], list[str]]:
-    """Both sides after some have moved to the other, with the members that the rule did not see.
-
-    Those go where they are `placed`, else to the members most like them, else to the larger side; as in the rule, what
-    all have in common is taken off first.
-    """
-    known = [c for side in fork.sides for c in side]
-    unit = torch.nn.functional.normalize(torch.stack([updates[c] for c in known]).double(), dim=1)
-    common = unit.mean(0)
-    centred = torch.nn.functional.normalize(unit - common, dim=1)
-    sizes = len(fork.sides[0]), len(fork.sides[1])
-    chosen: tuple[list[str], list[str]] = ([], [])
-    for client in members:
-        if client in fork.sides[0] or client in fork.sides[1]:
-            place = int((client in fork.sides[1]) != (client in moved))
-        elif client in placed:
-            place = placed[client]
-        elif client in updates:
-            own = torch.nn.functional.normalize(updates[client].double(), dim=0) - common
-            near = [alike.topk(min(NEAREST, len(alike))).values.mean() for alike in (centred @ own).split(sizes)]
-            place = int(near[1] > near[0])
-        else:
-            place = int(sizes[1] > sizes[0])
-        chosen[place].append(client)
-    return chosen
+    return sure_places({reply.client: reply.values["preference"] for reply in replies}, server.samples)
