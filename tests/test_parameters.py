@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from coterie.errors import ConfigError
-from coterie.parameters import Layout, gather, scatter, span_size
+from coterie.parameters import Entry, Layout, gather, scatter, span_size
 
 
 class Tied(nn.Module):
@@ -123,3 +123,18 @@ def test_tied_weights_stand_once_and_stay_tied():
     layout.write(torch.arange(layout.size, dtype=torch.float32), module)
     assert module.second.weight is module.first.weight
     assert [e.name for e in layout.entries].count("second.weight") == 0
+
+
+def test_every_weight_belongs_to_an_output_of_its_layer() -> None:
+    module = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 2))
+    layout = Layout.of(module)
+    named = {name: tuple(layout.output_of()[e.start : e.stop].tolist()) for name, e in entries(layout).items()}
+    assert named["0.weight"] == (0, 0, 1, 1, 2, 2)
+    assert named["0.bias"] == (0, 1, 2)
+    assert named["1.weight"] == named["1.bias"] == (3, 4, 5)
+    assert named["2.weight"] == (6, 6, 6, 7, 7, 7)
+    assert named["2.bias"] == (6, 7)
+
+
+def entries(layout: Layout) -> dict[str, Entry]:
+    return {entry.name: entry for entry in layout.entries if not entry.buffer}

@@ -76,6 +76,24 @@ class Layout:
         rows = [torch.arange(entry.start, entry.stop).reshape(entry.shape[0], -1) for entry in own]
         return list(torch.cat(rows, 1)) if rows else []
 
+    def output_of(self) -> Tensor:
+        """For each trainable number `(trainable,)`, which output of which layer it belongs to, counted from 0.
+
+        An output of a layer is a row of its tensors; tensors of one layer with as many rows share their outputs.
+        """
+        numbers: dict[tuple[str, int], int] = {}
+        found, known = torch.empty(self.trainable, dtype=torch.int64), 0
+        for entry in self.entries:
+            if entry.buffer:
+                continue
+            rows = entry.shape[0] if entry.shape else 1
+            key = (entry.name.rpartition(".")[0], rows)
+            if key not in numbers:
+                numbers[key], known = known, known + rows
+            place = found[entry.start : entry.stop].view(rows, -1)
+            place.copy_(numbers[key] + torch.arange(rows)[:, None])
+        return found
+
     def read(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> Tensor:
         """A new flat vector with a copy of the module's parameters and buffers."""
         tensors = dict(module.named_parameters()) | dict(module.named_buffers())

@@ -6,14 +6,11 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from scipy.spatial.distance import squareform
-from sklearn.metrics import silhouette_score
 
 from coterie.clustering import adjusted_rand_index
 from coterie.clustering.families import (
     count_words,
     find_families,
-    mean_silhouette,
     shuffled,
     unlike,
     unshared,
@@ -94,15 +91,6 @@ def test_what_two_clients_do_not_share_is_worked_by_hand() -> None:
     counts = np.array([[5, 0, 0], [0, 4, 1], [3, 1, 1], [2, 0, 0]])
     assert unshared([counts]) == pytest.approx([1, 0.4, 0, 0.6, 1, 0.4])
     assert unshared([counts, np.array([[1], [2], [3], [1]])]) == pytest.approx([0.5, 0.2, 0, 0.3, 0.5, 0.2])
-
-
-def test_the_silhouette_is_scikit_learns() -> None:
-    rng = np.random.default_rng(2)
-    distances = squareform(rng.random(20 * 19 // 2))
-    labels = np.array([0] * 7 + [1] * 6 + [2] * 6 + [3])
-    expected = silhouette_score(distances, labels, metric="precomputed")
-    assert mean_silhouette(distances, labels) == pytest.approx(expected, abs=1e-12)
-    assert mean_silhouette(distances, np.zeros(20, dtype=np.int64)) == 0
 
 
 def test_the_null_model_keeps_every_clients_numbers_and_the_words_popularity() -> None:

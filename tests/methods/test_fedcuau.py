@@ -249,7 +249,11 @@ def test_cuau_by_halves_is_the_product_of_two_updates_worked_by_hand(federation:
     mean = torch.tensor([1.0, 0.5])  # samples 2, 1, 1: (2·(2, 1) + (0, 0) + (0, 0)) / 4
     products = [float((a - mean) @ (b - mean)) for a, b in zip(one, two, strict=True)]
     assert products == [0.25, 1.25, 0.25]
-    assert neutral_cuau(one, two, [2, 1, 1]) == pytest.approx([0.5, 1.25**0.5, 0.5])
+    whole = torch.zeros(2, dtype=torch.int64)
+    assert neutral_cuau(one, two, [2, 1, 1], whole) == pytest.approx([0.5, 1.25**0.5, 0.5])
+    # Output by output: (1, −0.5)·(1, 1.5), (−1, −0.5)·(−1, −0.5) and (−1, 0.5)·(−1, −1.5), each product's own root.
+    by_output = [1 - 0.75**0.5, 1 + 0.25**0.5, 1 - 0.75**0.5]
+    assert neutral_cuau(one, two, [2, 1, 1], torch.tensor([0, 1])) == pytest.approx(by_output)
     values = divergences(server_of(federation))
     assert sorted(values) == sorted(federation.ids)
 
@@ -259,8 +263,32 @@ def test_cuau_by_halves_does_not_grow_with_noise_and_the_papers_does() -> None:
     noise = torch.linspace(0.1, 1.0, 200)[:, None]
     one, two = (noise * torch.randn(200, 30, generator=generator) for _ in range(2))
     samples = (1 / noise.squeeze().square()).tolist()
-    assert abs(spearmanr(neutral_cuau(one, two, samples), samples).statistic) < 0.15
+    output = torch.arange(30) // 3
+    assert abs(spearmanr(neutral_cuau(one, two, samples, output), samples).statistic) < 0.15
     assert spearmanr(cuau((one + two) / 2, samples), samples).statistic < -0.9
+
+
+def test_gradients_output_by_output_follow_the_distance_of_the_labels() -> None:
+    """The last bias's gradient is the mean prediction minus the share of each label: CUAU is their distance exactly."""
+    generator = torch.Generator().manual_seed(1)
+    shares = torch.distributions.Dirichlet(torch.full((5,), 0.3)).sample((40,)).double()
+    bias = 0.2 - shares
+    samples = torch.randint(10, 100, (40,), generator=generator).tolist()
+    total = torch.tensor(samples, dtype=torch.float64) @ shares / sum(samples)
+    distances = (shares - total).abs().sum(dim=1)
+    assert neutral_cuau(bias, bias, samples, torch.arange(5)) == pytest.approx(distances.numpy())
+    assert spearmanr(neutral_cuau(bias, bias, samples, torch.zeros(5, dtype=torch.int64)), distances).statistic < 0.999
+
+
+def test_cuau_by_halves_ranks_clients_alike_at_any_step_size(federation: Federation) -> None:
+    server = server_of(federation)
+    small, large = (
+        divergences(
+            Server(server.engine, LearningRateSchedule(replace(TRAINING, lr=lr), 5, "decay", 0.9), seed=3, rounds=5)
+        )
+        for lr in (0.001, 1.0)
+    )
+    assert spearmanr([small[c] for c in federation.ids], [large[c] for c in federation.ids]).statistic > 0.999
 
 
 def test_specific_layers_by_name_depth_and_default(federation: Federation) -> None:

@@ -2,7 +2,14 @@
 
 from coterie.clustering.bipartition import Bipartition, bipartition
 from coterie.clustering.cosine import cosine_matrix, norms
-from coterie.clustering.divergence import aggregate_update, cuau, cuau_bounds, neutral_cuau, percentile_clusters
+from coterie.clustering.divergence import (
+    aggregate_update,
+    cuau,
+    cuau_bounds,
+    half_distances,
+    neutral_cuau,
+    percentile_clusters,
+)
 from coterie.clustering.guarantees import mean_squared_step_bound, misplacement_bound
 from coterie.clustering.matching import adjusted_rand_index, matched_distance, paper_distance
 from coterie.clustering.relatedness import (
@@ -39,6 +46,7 @@ __all__ = [
     "cuau_bounds",
     "gamma",
     "gamma_criterion",
+    "half_distances",
     "matched_distance",
     "matching_distances",
     "mean_squared_step_bound",

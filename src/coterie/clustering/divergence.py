@@ -28,18 +28,31 @@ def cuau(updates: Updates, samples: npt.ArrayLike) -> npt.NDArray[np.float64]:
     return np.asarray(squares.sqrt().numpy())
 
 
-def neutral_cuau(first: torch.Tensor, second: torch.Tensor, samples: npt.ArrayLike) -> npt.NDArray[np.float64]:
+def neutral_cuau(
+    first: torch.Tensor, second: torch.Tensor, samples: npt.ArrayLike, output: torch.Tensor
+) -> npt.NDArray[np.float64]:
     """CUAU without the noise of few samples, from the updates of two halves of each client's data. (M, d) each; (M,).
 
-    ‖CU_k − AU‖² holds the noise of the update, which is larger the fewer samples there are. Two halves have independent
-    noise, so ⟨CU'_k − AU, CU''_k − AU⟩ has none on average. The value is the root of that product, with its sign: a
-    client that differs from the others by its noise alone is as often below zero as above.
+    ‖CU_k − AU‖ holds the noise of the update, which is larger the fewer samples there are. Two halves have independent
+    noise, so products of CU'_k − AU with CU''_k − AU have none on average. See `half_distances` for `output` (d,).
     """
     one, two = first.double(), second.double()
     shares = _shares(one, samples)
     mean = shares @ (one + two) / 2
-    products = ((one - mean) * (two - mean)).sum(dim=1).numpy()
-    return np.asarray(np.sign(products) * np.sqrt(np.abs(products)))
+    return np.asarray(half_distances(one - mean, two - mean, output).numpy())
+
+
+def half_distances(one: torch.Tensor, two: torch.Tensor, output: torch.Tensor) -> torch.Tensor:
+    """How far two halves' updates agree to be from the mean: Σ over outputs of the root of ⟨one, two⟩. (M, d); (M,).
+
+    `output` (d,) numbers the output of a layer that each weight belongs to. The weights of a class's output are moved
+    by how much more of that class a client holds than all do, so the sum over outputs follows Σ_y |p_k(y) − p(y)|, the
+    labels' distance; the root of the whole product would follow its largest terms. Each root has its product's sign: a
+    client that differs from the others by its noise alone is as often below zero as above.
+    """
+    products = torch.zeros(len(one), int(output.max()) + 1, dtype=one.dtype)
+    products.index_add_(1, output, one * two)
+    return (products.sign() * products.abs().sqrt()).sum(dim=1)
 
 
 def _shares(updates: Updates, samples: npt.ArrayLike) -> torch.Tensor:

@@ -17,6 +17,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from coterie.clustering.clearest_cut import clearest_cut, mean_silhouette, stand_alone
 from coterie.clustering.dendrogram import cut
 from coterie.clustering.relatedness import real_centroids
 from coterie.randomness import numpy_generator
@@ -40,7 +41,7 @@ class Scale(NamedTuple):
 SCALES = (Scale("eom", 0.15, 3), Scale("leaf", 0.2, 5), Scale("leaf", 0.15, 3), Scale("leaf", 0.25, 3))
 FEWEST = 4
 APART = 0.5
-"""Clusters merge while their members share more than this part of their words on average."""
+"""For the evidence clusters merge while their members share more than this part of their words on average."""
 EXCESS = 0.36
 """Silhouette above the null model's that several families must have: none of the 34 federations of one family among
 those has it (mean 0.14, standard deviation 0.11, highest 0.33): with 95 % confidence fewer than 9 % false alarms."""
@@ -86,21 +87,34 @@ class Families:
         return bool(self.labels.max() > 0)
 
 
-def find_families(*layouts: npt.NDArray[np.floating], seed: int = 0) -> Families:
+def find_families(
+    *layouts: npt.NDArray[np.floating], seed: int = 0, centroids: npt.NDArray[np.floating] | None = None
+) -> Families:
     """The families of clients whose centroids lie at positions `(M, k, u)`, nan where a client has fewer than k.
 
     Several layouts of the same centroids make the answer steady: one may draw two patches into each other. The evidence
-    is the mean over them, and clients share the words of all.
+    is the mean over them, and clients share the words of all. Where there are several families, a client whose
+    `centroids` `(M, k, e)` themselves are far from all others' is one of its own.
     """
     vocabularies = [count_words(positions) for positions in layouts]
     generator = numpy_generator(seed, "families")
     silhouettes, expected = np.transpose([_evidence(counts, generator) for counts in vocabularies])
     together = [counts for layout in vocabularies for counts in layout]
-    words, labels = max(counts.shape[1] for counts in together), separated(together)[1]
-    found = Families(labels, words, float(silhouettes.mean()), float(expected.mean()))
+    words, whole = max(counts.shape[1] for counts in together), np.zeros(len(layouts[0]), dtype=np.int64)
+    found = Families(whole, words, float(silhouettes.mean()), float(expected.mean()))
     if found.excess < EXCESS:
-        return replace(found, labels=np.zeros_like(labels))
-    return replace(found, layout=clearest_layout(vocabularies, labels))
+        return found
+    labels = family_labels(together)
+    if centroids is not None:
+        labels = stand_alone(labels, centroids)
+    return replace(found, labels=labels, layout=clearest_layout(vocabularies, labels))
+
+
+def family_labels(counts: Sequence[Labels]) -> Labels:
+    """The clusters `(M,)` that stand apart best by what clients do not share. counts: `(M, W)` each."""
+    from scipy.spatial.distance import squareform
+
+    return clearest_cut(squareform(unshared(counts)), word_merges(counts))
 
 
 def _evidence(counts: Sequence[Labels], generator: np.random.Generator) -> tuple[float, float]:
@@ -181,22 +195,6 @@ def clearest_layout(vocabularies: Sequence[Sequence[Labels]], labels: Labels) ->
     if labels.max() == 0:
         return 0
     return int(np.argmax([mean_silhouette(squareform(unshared(counts)), labels) for counts in vocabularies]))
-
-
-def mean_silhouette(distances: Floats, labels: Labels) -> float:
-    """The mean silhouette of clusters; a client alone counts 0, as does a single cluster. distances: `(M, M)`."""
-    sizes = np.bincount(labels)
-    if len(sizes) < 2:
-        return 0.0
-    members = np.eye(len(sizes))[labels]
-    sums, rows = distances @ members, np.arange(len(labels))
-    own = sums[rows, labels] / np.maximum(sizes[labels] - 1, 1)
-    means = sums / sizes
-    means[rows, labels] = np.inf
-    other = means.min(axis=1)
-    larger = np.maximum(own, other)
-    scores = np.divide(other - own, larger, out=np.zeros(len(labels)), where=larger > 0)
-    return float(np.where(sizes[labels] > 1, scores, 0.0).mean())
 
 
 def shuffled(counts: Sequence[Labels], generator: np.random.Generator) -> list[Labels]:

@@ -299,7 +299,7 @@ def form_relatives(
     """Who averages with whom: by the evidence, or by a threshold γ and Ward's method (Algorithm 2, lines 15-18)."""
     if options.gamma == "auto" and options.case != 1:
         planes = layouts(centroids, positions, options)
-        found = _by_evidence(planes, options)
+        found = _by_evidence(planes, centroids, options)
         if found is not None:
             labels, text, clearest = found
             # Newcomers are placed in the layout that shows the clusters best.
@@ -332,7 +332,7 @@ def layouts(
 
 
 def _by_evidence(
-    planes: Sequence[npt.NDArray[np.float32]], options: FLT
+    planes: Sequence[npt.NDArray[np.float32]], centroids: npt.NDArray[np.float32], options: FLT
 ) -> tuple[npt.NDArray[np.int64], str, int] | None:
     """Labels `(M,)` by the words that clients share, in words too, and the plane that shows them best.
 
@@ -343,7 +343,7 @@ def _by_evidence(
         together = [own for each in counts for own in each]
         labels = cut(word_merges(together), options.clusters) if len(planes[0]) > 1 else np.zeros(1, dtype=np.int64)
         return labels, f"as asked, {_sizes(labels)} by shared patches of centroids", clearest_layout(counts, labels)
-    found = find_families(*planes, seed=options.umap_seed)
+    found = find_families(*planes, seed=options.umap_seed, centroids=centroids)
     if options.case == "auto" and not found.several and unlike(count_words(planes[0])[0], options.umap_seed):
         return None
     return found.labels, f"{found.describe()}: {_sizes(found.labels)}", found.layout

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated
@@ -10,6 +9,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
+from coterie.clustering import half_distances
 from coterie.federation import Client, Split
 from coterie.parameters import Layout, gather, scatter, span_size
 from coterie.tasks.base import (
@@ -80,7 +80,7 @@ class LayerUpdate(Task):
 class Divergence(Task):
     """Train as `task` says and send, in place of the update, how far it is from `mean`, the update of all: one number.
 
-    It is ‖u − mean‖ or, with halves, the root of ⟨u' − mean, u'' − mean⟩ with its sign, as in `clustering.divergence`.
+    It is ‖u − mean‖ or, with halves, `clustering.half_distances` of u' − mean and u'' − mean.
     """
 
     task: LayerUpdate
@@ -95,8 +95,10 @@ class Divergence(Task):
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         [reply], _ = self.task.perform([self.task], [context], trainer)
         apart = _vector(reply).double().reshape(-1, len(self.mean)) - self.mean.double()
-        product = float((apart[0] * apart[-1]).sum())
-        value = math.copysign(math.sqrt(abs(product)), product)
+        if self.task.halves is None:
+            value = float(apart.norm())
+        else:
+            value = float(half_distances(apart[:1], apart[1:], layer_outputs(trainer.layout, self.task.layers)))
         return Reply(context.client.id, reply.samples, None, {"divergence": value})
 
 
@@ -104,6 +106,12 @@ def trainable_spans(layout: Layout, layers: str | tuple[str, ...]) -> tuple[slic
     """The places of the named layers without their buffers."""
     end = layout.trainable
     return tuple(slice(span.start, min(span.stop, end)) for span in layout.select(layers) if span.start < end)
+
+
+def layer_outputs(layout: Layout, layers: str | tuple[str, ...]) -> Tensor:
+    """The output that each number of the named layers' update belongs to, numbered from 0 without gaps."""
+    chosen = gather(layout.output_of(), trainable_spans(layout, layers))
+    return torch.unique(chosen, return_inverse=True)[1]
 
 
 @dataclass(frozen=True)
