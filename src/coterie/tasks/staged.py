@@ -111,7 +111,8 @@ def trainable_spans(layout: Layout, layers: str | tuple[str, ...]) -> tuple[slic
 def layer_outputs(layout: Layout, layers: str | tuple[str, ...]) -> Tensor:
     """The output that each number of the named layers' update belongs to, numbered from 0 without gaps."""
     chosen = gather(layout.output_of(), trainable_spans(layout, layers))
-    return torch.unique(chosen, return_inverse=True)[1]
+    numbers: Tensor = torch.unique(chosen, return_inverse=True)[1]
+    return numbers
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ FLT = (
         (("*", "train accuracy %"),),
         not_run=NOT_RUN,
     ),
-    Item("Figures 4 and 8", "convergence, scenario 3", not_run=NOT_RUN),
+    Item("Figures 4 and 8", "convergence, scenario 3", "papers/flt-convergence", (("S3*", "*"),), not_run=NOT_RUN),
     Item("Figures 5 and 9", "convergence, scenario 4", "papers/flt-convergence", (("S4*", "*"),), not_run=NOT_RUN),
     Item("Figure 6", "convergence, scenario 1", "papers/flt-convergence", (("S1*", "*"),), not_run=NOT_RUN),
     Item("Figure 7", "convergence, scenario 2", "papers/flt-convergence", (("S2*", "*"),), not_run=NOT_RUN),
