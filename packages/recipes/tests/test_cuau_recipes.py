@@ -16,7 +16,7 @@ from coterie.data import find_scenario
 from coterie.methods import FedAvg
 from coterie.models import build
 from coterie.runs import assemble, global_accuracy
-from coterie_recipes import Study, cuau, cuau_cifar, cuau_figures, cuau_tables, reproduce
+from coterie_recipes import Study, cuau, cuau_cifar, cuau_femnist, cuau_figures, cuau_tables, reproduce
 from coterie_recipes.cuau import CuauSetting, label_distance, measured_run
 
 SMALL = CuauSetting("digits-dirichlet-quarters", "mlp:hidden=8", 3, 0.1, "step:0.1@2", samples=40, clients=8)
@@ -47,6 +47,19 @@ def test_table3_has_the_base_and_fedcuau_and_does_not_compute_twice(tmp_path: Pa
     assert reproduce("cuau-table3", again)["rows"] == results["rows"]
     assert again.computed == 0
     assert "fedbabu + FedCUAU" in (tmp_path / "table.md").read_text()
+
+
+def test_writers_have_both_tables_and_each_cluster_its_last_convolution(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setting = replace(SMALL, model="cnn-small", scenario="digits-iid", rounds=2)
+    monkeypatch.setattr(cuau_femnist, "writers_setting", lambda study: setting)
+    results = reproduce("cuau-femnist", study_in(tmp_path))
+    rows = {(row["setting"], row["measure"]): row for row in results["rows"]}
+    assert rows["Table 3: fedavg + FedCUAU", "personalised"]["paper"] == 78.54
+    assert rows["Table 4: fedper, w^C2", "C2 personalised"]["paper"] == 53.0
+    assert rows["Table 3: fedavg", "initial"]["ours"] == rows["Table 4: fedavg, w^C2", "initial"]["ours"]
+    assert any("which the data folder lacks" in note for note in results["notes"])
 
 
 def test_the_row_without_fedcuau_is_what_the_base_method_alone_gives(tmp_path: Path) -> None:

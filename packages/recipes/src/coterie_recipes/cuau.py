@@ -28,7 +28,7 @@ class CuauSetting:
     rounds: int
     lr: float
     lr_schedule: str
-    samples: int
+    samples: int | None = None
     epochs: int = 1
     batch_size: int = 32
     participation: float = 0.1

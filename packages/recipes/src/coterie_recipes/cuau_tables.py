@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -38,6 +39,11 @@ TABLE_4 = {
 """For w^C1 and w^C2: initial accuracy, personalised accuracy of C1, of C2, and of all."""
 OWN_MODEL = {"fedavg": 87.14, "fedprox": 86.84, "fedbabu": 88.51, "fedper": 84.20}
 """Table 3: personalised accuracy with FedCUAU, each client from its own cluster's model."""
+
+
+Accuracies = tuple[float | None, ...]
+LAST_CONVOLUTION = {"resnet18": "block4", "cnn-leaf": "conv2", "cnn-small": "conv2"}
+"""What each cluster has for itself beside the head, which FedBABU freezes and FedPer keeps private."""
 
 
 @recipe("cuau-table1", "FedCUAU Table 1: FedAvg trained by some quarters of the clients, evaluated on all")
@@ -109,16 +115,19 @@ def with_and_without(
     {w^s, w^C2} is the base method's own trajectory, bit for bit, so that the base needs no run of its own. All clients
     personalise both models, or `of_each` of every true quarter.
     """
-    named: tuple[str, ...] = ("block4", "head") if base in {"fedavg", "fedprox"} else ("block4",)
-    specific = named if setting.model.startswith("resnet18") else "last"
+    last = LAST_CONVOLUTION.get(setting.model.split(":")[0])
+    specific = "last" if last is None else (last, "head") if base in {"fedavg", "fedprox"} else (last,)
     method = FedCUAU(base=BASES[base], clusters=2, measure="update", specific=specific)
     config = setting.config(study, seed)
 
     def measure(done: FinishedRun) -> dict[str, Any]:
         quarters = quarters_of(make_federation(config)[0], of_each)
-        asked = set(chain(*quarters))
-        members = [[client for client in group if client in asked] for group in done.assignment.members]
-        personal = [done.personal([*members, list(chain(*members)), *quarters], cluster) for cluster in (0, 1)]
+        members = done.assignment.members
+        if of_each is not None:
+            asked = set(chain(*quarters))
+            members = [[client for client in group if client in asked] for group in members]
+        known = [quarter for quarter in quarters if quarter]
+        personal = [done.personal([*members, list(chain(*members)), *known], cluster) for cluster in (0, 1)]
         # Every client's own model is one of the two, which were personalised already.
         own = sum(len(group) * personal[i][i] for i, group in enumerate(members)) / sum(map(len, members))
         return {
@@ -154,18 +163,22 @@ def table3(study: Study) -> Findings:
     return Findings(table3_rows(_cells(study)), NOTES if study.full else [SMALL, *NOTES])
 
 
-def table3_rows(measured: dict[str, list[dict[str, Any]]]) -> list[Row]:
+def table3_rows(
+    measured: dict[str, list[dict[str, Any]]],
+    paper: Mapping[str, tuple[Accuracies, Accuracies]] = TABLE_4,
+    own: Mapping[str, float] = OWN_MODEL,
+) -> list[Row]:
     """Table 3 from the cells of each base method, one per seed."""
     rows = []
     for base, cells in measured.items():
-        without, with_ = TABLE_4[base][1], TABLE_4[base][0]
+        with_, without = paper[base]
         if base != "fedper":
             rows.append(Row(base, "initial", [cell["initial"][1] for cell in cells], without[0]))
             rows.append(Row(f"{base} + FedCUAU", "initial", [cell["initial"][0] for cell in cells], with_[0]))
             gains = [cell["initial"][0] - cell["initial"][1] for cell in cells]
             rows.append(Row(base, "gain in initial", gains, _difference(with_[0], without[0])))
         rows.append(Row(base, "personalised", [cell["personal"][1][2] for cell in cells], without[3]))
-        rows.append(Row(f"{base} + FedCUAU", "personalised", [cell["own"] for cell in cells], OWN_MODEL[base]))
+        rows.append(Row(f"{base} + FedCUAU", "personalised", [cell["own"] for cell in cells], own[base]))
     return rows
 
 
@@ -179,15 +192,17 @@ def table4(study: Study) -> Findings:
     return Findings(table4_rows(_cells(study)), NOTES if study.full else [SMALL, *NOTES])
 
 
-def table4_rows(measured: dict[str, list[dict[str, Any]]]) -> list[Row]:
+def table4_rows(
+    measured: dict[str, list[dict[str, Any]]], paper: Mapping[str, tuple[Accuracies, Accuracies]] = TABLE_4
+) -> list[Row]:
     """Table 4 from the cells of each base method, one per seed."""
     rows = []
     for base, cells in measured.items():
-        for cluster, paper in enumerate(TABLE_4[base]):
+        for cluster, printed in enumerate(paper[base]):
             setting = f"{base}, w^C{cluster + 1}"
             if base != "fedper":
-                rows.append(Row(setting, "initial", [cell["initial"][cluster] for cell in cells], paper[0]))
+                rows.append(Row(setting, "initial", [cell["initial"][cluster] for cell in cells], printed[0]))
             for i, measure in enumerate(("C1 personalised", "C2 personalised", "personalised")):
                 values = [cell["personal"][cluster][i] for cell in cells]
-                rows.append(Row(setting, measure, values, paper[i + 1]))
+                rows.append(Row(setting, measure, values, printed[i + 1]))
     return rows
