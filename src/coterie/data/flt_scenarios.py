@@ -18,8 +18,8 @@ from coterie.trainers.base import Training
 
 SMALLEST = 20
 """Training samples of the smallest client in S4."""
-EXPONENT = 0.5
-"""S4's δ: client m of a group holds α + exp(β m^δ) samples."""
+EXPONENT = 2.0
+"""S4's δ: client m of a group holds α + exp(β m^δ) samples. The paper names no value; the authors' code has 2."""
 
 
 def disjoint_sets(classes: int, groups: int) -> list[list[int]]:
