@@ -9,11 +9,18 @@ import pytest
 
 import coterie
 from coterie import Result
-from coterie_recipes import Study, flt, flt_figures, flt_tables, reproduce
+from coterie_recipes import Study, flt, flt_cifar, flt_figures, flt_tables, reproduce
 
 pytest.importorskip("umap")
 
-DIGITS = {"flt-s1": "flt-s1-digits", "flt-s2": "flt-s2-digits", "flt-s3": "digits-dirichlet", "flt-s4": "flt-s4-digits"}
+DIGITS = {
+    "flt-s1": "flt-s1-digits",
+    "flt-s2": "flt-s2-digits",
+    "flt-s3": "digits-dirichlet",
+    "flt-s4": "flt-s4-digits",
+    "flt-s1-cifar": "flt-s1-digits",
+    "flt-s2-cifar": "flt-s2-digits",
+}
 SMALL = {"clients": 20, "rounds": 2, "evaluate_every": 1, "participation": 0.6, "model": "mlp", "workers": 1}
 
 
@@ -26,7 +33,7 @@ def small_run(method: str, *, scenario: str, **options: Any) -> Result:
 def study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Study:
     for module in (flt, flt_figures):
         monkeypatch.setattr(module, "run", small_run)
-    for module in (flt_tables, flt_figures):
+    for module in (flt_tables, flt_figures, flt_cifar):
         monkeypatch.setattr(module, "trained_encoder", lambda study, source: "default")
     return Study(tmp_path / "out", data_dir=str(tmp_path))
 
@@ -57,6 +64,14 @@ def test_tables_1_and_2_have_every_method_beside_its_number(
     assert accuracy["FLT (Enc2)"]["paper"] == flt_enc2
     assert all(0 < row["ours"]["mean"] <= 100 for row in accuracy.values())
     assert rows["MNIST, FLT (Enc1)", "ARI with the hidden groups"]["ours"]["mean"] <= 1
+
+
+def test_both_scenarios_on_cifar_stand_beside_the_papers_numbers(study: Study) -> None:
+    rows = by_name(reproduce("flt-cifar", study))
+    assert rows["S1, FLT (Enc1)", "test accuracy %"]["paper"] == 87.11
+    assert rows["S2, FedAvg", "test accuracy %"]["paper"] == 52.77
+    assert rows["S2, local", "train accuracy %"]["paper"] == 100.0
+    assert all(0 < row["ours"]["mean"] <= 100 for (_, what), row in rows.items() if what == "test accuracy %")
 
 
 def test_table_3_compares_the_graph_with_clusters_of_three_sizes(study: Study) -> None:
