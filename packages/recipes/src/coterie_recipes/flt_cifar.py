@@ -36,7 +36,7 @@ def flt_cifar(study: Study) -> Findings:
         rows += rows_of(study, name, methods, paper, trained, **options)
     notes = [
         PCA_NOTE,
-        f"All of CIFAR-10, 100 clients, 20 per round as in the paper; {TRAINED['model']}, one local epoch instead of five, "
-        f"step size {TRAINED['lr']} and {rounds} rounds instead of 100. The encoder is trained on CIFAR-10.",
+        f"All of CIFAR-10, 100 clients, 20 per round as in the paper; {TRAINED['model']}, one local epoch instead of "
+        f"five, step size {TRAINED['lr']} and {rounds} rounds instead of 100. The encoder is trained on CIFAR-10.",
     ]
     return Findings(rows, notes)

@@ -19,14 +19,14 @@ CLUSTER_SIGNS = (
 )
 FASHION = "another data set, an MLP and 60 rounds: compare the signs of differences, not sizes. "
 FASHION_QUARTERS = (
-    f"{FASHION}As in the paper the initial accuracy is lowest where C4 alone trains and falls a little when C4 joins the "
-    "others. Not so C4's own: with 200 images per client it personalises a model of C1 as well as one of all, where the "
-    "paper gains 11 points; C4 alone is the worst here."
+    f"{FASHION}As in the paper the initial accuracy is lowest where C4 alone trains, and falls a little when C4 joins "
+    "the others. Not so C4's own: with 200 images per client it personalises a model of C1 as well as one of all, "
+    "where the paper gains 11 points; C4 alone is the worst here."
 )
 FASHION_GAINS = f"{FASHION}All seven gains, in initial and in personalised accuracy, have the paper's sign."
 FASHION_CLUSTERS = (
-    f"{FASHION}w^C1 is better initially and for C1's clients, as in the paper. For C2's clients it is better too, except "
-    "with FedPer; the paper has w^C2 ahead there with the three other bases."
+    f"{FASHION}w^C1 is better initially and for C1's clients, as in the paper. For C2's clients it is better too, "
+    "except with FedPer; the paper has w^C2 ahead there with the three other bases."
 )
 WRITERS = "100 writers of ten digits, a small network and 60 rounds instead of 3,597 writers of 62 characters."
 FEDCUAU = (
