@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from coterie_recipes.cuau_sizes import EVEN, SKEWED, skewed_federation
 from coterie_recipes.flt_decisions import EACH, FIRST, clusters_of, judged
-from coterie_recipes.flt_federations import ONE_FAMILY, Case, draw, federation_of, group_numbers
+from coterie_recipes.flt_federations import ONE_FAMILY, Case, affordable, draw, federation_of, group_numbers
 
 
 def test_the_judged_part_of_the_grid_has_every_kind_source_and_size() -> None:
@@ -78,3 +80,11 @@ def test_sizes_follow_a_power_law_and_labels_are_skewed_or_even(monkeypatch: pyt
     largest = [np.bincount(c.train.y.numpy(), minlength=10).max() / len(c.train) for c in skewed]
     assert np.mean(largest) > 0.35
     assert sum(client.group == 1 for client in even) == 3
+
+
+def test_samples_are_halved_until_the_largest_group_has_enough_images() -> None:
+    case = Case(0, "mnist", "disjoint", 200, 200, 4, True, "default")
+    assert affordable(case) == 50  # 120 clients share two classes of at least 5,400 images
+    assert affordable(replace(case, clients=20)) == 200
+    assert affordable(replace(case, data="fashion", samples=100)) == 100
+    assert affordable(replace(case, data="digits", samples=None)) is None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,6 +17,8 @@ SOURCES = {"digits": "digits", "mnist": "mnist", "fashion": "fashion-mnist"}
 PROPORTIONS = (12, 5, 2, 1)
 """Clients of unequal groups, of twenty; of other numbers in proportion."""
 CLASSES = 10
+OF_A_CLASS = {"mnist": 5400, "fashion": 6000}
+"""Training images of each class, at the least."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,16 @@ def draw(number: int) -> Case:
         clients, samples, encoder = r.choice([20, 30, 40]), None, "default"
     many = groups.get(shift, 1)
     unequal = unequal and shift == "disjoint"
-    return Case(number, data, shift, clients, samples, 4 if unequal else many, unequal, encoder)
+    drawn = Case(number, data, shift, clients, samples, 4 if unequal else many, unequal, encoder)
+    return replace(drawn, samples=affordable(drawn)) if unequal else drawn
+
+
+def affordable(case: Case) -> int | None:
+    """The samples per client, halved until the largest of unequal groups has enough of its classes."""
+    samples, largest = case.samples, max(Counter(group_numbers(case)).values())
+    while samples is not None and samples * largest > OF_A_CLASS[case.data] * (CLASSES // case.groups):
+        samples //= 2
+    return samples
 
 
 def federation_of(case: Case, data_dir: str | None) -> Federation:
