@@ -18,9 +18,8 @@ from coterie.runs import assemble, make_config
 from coterie_recipes.base import Findings, Row, Study, recipe
 from coterie_recipes.flt_federations import SOURCES, Case, draw, federation_of
 
-FIRST = 3000
-"""Federations from here on were used in choosing nothing. When there are several families was chosen on 0 to 107 and
-judged on 1000 to 1065 and 2000 to 2065; which client is in which, on federations below 2066."""
+FIRST = 4000
+"""Federations from here on were used in choosing nothing. The rule was chosen on those below 3066."""
 EACH = 33
 """Federations for each seed."""
 RIGHT = 0.95
