@@ -246,14 +246,15 @@ def test_clients_without_a_value_are_in_the_last_cluster_however_many_they_are()
 def test_cuau_by_halves_is_the_product_of_two_updates_worked_by_hand(federation: Federation) -> None:
     one = torch.tensor([[2.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
     two = torch.tensor([[2.0, 2.0], [0.0, 0.0], [0.0, -1.0]])
-    mean = torch.tensor([1.0, 0.5])  # samples 2, 1, 1: (2·(2, 1) + (0, 0) + (0, 0)) / 4
-    products = [float((a - mean) @ (b - mean)) for a, b in zip(one, two, strict=True)]
-    assert products == [0.25, 1.25, 0.25]
+    # Samples 2, 1, 1: the means are (1, 0.25) and (1, 0.75), so (1, −0.25)·(1, 1.25), (−1, −0.25)·(−1, −0.75), …
     whole = torch.zeros(2, dtype=torch.int64)
-    assert neutral_cuau(one, two, [2, 1, 1], whole) == pytest.approx([0.5, 1.25**0.5, 0.5])
-    # Output by output: (1, −0.5)·(1, 1.5), (−1, −0.5)·(−1, −0.5) and (−1, 0.5)·(−1, −1.5), each product's own root.
-    by_output = [1 - 0.75**0.5, 1 + 0.25**0.5, 1 - 0.75**0.5]
+    products = [0.6875**0.5, 1.1875**0.5, -(0.3125**0.5)]
+    assert neutral_cuau(one, two, [2, 1, 1], whole) == pytest.approx(products)
+    # Output by output each product has its own root.
+    by_output = [1 - 0.3125**0.5, 1 + 0.1875**0.5, 1 - 1.3125**0.5]
     assert neutral_cuau(one, two, [2, 1, 1], torch.tensor([0, 1])) == pytest.approx(by_output)
+    moved = neutral_cuau(one + torch.tensor([5.0, 1.0]), two - 3.0, [2, 1, 1], torch.tensor([0, 1]))
+    assert moved == pytest.approx(by_output)
     values = divergences(server_of(federation))
     assert sorted(values) == sorted(federation.ids)
 

@@ -34,12 +34,11 @@ def neutral_cuau(
     """CUAU without the noise of few samples, from the updates of two halves of each client's data. (M, d) each; (M,).
 
     ‖CU_k − AU‖ holds the noise of the update, which is larger the fewer samples there are. Two halves have independent
-    noise, so products of CU'_k − AU with CU''_k − AU have none on average. See `half_distances` for `output` (d,).
+    noise, so products of CU'_k − AU' with CU''_k − AU'' have none on average. See `half_distances` for `output` (d,).
     """
     one, two = first.double(), second.double()
     shares = _shares(one, samples)
-    mean = shares @ (one + two) / 2
-    return np.asarray(half_distances(one - mean, two - mean, output).numpy())
+    return np.asarray(half_distances(one - shares @ one, two - shares @ two, output).numpy())
 
 
 def half_distances(one: torch.Tensor, two: torch.Tensor, output: torch.Tensor) -> torch.Tensor:

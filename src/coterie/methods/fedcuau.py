@@ -248,8 +248,7 @@ def _told_by_clients(requests: Sequence[Request], server: Server) -> dict[str, f
     if not total.count:
         raise RunError("no sum of updates to measure heterogeneity by came through: see the faults of the run")
     tasks = {client: task for client, task in requests if isinstance(task, LayerUpdate)}
-    halves = 1 if requests and tasks[requests[0].client].halves is None else 2
-    mean = total.mean().reshape(halves, -1).mean(0).to(torch.float32)
+    mean = total.mean().to(torch.float32)
     asked = [Request(client, Divergence(task, mean)) for client, task in tasks.items()]
     return {reply.client: reply.values["divergence"] for reply in server.ask(asked)}
 

@@ -80,7 +80,7 @@ class LayerUpdate(Task):
 class Divergence(Task):
     """Train as `task` says and send, in place of the update, how far it is from `mean`, the update of all: one number.
 
-    It is ‖u − mean‖ or, with halves, `clustering.half_distances` of u' − mean and u'' − mean.
+    It is ‖u − mean‖ or, with halves, `clustering.half_distances` of both halves, each from its own mean.
     """
 
     task: LayerUpdate
@@ -94,11 +94,12 @@ class Divergence(Task):
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         [reply], _ = self.task.perform([self.task], [context], trainer)
-        apart = _vector(reply).double().reshape(-1, len(self.mean)) - self.mean.double()
+        apart = _vector(reply).double() - self.mean.double()
         if self.task.halves is None:
             value = float(apart.norm())
         else:
-            value = float(half_distances(apart[:1], apart[1:], layer_outputs(trainer.layout, self.task.layers)))
+            one, two = apart[None].chunk(2, dim=1)
+            value = float(half_distances(one, two, layer_outputs(trainer.layout, self.task.layers)))
         return Reply(context.client.id, reply.samples, None, {"divergence": value})
 
 
