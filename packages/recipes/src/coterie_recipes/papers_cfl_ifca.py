@@ -42,6 +42,14 @@ CFL = (
         says="a drawing; every newcomer should reach the leaf of its group.",
     ),
     Item(
+        "Section IV-B, Algorithm 5",
+        "clusters from updates that the server cannot read",
+        "private-cfl",
+        (("*", "same *"), ("*", "accuracy %")),
+        brief=(("*, s = 4096", "same clusters"),),
+        says="clients may agree on an orthonormal transformation of updates: cosines, and so the clusters, stay.",
+    ),
+    Item(
         "Figure 6",
         "separation gap over the samples per client",
         "papers/cfl-gap-vs-samples",

@@ -125,6 +125,11 @@ FEDCUAU = (
     ),
 )
 
+FIFTY = (
+    "50 rounds instead of 100, an MLP without dropout (the paper's has 0.5), encoders trained for two epochs. FedAvg "
+    "and PCA+kM+HC, whose clusters mix the groups, are unfinished after 50 rounds (FedAvg had 84.38 in scenario 1 and "
+    "87.37 in scenario 2 after 100, one seed); the others are up to a point better than the paper's."
+)
 CIFAR_NARROW = "a narrow network, one local epoch and 40 rounds: compare the order of the methods."
 FLT = (
     Item("Figure 1", "the architecture", not_run=DRAWING),
@@ -142,6 +147,7 @@ FLT = (
         "papers/flt-table1",
         (("*", "test accuracy %"), ("*", "variance*")),
         brief=(("*", "test accuracy %"),),
+        differs=FIFTY,
         not_run=NOT_RUN,
     ),
     Item(
@@ -159,6 +165,7 @@ FLT = (
         "papers/flt-table2",
         (("*", "test accuracy %"), ("*", "variance*")),
         brief=(("*", "test accuracy %"),),
+        differs=FIFTY,
         not_run=NOT_RUN,
     ),
     Item(
@@ -202,6 +209,7 @@ FLT = (
         "papers/flt-table1",
         TRAIN,
         (("*", "train accuracy %"),),
+        differs=FIFTY,
         not_run=NOT_RUN,
     ),
     Item(
@@ -210,6 +218,7 @@ FLT = (
         "papers/flt-table2",
         TRAIN,
         (("*", "train accuracy %"),),
+        differs=FIFTY,
         not_run=NOT_RUN,
     ),
     Item(
