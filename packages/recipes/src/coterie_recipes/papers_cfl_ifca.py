@@ -176,7 +176,13 @@ IFCA = (
         (("*", "floor*"), ("*", "rounds until*")),
         brief=(("*", "floor*"),),
     ),
-    Item("Theorem 2", "strongly convex losses", not_run=NOT_RUN),
+    Item(
+        "Theorem 2",
+        "strongly convex losses: a round's contraction, and the floor's rate",
+        "papers/ifca-theorem2",
+        brief=(("*", "largest*"),),
+        not_run=NOT_RUN,
+    ),
     Item(
         "Section 6.3",
         "k above the number of groups leaves models empty",
