@@ -125,6 +125,6 @@ def theorem2(study: Study) -> Findings:
         rows.append(Row(name, "wrong choices of a cluster, all rounds", [float(c["wrong"]) for c in cells]))
     notes = [
         f"started Δ/4 from the population's minimisers, which are known by quadrature; step size 1/L; {ROUNDS} rounds "
-        f"with fresh samples; a round counts for the contraction while the error is more than {ABOVE:g} times its floor",
+        f"with fresh samples; a round counts for the contraction while the error is above {ABOVE:g} times its floor",
     ]
     return Findings(rows, notes)
