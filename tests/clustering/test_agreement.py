@@ -18,6 +18,7 @@ from coterie.clustering.agreement import (
     OUT,
     SHARE,
     agreement,
+    camps,
     copied,
     counted,
     fitted,
@@ -65,22 +66,39 @@ def test_a_few_that_send_the_honest_mean_turned_around_are_found(n, likeness, ho
     updates = learning_together(n, likeness)
     updates[:hostile] = -updates[hostile:].mean(axis=0)
     assert hostile <= max(1, n // ALONE)
-    found = agreement(cosine_matrix(updates)).opposed(np.zeros(n, dtype=bool))
+    found = agreement(cosine_matrix(updates)).opposed()
     assert np.flatnonzero(found).tolist() == list(range(hostile))
 
 
-def test_more_than_a_few_are_a_group_unless_they_claim_to_fit():
-    """Two of five turned around: with all clients together they are a group; in a cluster of some, only if its model
-    serves them badly."""
+def test_more_than_a_few_are_a_group_whatever_they_claim():
+    """Two of five turned around may be an honest group; whether they lie is found by their losses (test_conduct)."""
     updates = learning_together(5, 0.8)
     updates[:2] *= -1
-    cosines, pulls = cosine_matrix(updates), np.ones(5)
-    served, unserved = np.ones(5), np.array([3.0, 3.0, 1.0, 1.0, 1.0])
-    assert counted(cosines, pulls, served).tolist() == [1, 1, 1, 1, 1]
-    assert counted(cosines, pulls, served, some=True).tolist() == [0, 0, 1, 1, 1]
-    assert counted(cosines, pulls, unserved, some=True).tolist() == [1, 1, 1, 1, 1]
-    updates[2] *= -1  # three of five are no minority
-    assert counted(cosine_matrix(updates), pulls, served, some=True)[:3].tolist() == [1, 1, 1]
+    for losses in (np.ones(5), np.array([3.0, 3.0, 1.0, 1.0, 1.0])):
+        assert counted(cosine_matrix(updates), np.ones(5), losses).tolist() == [1, 1, 1, 1, 1]
+
+
+@pytest.mark.parametrize(("sizes", "torn"), [((2, 2), True), ((3, 4), True), ((1, 3), False), ((4, 0), False)])
+def test_two_camps_that_pull_against_each_other_are_told(sizes, torn):
+    updates = learning_together(sum(sizes), 0.8)
+    updates[: sizes[0]] *= -1
+    found = camps(cosine_matrix(updates))
+    assert (found is not None) == torn
+    if torn:
+        assert found.tolist() == [i < sizes[0] for i in range(sum(sizes))]
+
+
+def test_clients_that_merely_differ_are_no_camps():
+    """One pair that does not fit the picture is enough: all must be of one camp or the other."""
+    for seed in range(20):
+        assert camps(cosine_matrix(learning_together(6, 0.0, seed))) is None
+    updates = learning_together(5, 0.8)
+    updates[:2] *= -1
+    updates[4] = np.random.default_rng(0).normal(size=2000)
+    assert camps(cosine_matrix(updates)) is None
+    assert camps(cosine_matrix(updates[:3])) is None
+    aside = np.repeat([[1.0, 0.0], [-0.2, 1.0]], 2, axis=0)  # two groups, nearly at a right angle
+    assert camps(cosine_matrix(aside)) is None
 
 
 def test_clients_that_are_not_served_yet_may_pull_hard_where_they_are_many():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from coterie.data.scenarios import find_scenario
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.methods import Server, flt, make_method
-from coterie.methods.aggregation import Aggregation, Limit, Part, Streamed
+from coterie.methods.aggregation import Aggregation, Limit, Part, Streamed, followed
 from coterie.methods.ifca_init import worst_fitted_models
 from coterie.models import build
 from coterie.randomness import numpy_generator
@@ -283,3 +284,58 @@ def test_among_fewer_than_four_the_default_limit_is_wider():
     small, large = {0: [1.0, 1.0, 20.0]}, {0: [1.0] * 7 + [20.0]}
     assert auto.limits(small)[0].out == 30
     assert auto.limits(large)[0].out == strict.limits(large)[0].out == strict.limits(small)[0].out == 8
+
+
+def test_clients_whose_losses_belie_their_updates_are_left_out_even_as_two_of_five():
+    """Two of a cluster's five send their updates turned around: too many to be outvoted, but their losses fall."""
+    ids, of = FEDERATION.ids, {}
+    for i, client in enumerate(ids):
+        of[client] = "a" if i % 2 == 0 else "b"
+    bad = [ids[0], ids[2]]
+    engine = HostileEngine(FEDERATION, network, attack=ATTACKS["sample-count"], hostile=bad)
+    schedule = make_schedule("constant", Training(lr=0.1, epochs=1, batch_size=20), 16)
+    server = Server(engine, schedule, 0, 16, aggregation=Aggregation.parse("agreement"))
+    played(f"groups:of={of}", server, 16)
+    assert {client for client, own in server.conducts.items() if own.false} == set(bad)
+    server.cut.clear()
+    played(f"groups:of={of}", server, 1)
+    assert set(bad) <= server.cut
+
+
+def test_honest_clients_losses_follow_their_updates():
+    server, _ = server_of(engine=OnANetwork, aggregation=Aggregation.parse("agreement"), rounds=16)
+    played("ifca:k=2", server, 16)
+    assert not any(own.false for own in server.conducts.values())
+    assert sum(own.score is not None and own.score > 0 for own in server.conducts.values()) >= 8
+
+
+def test_the_cosine_with_the_step_is_over_all_parts_of_a_client():
+    """By hand: two parts of one client, one along its group's mean and one against it, of which another counts more."""
+    one = replace(reply("a", 3.0), vector=torch.tensor([3.0, 0.0]))
+    two = replace(reply("a", 1.0), vector=torch.tensor([-1.0, 0.0]))
+    other = replace(reply("b", 2.0), vector=torch.tensor([2.0, 0.0]))
+    parts = [Part(0, one), Part(1, two), Part(1, other)]
+    found = followed(parts, parts, [1.0, 1.0, 2.0], 2)
+    # a: 3·3 and −1·1 over the lengths √(9 + 1) and √(9 + 1)
+    assert found["a"] == pytest.approx((9 - 1) / 10)
+    assert found["b"] == pytest.approx(1.0)
+    assert followed(parts, parts, [1.0, 1.0, 2.0], 0) == {}
+
+
+def test_a_family_of_two_camps_is_parted():
+    """Two of a family's four train on false labels: nobody can say who is right, so each camp gets its own model."""
+    federation = find_scenario("digits-iid").build(clients=4, samples=None, groups=None, seed=5, data_dir=None)
+    bad = federation.ids[:2]
+    engine = HostileEngine(federation, network, attack=ATTACKS["label-flip"], hostile=bad)
+    schedule = make_schedule("constant", Training(lr=0.1, epochs=2, batch_size=20), 12)
+    server = Server(engine, schedule, 0, 12, aggregation=Aggregation.parse("agreement"))
+    method = make_method("flt:encoder=pca,clusters=1")
+    state, kinds = method.start(server), []
+    for t in range(1, 13):
+        state, info = method.round(state, t, server)
+        kinds += [event.kind for event in info.events]
+    assert kinds.count("parted") == 1
+    assert sorted(sorted(own) for own in method.assignment(state, server).members) == [
+        sorted(bad),
+        sorted(set(federation.ids) - set(bad)),
+    ]

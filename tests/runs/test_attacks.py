@@ -11,10 +11,11 @@ import torch
 from click.testing import CliRunner
 
 from coterie.errors import ConfigError
-from coterie.runs.assemble import make_federation
+from coterie.runs.assemble import assemble, make_federation
 from coterie.runs.attacks import (
     ATTACKS,
     AttackResult,
+    HostileEngine,
     as_markdown,
     attacked_run,
     choose_hostile,
@@ -23,6 +24,7 @@ from coterie.runs.attacks import (
     with_trigger,
 )
 from coterie.runs.config import make_config
+from coterie.runs.loop import execute
 
 SMALL = {"scenario": "digits-iid", "clients": 8, "rounds": 6, "model": "mlp:hidden=16", "workers": 1}
 
@@ -78,6 +80,24 @@ def test_a_claim_of_samples_that_nobody_has_is_not_believed():
     claimed = attacked_run(make_config(SMALL | bare | {"weight_cap": 0}), "sample-count", 1)
     capped = attacked_run(make_config(SMALL | bare), "sample-count", 1)
     assert mean(capped) > mean(claimed) + 0.2
+
+
+def test_mirrored_losses_rise_by_what_the_true_ones_fall():
+    """A liar that knows the rule on losses is not told by it from one of a group that others outvote."""
+    config = make_config(SMALL | {"method": "fedavg", "rounds": 12, "aggregate": "agreement"})
+    federation, _ = make_federation(config)
+    bad = choose_hostile(federation, 1, config.seed)
+    found = {}
+    for name in ("mirrored", "sample-count"):
+        run, _ = assemble(
+            config,
+            federation=federation,
+            engine_for=lambda network, name=name: HostileEngine(federation, network, attack=ATTACKS[name], hostile=bad),
+        )
+        execute(run)
+        found[name] = run.server.conducts[bad[0]]
+    assert found["sample-count"].false
+    assert not found["mirrored"].false
 
 
 @pytest.mark.parametrize("attack", sorted(ATTACKS))

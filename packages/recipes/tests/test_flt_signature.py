@@ -38,6 +38,16 @@ def test_centroids_anywhere_are_nearest_to_anybody(monkeypatch: pytest.MonkeyPat
     assert max(found["own"], found["others"], found["nobody"]) <= 10
 
 
+def test_the_advantage_is_a_difference_of_shares_with_its_interval() -> None:
+    """By hand: 30 of 100 against 10 of 100; with one more of each, 31/102 and 11/102."""
+    cell = {"own": 30, "centroids": 100, "control": 10, "control centroids": 100}
+    value, error = flt_signature.advantage([cell])
+    assert value == pytest.approx(0.2)
+    assert error == pytest.approx(1.96 * np.sqrt(0.3039 * 0.6961 / 102 + 0.1078 * 0.8922 / 102), abs=1e-4)
+    none = {"own": 0, "centroids": 50, "control": 0, "control centroids": 50}
+    assert flt_signature.advantage([none])[1] > 0
+
+
 def test_the_table_has_every_signature_and_every_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def cells(self: Study, jobs: dict[str, Any]) -> dict[str, Any]:
         hits = {"own": 1, "others": 2, "nobody": 0, "centroids": 50, "control": 3, "control centroids": 60}
@@ -50,5 +60,8 @@ def test_the_table_has_every_signature_and_every_size(tmp_path: Path, monkeypatc
     assert rows["words: mnist, 100 samples, 2 classes", "own image nearest, %"] == [2.0]
     assert rows["words: mnist, 100 samples, 2 classes", "another client's, %"] == [4.0]
     assert rows["words: mnist, 100 samples, 2 classes", flt_signature.CONTROL] == [5.0]
+    assert rows["words: mnist, 100 samples, 2 classes", flt_signature.ADVANTAGE] == [pytest.approx(-3.0)]
     assert rows["words: 24 federations", "right decisions, %"] == [0.0]
+    # 12 settings of one seed: 12 of 600 and 36 of 720; (13/602, 37/722) give ± 2.00
+    assert "words, all sizes together: advantage -3.0 points, 95 % interval ± 2.0." in found.notes
     assert sum(note.startswith("miss with words") for note in found.notes) == 24

@@ -167,16 +167,14 @@ class Aggregation:
             return list(parts)
         limits = self.limits(norms_by_group(parts))
         after = [limits[group].applied(reply) for group, reply in parts]
-        everybody = len({part.reply.client for part in parts})
         for group in limits if self.compares else ():
             rows = [i for i, part in enumerate(parts) if part.group == group and after[i] is not None]
             own = [reply for i in rows if (reply := after[i]) is not None]
             pulls = np.array([weights[i] * reply.norm for i, reply in zip(rows, own, strict=True)])
             vectors = torch.stack([_vector(reply)[:trained] for reply in own]) if own else torch.zeros(0, 0)
             losses = np.array([float(reply.values.get("loss", np.inf)) for reply in own])
-            some = sum(part.group == group for part in parts) < everybody
             cosines = cosine_matrix(vectors)
-            shares = np.where(copied(cosines, vectors.shape[1]), 0.0, counted(cosines, pulls, losses, some))
+            shares = np.where(copied(cosines, vectors.shape[1]), 0.0, counted(cosines, pulls, losses))
             for i, reply, share in zip(rows, own, shares, strict=True):
                 after[i] = shortened(reply, float(share) * reply.norm) if share > 0 else None
         return [Part(part.group, reply) for part, reply in zip(parts, after, strict=True) if reply is not None]
@@ -269,6 +267,29 @@ def norms_by_group(parts: Iterable[Part]) -> dict[int, list[float]]:
     for group, reply in parts:
         norms.setdefault(group, []).append(reply.norm)
     return norms
+
+
+def followed(
+    parts: Sequence[Part], counted: Sequence[Part], weights: Sequence[float], trained: int
+) -> dict[str, float]:
+    """By client, the cosine of its parts with what their groups' models are moved by: the mean of what counts there.
+
+    `weights` are those of the counted parts; the first `trained` numbers of a vector are compared.
+    """
+    sums: dict[int, Tensor] = {}
+    for (group, reply), weight in zip(counted, weights, strict=True):
+        own = _vector(reply)[:trained].double() * weight
+        sums[group] = sums[group] + own if group in sums else own
+    totals = {group: sum(w for part, w in zip(counted, weights, strict=True) if part.group == group) for group in sums}
+    products: dict[str, tuple[float, float, float]] = {}
+    for group, reply in parts:
+        if group in sums:
+            own, step = _vector(reply)[:trained].double(), sums[group] / totals[group]
+            found = (float(own @ step), float(own @ own), float(step @ step))
+            before = products.get(reply.client, (0.0, 0.0, 0.0))
+            products[reply.client] = (before[0] + found[0], before[1] + found[1], before[2] + found[2])
+    lengths = {client: math.sqrt(own * step) for client, (_, own, step) in products.items()}
+    return {client: products[client][0] / length for client, length in lengths.items() if 0 < length < math.inf}
 
 
 def shortened(reply: Reply, bound: float) -> Reply:

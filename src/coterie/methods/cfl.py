@@ -200,7 +200,7 @@ class CFL:
             return replies, {}, dict(zip(leaves, found, strict=True))
         arrived = {reply.client: reply for reply in server.ask(requests)}
         parts = [Part(leaf_of[reply.client].id, reply) for reply in arrived.values()]
-        for leaf, reply in server.clipped(parts, self.weighting):
+        for leaf, reply in server.clipped(parts, self.weighting, step=True):
             replies.setdefault(leaf, []).append(reply)
         counted = {reply.client for own in replies.values() for reply in own}
         left_out = {c: reply.vector for c, reply in arrived.items() if c not in counted and reply.vector is not None}

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.clustering.conduct import Conduct, false_clients, reported
 from coterie.engines.base import Engine, Traffic
 from coterie.methods.aggregation import (
     Aggregation,
@@ -17,6 +18,7 @@ from coterie.methods.aggregation import (
     Streamed,
     WeightedSum,
     capped_weights,
+    followed,
     norms_by_group,
 )
 from coterie.methods.server_optimizer import ServerOptimizer
@@ -67,6 +69,8 @@ class Server:
     """What the server makes of a cluster's mean update; by default nothing."""
     cut: set[str] = field(default_factory=set)
     """Clients whose updates were cut or left out since the run's loop last looked."""
+    conducts: dict[str, Conduct] = field(default_factory=dict)
+    """Whether each client's losses follow its updates, where updates are compared."""
     _weights: tuple[dict[str, int], dict[str, float]] = field(default=({}, {}), repr=False)
 
     @property
@@ -271,7 +275,7 @@ class Server:
 
     def _by_rule(self, parts: Sequence[Part], sizes: Sequence[int], weighting: str) -> list[WeightedSum]:
         kept: list[list[Reply]] = [[] for _ in sizes]
-        for group, reply in self.clipped(parts, weighting):
+        for group, reply in self.clipped(parts, weighting, step=True):
             kept[group].append(reply)
         weights = [[self.weight(reply.client, weighting) for reply in own] for own in kept]
         return [self.aggregation.combine(*each) for each in zip(kept, weights, sizes, strict=True)]
@@ -318,13 +322,34 @@ class Server:
                 waiting.add(part)
         self.cut |= set(waiting.finish())
 
-    def clipped(self, parts: Sequence[Part], weighting: str = "samples") -> list[Part]:
-        """The parts as they count: those too long for their group, or against it, are cut or left out."""
-        weights = [self.weight(part.reply.client, weighting) for part in parts]
-        after = self.aggregation.clipped(parts, weights, self.layout.trainable)
+    def clipped(self, parts: Sequence[Part], weighting: str = "samples", step: bool = False) -> list[Part]:
+        """The parts as they count: those too long for their group, or against it, are cut or left out.
+
+        `step` says that the mean of what counts is what the groups' models are moved by. Then clients whose losses have
+        not followed such steps so far are left out too.
+        """
+        watched = step and self.aggregation.compares
+        false = self._false(parts) if watched else set()
+        heard = [part for part in parts if part.reply.client not in false]
+        weights = [self.weight(part.reply.client, weighting) for part in heard]
+        after = self.aggregation.clipped(heard, weights, self.layout.trainable)
+        if watched:
+            counted = [self.weight(part.reply.client, weighting) for part in after]
+            for client, cosine in followed(parts, after, counted, self.layout.trainable).items():
+                self.conducts[client] = replace(self.conducts[client], cosine=cosine)
         whole = {id(part.reply) for part in after}
         self.cut |= {part.reply.client for part in parts if id(part.reply) not in whole}
         return after
+
+    def _false(self, parts: Sequence[Part]) -> set[str]:
+        """The clients whose losses go against their updates, now that the parts tell new losses."""
+        clusters: dict[str, tuple[int, ...]] = {}
+        for group, reply in parts:
+            clusters[reply.client] = (*clusters.get(reply.client, ()), group)
+        losses = {reply.client: float(reply.values.get("loss", np.nan)) for _, reply in parts}
+        for client, own in clusters.items():
+            self.conducts[client] = reported(self.conducts.get(client), own, losses[client])
+        return false_clients(self.conducts)
 
     def _before(self, requests: Sequence[Request]) -> tuple[int, int, dict[str, dict[str, Tensor]] | None]:
         """What has to be put back when the requests are sent again: bytes, and what clients keep to themselves."""

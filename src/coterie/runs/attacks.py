@@ -55,6 +55,8 @@ class Attack:
     """Whether they turn their updates around and make them as long as still counts in full."""
     cluster: int | None = None
     """The cluster that they all claim to choose, where clients choose."""
+    mirrored: bool = False
+    """Whether they report losses that rise where their own fall, so that these fit updates turned around."""
 
 
 def _little(own: Tensor, honest: Tensor) -> Tensor:
@@ -106,6 +108,8 @@ ATTACKS: dict[str, Attack] = {
     "heavy": Attack("updates turned around, and as many samples claimed as still count in full",
                     craft=lambda own, _: -own, heavy=True),
     "long": Attack("updates turned around, as long as still counts in full", long=True),
+    "mirrored": Attack("updates turned around, and losses reported that go with them", craft=lambda own, _: -own,
+                       mirrored=True),
     "inner-product": Attack("against the honest mean, as long as an honest update", craft=_inner_product),
     "little": Attack("the honest mean moved by one standard deviation in every number", craft=_little),
     "backdoor": Attack("a mark in the input means class 0; updates 10 times too long", poison=_backdoor,
@@ -166,6 +170,7 @@ class HostileEngine(LocalEngine):
             multiple = NEARLY * (known.clip or UNBOUNDED)
             attack = replace(attack, craft=lambda own, honest: _against(own, honest, multiple))
         self.attack = attack
+        self._first_losses: dict[str, float] = {}
         if attack.samples is not None:
             self.samples = self.samples | dict.fromkeys(hostile, attack.samples)
         elif attack.heavy:
@@ -210,6 +215,9 @@ class HostileEngine(LocalEngine):
         ]  # fmt: skip
         vector = self.attack.craft(reply.vector, torch.stack(honest) if honest else reply.vector[None][:0])
         rest = {name: value for name, value in values.items() if name != "norm"}
+        if self.attack.mirrored:
+            loss = float(values["loss"])
+            rest["loss"] = 2 * self._first_losses.setdefault(reply.client, loss) - loss
         return with_norm(replace(reply, vector=vector, values=rest, group=group), self.layout)
 
 

@@ -151,6 +151,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
     else:
         run.engine.restore_client_states(checkpoint.client_states)
         server.optimizer.moments = dict(checkpoint.server_moments)
+        server.conducts = dict(checkpoint.conducts)
     history = History(store.rewind_history(checkpoint.round) if store else [])
     if run.enter_round:
         run.enter_round(checkpoint.round)
@@ -194,7 +195,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
         record = replace(record, seconds=round(spent, 4))
         history.append(record)
         done = Checkpoint(t, state, {}, done.bytes_down + down, done.bytes_up + up, done.seconds + spent, best=best)
-        done = replace(done, server_moments=dict(server.optimizer.moments))
+        done = replace(done, server_moments=dict(server.optimizer.moments), conducts=dict(server.conducts))
         stop = run.limits.reached(history, done)
         if store:
             for matrix in info.matrices:
@@ -361,13 +362,15 @@ def _as_served(record: RoundRecord, evaluation: Evaluation, event: Event) -> Rou
 
 
 def _with_cut(info: Info, server: Server) -> Info:
-    """The round's report, with who sent updates that were too long, or against the others."""
+    """The round's report, with who sent updates that were too long, against the others, or false."""
     if not server.cut:
         return info
     clients = sorted(server.cut)
     server.cut.clear()
     named = ", ".join(clients[:5]) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
-    text = f"far longer than others' or against them, and cut or left out: the updates of {named}"
+    text = (
+        f"far longer than others', against them or untrue to their losses, and cut or left out: the updates of {named}"
+    )
     return replace(info, events=[*info.events, Event("clipped", text, {"clients": clients})])
 
 

@@ -1,0 +1,92 @@
+"""Whether losses follow updates: by hand on two numbers, and on descents with liars and honest minorities."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from coterie.clustering.conduct import EVIDENCE, FALSE, ROUNDS, Conduct, false_clients, reported
+
+
+def test_a_loss_that_falls_by_a_fifth_along_the_update_speaks_for_the_client_by_hand():
+    first = replace(reported(None, (0,), 2.0), cosine=0.5)
+    second = reported(first, (0,), 1.6)
+    assert second.balance == pytest.approx(0.2 * 0.5)
+    third = reported(replace(second, cosine=-1.0), (0,), 1.2)  # it fell by a quarter against the update
+    assert third.balance == pytest.approx(0.1 - 0.25)
+    assert third.evidence == pytest.approx(0.1 + 0.25)
+    assert third.rounds == 2
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_what_cannot_be_compared_says_nothing(loss):
+    first = replace(reported(None, (0,), 2.0), cosine=0.5)
+    assert reported(first, (1,), 1.0).evidence == 0  # the loss of another model
+    broken = reported(first, (0,), loss)
+    assert broken.evidence == 0
+    assert reported(replace(broken, cosine=1.0), (0,), 1.0).evidence == 0
+    assert reported(reported(None, (0,), 0.0), (0,), 0.0).evidence == 0
+
+
+def test_nobody_is_judged_on_little():
+    few = Conduct((0,), 1.0, balance=-1.0, evidence=1.0, rounds=ROUNDS - 1)
+    faint = Conduct((0,), 1.0, balance=-EVIDENCE / 2, evidence=EVIDENCE / 2, rounds=ROUNDS)
+    assert few.score is None
+    assert faint.score is None
+    assert replace(few, rounds=ROUNDS).score == -1
+
+
+def test_who_was_false_stays_so_until_the_balance_is_good():
+    known = Conduct((0,), 1.0, cosine=-1.0, balance=0.0, evidence=0.1, rounds=ROUNDS)
+    false = reported(known, (0,), 0.5)
+    assert false.false
+    assert false.score < FALSE
+    better = reported(replace(false, cosine=1.0), (0,), 0.3)
+    assert FALSE < better.score < 0
+    assert better.false
+    assert not reported(replace(better, cosine=1.0), (0,), 0.1).false
+
+
+def test_where_losses_do_not_follow_anybodys_updates_nobody_is_accused():
+    """With steps that are too long the loss rises along every update."""
+    liar = Conduct((0,), 1.0, balance=-0.9, evidence=1.0, rounds=ROUNDS, false=True)
+    honest = Conduct((0,), 1.0, balance=0.9, evidence=1.0, rounds=ROUNDS)
+    assert false_clients({"a": liar, "b": honest, "c": honest}) == {"a"}
+    assert false_clients({"a": liar, "b": liar, "c": honest}) == set()
+    assert false_clients({}) == set()
+
+
+def descent(targets, flipped=(), steps=20, rate=0.1):
+    """Clients descend on |x − target|²/2; those flipped send their updates turned around and report their losses."""
+    x, conducts = np.zeros(targets.shape[1]), {}
+    for _ in range(steps):
+        for i, target in enumerate(targets):
+            loss = 0.1 + 0.5 * float(((x - target) ** 2).sum())
+            conducts[str(i)] = reported(conducts.get(str(i)), (0,), loss)
+        false = false_clients(conducts)
+        sent = rate * (targets - x)
+        sent[list(flipped)] *= -1
+        step = np.mean([own for i, own in enumerate(sent) if str(i) not in false], axis=0)
+        for i, own in enumerate(sent):
+            cosine = float(own @ step / max(np.linalg.norm(own) * np.linalg.norm(step), 1e-12))
+            conducts[str(i)] = replace(conducts[str(i)], cosine=cosine)
+        x = x + step
+    return false_clients(conducts), x
+
+
+def test_two_of_five_that_turn_their_updates_around_are_found_and_cost_nothing():
+    targets = 1 + 0.1 * np.random.default_rng(0).normal(size=(5, 30))
+    found, x = descent(targets, flipped=(0, 1), steps=80)
+    assert found == {"0", "1"}
+    np.testing.assert_allclose(x, targets[2:].mean(0), atol=0.02)
+
+
+@pytest.mark.parametrize("minority", [1, 2])
+def test_an_honest_minority_that_others_outvote_is_not_accused(minority):
+    """The model moves away from what they want, and their losses rise as their updates say."""
+    targets = 1 + 0.1 * np.random.default_rng(1).normal(size=(5, 30))
+    targets[:minority] -= 3
+    assert descent(targets, steps=40)[0] == set()
