@@ -327,3 +327,39 @@ def test_looking_changes_nothing(tmp_path: Path, write_run: Write) -> None:
     library.runs["r"].detail(None, 0)
     library.runs["r"].clients()
     assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in run.rglob("*")} == before
+
+
+def test_of_very_many_clients_the_worst_served_are_given_and_no_more(
+    tmp_path: Path, write_run: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.live.pages.MOST_SHOWN", 20)
+    monkeypatch.setattr("coterie.live.watched.MOST_SHOWN", 20)
+    monkeypatch.setattr("coterie.live.watched.MOST_ROWS", 5)
+    monkeypatch.setattr("coterie.live.pages.AT_ONCE", 4)
+    rows = [replace(client(f"c{i}"), metrics={"accuracy": ((7 * i) % 30) / 30, "loss": 1.0}) for i in range(30)]
+    rows[3] = replace(rows[3], metrics={"accuracy": None, "loss": None})
+    path = write_run(tmp_path / "many", [record(1, assignment={f"c{i}": 0 for i in range(30)})], clients=rows)
+    run = Library(tmp_path)
+    run.poll()
+    watched = run.runs["many"]
+    with RunFolder(path) as folder:
+        folder.write_rows("clients.json", rows)
+    run.poll()
+    told = watched.clients()
+    assert (told["total"], told["available"], told["worst_first"]) == (30, 5, True)
+    expected = sorted((row for row in rows if row.accuracy is not None), key=lambda row: row.accuracy)[:5]
+    assert [row["client"] for row in told["rows"]] == [row.client for row in expected]
+    assert watched.clients(3)["rows"] == told["rows"][3:]
+    assert watched.clients(5)["rows"] == []
+
+
+def test_before_the_end_very_many_clients_are_cut_to_one_answer(
+    tmp_path: Path, write_run: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("coterie.live.watched.MOST_SHOWN", 20)
+    monkeypatch.setattr("coterie.live.watched.MOST_ROWS", 5)
+    write_run(tmp_path / "many", [record(1, assignment={f"c{i}": 0 for i in range(30)})])
+    library = Library(tmp_path)
+    library.poll()
+    told = library.runs["many"].clients()
+    assert (told["total"], told["available"], told["worst_first"], len(told["rows"])) == (30, 5, False, 5)

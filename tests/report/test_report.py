@@ -16,13 +16,13 @@ from coterie.clustering import cosine_matrix
 from coterie.errors import ConfigError, RunError
 from coterie.methods import Matrix
 from coterie.report import write_plots, write_report
+from coterie.report.clients import ReportedClients, worst_first
 from coterie.report.comparing import gain_rows
 from coterie.report.figures import short, thresholds
 from coterie.report.markup import VOID, named
 from coterie.report.matrix import arranged, reduced
 from coterie.report.page import make_report
 from coterie.report.reading import Gains, cluster_series, find_baselines, gains_over, read_run
-from coterie.report.sections import worst_first
 from coterie.report.words import gain_words, size, verdict
 from coterie.runs.comparison import read_comparison
 from coterie.runs.folder import RunFolder
@@ -388,3 +388,18 @@ def test_the_commands_say_what_they_wrote(folder, tmp_path, capfd):
     files = capfd.readouterr().out.split()
     assert sorted(files) == sorted(str(file) for file in (tmp_path / "figures").iterdir())
     assert len(files) == 6
+
+
+def test_of_very_many_clients_both_ends_are_kept_and_every_accuracy(monkeypatch):
+    monkeypatch.setattr("coterie.report.clients.AT_ONCE", 70)
+    rows = [
+        ClientRecord(f"c{i}", i % 2, "cluster-0" if i % 5 else "cluster-9", 3, {"accuracy": (i * 37 % 500) / 500})
+        for i in range(500)
+    ]
+    found = ReportedClients.of(iter(rows))
+    ordered = sorted(rows, key=worst_first)
+    assert found.listed == ordered[:50] + ordered[-10:]
+    assert found.accuracy == {row.client: row.accuracy for row in rows}
+    assert found.total == 500
+    assert found.served_elsewhere == sum(row.model != f"cluster-{row.cluster}" for row in rows)
+    assert ReportedClients.of(rows[:60]).listed == sorted(rows[:60], key=worst_first)

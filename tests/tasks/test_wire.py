@@ -38,6 +38,7 @@ from coterie.tasks import (
     ReplySchema,
     ScoreHidden,
     Sent,
+    SketchHalves,
     SoftTraining,
     StagedTraining,
     Subspaces,
@@ -121,6 +122,7 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
     ),
     "compare": (Compare(LEARNED, HOW, 4, 8), {"model": HEAD + BODY}, set()),
     "compare halves": (CompareHalves(LEARNED, HOW, 4, 5, 8, 2), {"model": HEAD + BODY}, set()),
+    "sketch halves": (SketchHalves(LEARNED, HOW, 4, 5, 8, 2), {"model": HEAD + BODY}, set()),
     "secure sum, keys": (OfferKeys(2), {}, set()),
     "secure sum, shares": (ShareSecrets((1, 2), torch.randn(2, 64), 2, 2), {"keys": 128}, set()),
     "secure sum, training": (

@@ -24,6 +24,8 @@ PRODUCTS_AT_ONCE = 2**16
 """Products of cosines that are formed together: a few matchings, because most tests end early."""
 FEW = 4
 """Up to so many clients all their matchings, at most 105, are tried."""
+MANY = 1000
+"""Clients from which on the number of all their matchings is computed by logarithms."""
 CLEARANCE = 0.5
 """A cut is clear if no two clients across it are nearer than half the mean distance across."""
 TINY = 1e-12
@@ -56,7 +58,7 @@ def p_value_of(scores: Floats) -> float:
     the parts. Every part is matched alike, so the p-value stays exact.
     """
     totals = (np.maximum(scores, 0.0) ** 2 + TIE * scores).sum(axis=0).tolist()
-    return sum(_as_high(total, totals[0]) for total in totals) / len(totals)
+    return sum(is_as_high(total, totals[0]) for total in totals) / len(totals)
 
 
 def part_scores(parts: Floats, draws: int = DRAWS, seed: int = 0) -> Floats:
@@ -98,7 +100,7 @@ def group_p_value(gram: Floats, draws: int = DRAWS, seed: int = 0) -> float:
         scores = _agreement(cosines, orders[start : start + at_once])
         true = true if start else scores[0]
         for place, score in enumerate(scores, start + 1):
-            hits += _as_high(score, true)
+            hits += is_as_high(score, true)
             if hits == ENOUGH:  # Besag and Clifford's (1991) sequential p-value
                 return hits / place
     return hits / len(orders)
@@ -136,7 +138,7 @@ def _orders(clients: int, draws: int, seed: int) -> Ints:
     return np.concatenate([true[None], drawn])
 
 
-def _as_high(score: float, true: float) -> bool:
+def is_as_high(score: float, true: float) -> bool:
     """Is a matching's score that of the true one or more? Equal ones may differ by rounding."""
     return score >= true - 1e-9 * max(1.0, abs(true))
 
@@ -154,12 +156,19 @@ def _matchings(halves: tuple[int, ...]) -> Iterator[tuple[tuple[int, ...], tuple
 
 def reachable_p_value(*groups: int) -> float:
     """The p-value of groups of so many clients that are told apart perfectly, but not the clients inside of them."""
+    if sum(groups) > MANY:
+        return math.exp(sum(map(_log_odd_product, groups)) - _log_odd_product(sum(groups)))
     return math.prod(map(_odd_product, groups)) / _odd_product(sum(groups))
 
 
 def _odd_product(clients: int) -> int:
     """(2M − 1)!!, the number of matchings of the halves of M clients."""
     return math.prod(range(1, 2 * clients, 2))
+
+
+def _log_odd_product(clients: int) -> float:
+    """log (2M − 1)!! = log (2M)! − log M! − M log 2."""
+    return math.lgamma(2 * clients + 1) - math.lgamma(clients + 1) - clients * math.log(2)
 
 
 def centred(gram: Floats, weights: Floats) -> Floats:
@@ -212,13 +221,13 @@ def _split_above_noise(products: Floats) -> Bools | None:
     if not keep.any():
         return None
     distance = squareform(pdist(vectors[:, keep] * np.sqrt(values[keep])))
-    second = _average_linkage(distance)
+    second = average_linkage(distance)
     across = distance[np.ix_(~second, second)]
     return second if across.size and across.min() >= CLEARANCE * across.mean() > 0 else None
 
 
 def _split_by_cosines(cosines: Floats) -> Bools | None:
-    second = _average_linkage(np.maximum(1.0 - cosines, 0.0))
+    second = average_linkage(np.maximum(1.0 - cosines, 0.0))
     if not second.any():
         return None
     others = np.where(np.eye(len(cosines), dtype=bool), -np.inf, cosines)
@@ -229,7 +238,7 @@ def _split_by_cosines(cosines: Floats) -> Bools | None:
     return None if ((across > within) & (across > close)).any() else second
 
 
-def _average_linkage(distance: Floats) -> Bools:
+def average_linkage(distance: Floats) -> Bools:
     """Cut in two; distance: (M, M), symmetric. Client 0 is never on the second side."""
     from scipy.cluster.hierarchy import fcluster, linkage
     from scipy.spatial.distance import squareform

@@ -12,8 +12,8 @@ from typing import Any, BinaryIO
 from coterie.errors import RunError
 from coterie.live.files import open_plain
 from coterie.live.growth import Growth
-from coterie.runs.folder import CHECKSUM
 from coterie.runs.records import RoundRecord, from_json, parse_json
+from coterie.runs.rows import CHECKSUM
 
 MOST_CLUSTERS = 64
 """Rounds with more clusters than this show their number only."""

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from coterie.errors import RunError
 from coterie.live.files import Stamp, is_elsewhere, open_plain, stamp_of
+from coterie.live.pages import MOST_SHOWN, ClientPages
 from coterie.live.tail import HistoryTail, thinned
 from coterie.runs.folder import RunFolder, checksum
 from coterie.runs.records import Summary, parse_json, to_json
@@ -24,7 +26,7 @@ MOST_POINTS = 400
 OF_A_SEED = frozenset({"seed", "federation", "checksum"})
 """Keys of a config that differ between the seeds of one setting."""
 MOST_ROWS = 10_000
-"""Clients in one answer."""
+"""Clients in one answer; of very many clients there is one answer only."""
 CONFIG_KEYS = ("method", "scenario", "data", "model", "rounds", "seed", "participation", "lr", "epochs", "batch_size")
 
 
@@ -47,7 +49,7 @@ class WatchedRun:
         """What is wrong with the folder, by file; a run with any is shown as damaged."""
         self._seen: dict[str, Stamp | None] = {}
         self._was_locked = False
-        self._rows: tuple[int, list[dict[str, Any]]] = (-1, [])
+        self._pages: tuple[int, ClientPages | None] = (-1, None)
 
     def poll(self, locks: frozenset[int] | None) -> bool:
         """Look again; did anything change that a page shows? `locks` are the inodes of locked files, if known.
@@ -168,34 +170,41 @@ class WatchedRun:
         }
 
     def clients(self, start: int = 0, most: int = MOST_ROWS) -> dict[str, Any]:
-        """Clients' rows from `start` on: with metrics once the run is complete, before that their clusters only."""
-        if self._rows[0] != self.clients_version:
-            rows = self._final_rows()
-            if rows is None:
-                growth = self.tail.growth
-                rows = [
-                    {"client": client, "cluster": cluster} | _mixture(growth.mixtures.get(client, {}))
-                    for client, cluster in growth.cluster_of.items()
-                ]
-            self._rows = (self.clients_version, rows)
-        rows = self._rows[1]
-        shown = rows[start : start + min(most, MOST_ROWS)]
-        return {"version": self.clients_version, "from": start, "total": len(rows), "rows": shown}
+        """Clients' rows from `start` on: with metrics once the run is complete, before that their clusters only.
 
-    def _final_rows(self) -> list[dict[str, Any]] | None:
+        Of more than MOST_SHOWN clients `available` is the number of one answer: the worst served, or any before the
+        run is complete.
+        """
+        if self._pages[0] != self.clients_version:
+            self._pages = (self.clients_version, self._final_pages())
+        pages, most = self._pages[1], min(most, MOST_ROWS)
+        total = len(self.tail.growth.cluster_of) if pages is None else pages.total
+        available = total if total <= MOST_SHOWN else MOST_ROWS
+        most = max(0, min(most, available - start))
+        rows = self._page(pages, start, most)
+        found = {"version": self.clients_version, "from": start, "total": total, "available": available, "rows": rows}
+        return found | {"worst_first": pages is not None and pages.worst_first}
+
+    def _page(self, pages: ClientPages | None, start: int, most: int) -> list[dict[str, Any]]:
+        if pages is None:
+            growth = self.tail.growth
+            return [
+                {"client": client, "cluster": cluster} | _mixture(growth.mixtures.get(client, {}))
+                for client, cluster in islice(growth.cluster_of.items(), start, start + most)
+            ]
+        try:
+            return pages.page(start, most)
+        except (OSError, ValueError, RunError):  # another file has taken its place: the next look finds it
+            return []
+
+    def _final_pages(self) -> ClientPages | None:
         if self.summary is None or self._seen["clients.json"] is None:
             return None
         try:
-            found = RunFolder(self.path).clients()
+            return ClientPages(self.path)
         except RunError as problem:
             self._note("clients.json", str(problem).removeprefix(f"{self.path}/"))
             return None
-        return [
-            {"client": row.client, "cluster": row.cluster, "test_samples": row.test_samples, **row.metrics}
-            | ({} if row.personalised is None else {"personalised": row.personalised})
-            | _mixture(row.mixture)
-            for row in found
-        ]
 
 
 def _mixture(weights: Mapping[Any, float]) -> dict[str, str]:

@@ -35,6 +35,7 @@ from coterie.methods.cfl_state import (
     splits_since,
     trial_event,
 )
+from coterie.methods.cfl_vectors import sketch_width
 from coterie.methods.cfl_words import obstacles, why_whole
 from coterie.methods.server import Server, apply_update
 from coterie.methods.splitting import (
@@ -105,6 +106,10 @@ class CFL:
     """Compare secret projections of updates to so many numbers, of which the clients hold the key; the updates
     themselves go into sums only. A cosine is then off by 1/√projection (one standard deviation). Where a split is in
     sight, clients train once more for the sums of its sides. None compares the updates themselves."""
+    sketch: PositiveInt | Auto | None = "auto"
+    """Compare sketches of half-updates to so many numbers (conflict): a cosine is then off by about 1/√sketch (one
+    standard deviation), and clients train once more where a split is in sight. "auto" is 512 for a cluster of more than
+    1,000 clients, or where half-updates take more than 4 GB; from 65,536 clients on it is less. None never does."""
     fallback: bool = True
     """In the end, give a client the model on its path that its own validation data likes best; a cluster that was
     split is there as it stood then, so this guards against a bad split, not against stopping too early."""
@@ -248,7 +253,10 @@ class CFL:
             watch = observe(track.watch, t - leaf.born, after)
             asked = [r.client for r in replies] if t - leaf.born >= self.wait(leaf, server) or watch.session else []
             how = self._compared(t, server)
-            watch, splits = check(watch, leaf, asked, t, server, how, self.weighting, self.min_size, self.projection)
+            sketched = self._sketch_width(leaf, server)
+            watch, splits = check(
+                watch, leaf, asked, t, server, how, self.weighting, self.min_size, self.projection, sketched
+            )
             if splits:
                 state, told = split_by_checks(state, leaf, splits, t, infos, watch)
                 events += told
@@ -288,6 +296,13 @@ class CFL:
             return True
         # Secure sums refuse single updates, and should do so in the first round, not in the first check.
         return self.by_checks(server) and server.aggregation.rule == "mean" and not server.engine.secure
+
+    def _sketch_width(self, leaf: Node, server: Server) -> int | None:
+        """The numbers that a cluster's half-updates are sketched to; None: they are compared as they are."""
+        trainable = server.layout.trainable
+        if self.sketch == "auto":
+            return sketch_width(len(leaf.members), trainable)
+        return self.sketch if self.sketch is not None and self.sketch < trainable else None
 
     @property
     def on_trial(self) -> bool:

@@ -4,9 +4,10 @@ A check freezes θ̄, the mean of the cluster's recent models, and asks every me
 half-updates there, until all have answered or the window closes: one round at full participation, more below. If
 these promise a split, the two sides' models are judged by the members on halves of data they were not made of.
 
-With a projection the server sees keyed projections in place of half-updates, and the steps of the sides as sums over
-their members (`cfl_vectors`). All members of the sides are then asked at once, whether they take part in the round or
-not, and children start at the sums that were judged: a second sum without a few would tell the few from the rest.
+With a projection the server sees projections in place of half-updates, and the steps of the sides as sums over their
+members (`cfl_vectors`). Children start at the sums that were judged. Where the projections are keyed, all members of
+the sides are asked at once, whether they take part in the round or not: a second sum without a few would tell the few
+from the rest. Of very many members sketches are compared, which are projections without a key.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from torch import Tensor
 
 from coterie.clustering import cosine_matrix
 from coterie.clustering.agreement import copied
-from coterie.clustering.half_vectors import Floats, p_value
+from coterie.clustering.copies import copies_among_many
+from coterie.clustering.half_vectors import Floats
 from coterie.clustering.sketch import sketch
 from coterie.errors import RunError
 from coterie.methods import cfl_rule as rule
 from coterie.methods.cfl_harm import PART, conflict_p_value, harm_of
+from coterie.methods.cfl_likeness import MANY
 from coterie.methods.cfl_sides import completed, movers, sure_places
-from coterie.methods.cfl_vectors import ask_half_updates, compared, grams, halves_seed, sum_steps
+from coterie.methods.cfl_vectors import ask_half_updates, compared, grams, halves_seed, sketch_width, sum_steps
 from coterie.methods.server import Server, apply_update
 from coterie.methods.tree import Branch, Node
 from coterie.snapshot import saved
@@ -80,6 +83,13 @@ class Session:
     """The numbers that a half-update is projected to; None: it is seen as it is."""
     steps: dict[str, Tensor] = field(default_factory=dict)
     """The mean half-updates `(2, d)` of the sides by name, where they come as sums."""
+    keyed: bool = True
+    """Whether a projection is the clients' secret; else it is a sketch."""
+
+    @property
+    def secret(self) -> bool:
+        """Are half-updates hidden from the server?"""
+        return self.projection is not None and self.keyed
 
 
 @saved
@@ -138,13 +148,14 @@ def check(
     weighting: str,
     min_size: int = 1,
     projection: int | None = None,
+    sketched: int | None = None,
 ) -> tuple[Watch, list[Made]]:
     """One round of the check of a cluster: open it if it is due, ask those who take part, and decide when all is in.
 
     `asked` are the members that take part, none where no check may begin; `how` they train for it; with `projection`
-    no single half-update is seen. The splits come
-    from the top down: the cluster's own first, then those of its sides. The last round waits for nobody: a check that
-    is under way is decided by those who have answered, and where all take part there is a last one.
+    no single half-update is seen, with `sketched` sketches of so many numbers. The splits come from the top down: the
+    cluster's own first, then those of its sides. The last round waits for nobody: a check that is under way is decided
+    by those who have answered, and where all take part there is a last one.
     """
     age, window, last = t - leaf.born, check_window(server), t >= server.rounds
     if watch.session is None:
@@ -155,8 +166,8 @@ def check(
         if not asked or len(leaf.members) < max(2, 2 * min_size) or age < due or not affordable:
             return watch, []
         mean, mean_age = recent_mean(watch, age)
-        opened = Session(age, mean_age, t, mean.to(leaf.model.dtype), {}, {}, projection=projection)
-        watch = replace(watch, session=opened)
+        model, width, keyed = mean.to(leaf.model.dtype), projection or sketched, projection is not None
+        watch = replace(watch, session=Session(age, mean_age, t, model, {}, {}, projection=width, keyed=keyed))
     session = watch.session
     assert session is not None
     waits = False
@@ -169,9 +180,9 @@ def check(
         watch, session = _look(watch, session, leaf, t, server, weighting, min_size)
         if session is None:
             return under_way if waits else watch, []
-        if projection is not None:
+        if session.projection is not None:
             session = _with_steps(session, t, server, how, weighting)
-    if session.steps:
+    if session.secret:
         asked = leaf.members
     session = _ask_losses(session, asked, server, weighting)
     sides = [side for fork in session.forks for side in fork.sides]
@@ -207,14 +218,17 @@ class Inspection(NamedTuple):
 
 def inspect(leaf: Node, t: int, server: Server, weighting: str) -> Inspection | None:
     """Check a cluster now, with all its members at its model, and split nothing; None where nobody can tell."""
-    session = Session(1, 1.0, t, leaf.model, {}, {})
-    session = _ask_updates(session, leaf, leaf.members, t, server, server.schedule.at(t))
+    how, width = server.schedule.at(t), sketch_width(len(leaf.members), server.layout.trainable)
+    session = Session(1, 1.0, t, leaf.model, {}, {}, projection=width, keyed=False)
+    session = _ask_updates(session, leaf, leaf.members, t, server, how)
     watch, judged = _look(Watch(), session, leaf, t, server, weighting, 1)
     if not watch.records:
         return None
-    seen = p_value(watch.records[-1].cosines)
+    seen = watch.records[-1].p_value()
     if judged is None:
         return Inspection(seen, None, 1.0, 0.0, False)
+    if judged.projection is not None:
+        judged = _with_steps(judged, t, server, how, weighting)
     judged = _ask_losses(judged, leaf.members, server, weighting)
     top, labels = judged.forks[0], _labels(judged)
     made = rule.accepted(judged.forks, labels, _squared(server))
@@ -234,7 +248,7 @@ def _ask_updates(
 ) -> Session:
     """The session with what these members answer to the first question."""
     members, width = len(leaf.members), session.projection
-    found = ask_half_updates(clients, session.model, how, t, server, width, members)
+    found = ask_half_updates(clients, session.model, how, t, server, width, members, session.keyed)
     return replace(
         session,
         updates=session.updates | {answer.client: answer.vectors for answer in found},
@@ -245,8 +259,9 @@ def _ask_updates(
 def _with_steps(session: Session, t: int, server: Server, how: Training, weighting: str) -> Session:
     """The session with the steps of the sides as sums; forks with a side that has none are not judged."""
     sides: dict[str, list[str]] = {}
+    paths = paths_of(session.forks)
     for client in [c for side in session.forks[0].sides for c in side]:
-        sides.setdefault(path_of(client, session.forks), []).append(client)
+        sides.setdefault(paths[client], []).append(client)
     steps = sum_steps(sides, session.model, how, t, server, weighting)
     forks = [fork for fork in session.forks if {f"{fork.name}0", f"{fork.name}1"} <= steps.keys()]
     return replace(session, steps=steps, forks=tuple(_connected(forks)))
@@ -257,7 +272,7 @@ def _ask_absent(session: Session, leaf: Node, t: int, server: Server, how: Train
     if server.participation >= 1:
         return session
     try:
-        if session.projection is None:  # else all were asked at once
+        if not session.secret:  # else all were asked at once
             session = _ask_losses(session, leaf.members, server, weighting)
         return _ask_updates(session, leaf, [c for c in leaf.members if c not in session.updates], t, server, how)
     except RunError:  # none of them gave a finite update: they are placed without
@@ -282,7 +297,8 @@ def without_copies(updates: Mapping[str, Tensor]) -> dict[str, Tensor]:
     if len(updates) < 2:
         return dict(updates)
     rows = torch.stack([own.reshape(-1) for own in updates.values()])
-    copies = copied(cosine_matrix(rows), rows.shape[1])
+    many = len(rows) > MANY
+    copies = copies_among_many(rows.float().numpy()) if many else copied(cosine_matrix(rows), rows.shape[1])
     return {client: own for (client, own), copy in zip(updates.items(), copies, strict=True) if not copy}
 
 
@@ -294,22 +310,25 @@ def _look(
     watch = replace(watch, checked=session.age, spent=watch.spent + 1, session=None)
     if len(usable) < 2:
         return watch, None
-    vectors = torch.stack([session.updates[c][half] for half in (0, 1) for c in usable]).double()
-    weights = np.array([server.weight(c, weighting) for c in usable])
-    probe = rule.Probe(
-        session.mean_age,
-        tuple(usable),
-        weights,
-        grams(vectors, compared(server.layout, len(leaf.members), session.projection)),
-        rule.best_scale([session.whole[c] for c in usable], weights),
-    )
-    record, _, forks = rule.look(probe, watch.records)
+    record, _, forks = rule.look(_probe(session, usable, leaf, server, weighting), watch.records)
     watch = replace(watch, records=(*watch.records, record)[-rule.KEPT :])
     least = max(min_size, server.engine.least_in_sum)
     forks = _connected([fork for fork in forks if min(map(len, fork.sides)) >= least])
     if not forks:
         return watch, None
     return watch, replace(session, forks=tuple(forks), judged=t)
+
+
+def _probe(session: Session, usable: Sequence[str], leaf: Node, server: Server, weighting: str) -> rule.Probe:
+    """What the usable members measured: products of their half-updates or, of very many, the vectors."""
+    what = compared(server.layout, len(leaf.members), session.projection)
+    stacked = torch.stack([session.updates[c][half] for half in (0, 1) for c in usable])
+    weights = np.array([server.weight(c, weighting) for c in usable])
+    whole = rule.best_scale([session.whole[c] for c in usable], weights)
+    if len(usable) > MANY:
+        vectors = stacked[:, : what.whole].float().numpy()
+        return rule.Probe(session.mean_age, tuple(usable), weights, np.zeros((0, 0, 0)), whole, vectors)
+    return rule.Probe(session.mean_age, tuple(usable), weights, grams(stacked.double(), what), whole)
 
 
 def _connected(forks: Sequence[rule.Fork]) -> list[rule.Fork]:
@@ -323,23 +342,23 @@ def _connected(forks: Sequence[rule.Fork]) -> list[rule.Fork]:
     return kept
 
 
-def path_of(client: str, forks: Sequence[rule.Fork]) -> str:
-    """The name of the finest side that a client is on: a digit for each fork on its way."""
-    path = ""
+def paths_of(forks: Sequence[rule.Fork]) -> dict[str, str]:
+    """The name of the finest side that each client is on: a digit for each fork on its way."""
+    paths: dict[str, str] = {}
     for fork in sorted(forks, key=lambda f: len(f.name)):
-        if fork.name == path:
-            path += "".join(str(digit) for digit in (0, 1) if client in fork.sides[digit])
-    return path
+        for digit, side in enumerate(fork.sides):
+            paths |= {c: f"{fork.name}{digit}" for c in side if paths.get(c, "") == fork.name}
+    return paths
 
 
 def _ask_losses(session: Session, asked: Sequence[str], server: Server, weighting: str) -> Session:
     """The second question: what the steps of the sides, made of halves, save or cost on the other halves."""
     forks = {fork.name: fork for fork in session.forks}
     models: dict[str, Tensor] = {}
-    requests, paths = [], []
+    requests, paths, path_of = [], [], paths_of(session.forks)
     for client in asked:
-        path = path_of(client, session.forks)
-        if not path or client in session.preference:
+        path = path_of.get(client)
+        if path is None or client in session.preference:
             continue
         if path not in models:
             models[path] = _models_on(path, forks, session, server, weighting)
@@ -416,7 +435,8 @@ def _branches(
     for fork in made:
         if fork.name not in names:
             continue
-        absent = [c for c in names[fork.name] if c in updates and not any(c in side for side in fork.sides)]
+        seen = {c for side in fork.sides for c in side}
+        absent = [c for c in names[fork.name] if c in updates and c not in seen]
         placed = _preferred(fork, absent, session, server, weighting)
         sides = completed(fork, names[fork.name], updates, movers(fork, session.preference, server.samples), placed)
         if not all(any(c in updates for c in side) for side in sides):
@@ -425,8 +445,8 @@ def _branches(
         for digit, members in enumerate(sides):
             name = f"{fork.name}{digit}"
             names[name] = members
-            seen = [c for c in members if c in updates]
-            models[name] = apply_update(session.model, _steps(session, name, seen, server, weighting).mean(0))
+            known = [c for c in members if c in updates]
+            models[name] = apply_update(session.model, _steps(session, name, known, server, weighting).mean(0))
             held = torch.stack([updates.get(c, torch.zeros(width)) for c in members])
             branches.append(Branch(tuple(members), models[name], sketch(held)))
         # Newcomers train from the model where the edges' updates were made, which is θ̄ for all forks of a check.

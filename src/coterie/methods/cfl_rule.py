@@ -17,28 +17,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.clustering import gamma_criterion
-from coterie.clustering.half_vectors import (
-    Bools,
-    Floats,
-    Ints,
-    alpha_cross_max,
-    cosines_of_clients,
-    cross_products,
-    find_sides,
-    group_p_value,
-    noise_of,
-    p_value_of,
-    part_scores,
-    reachable_p_value,
-    unit_gram,
-    weighted_cosines,
-)
+from coterie.clustering import half_vectors, many_halves
+from coterie.clustering.half_vectors import Bools, Floats, Ints, reachable_p_value, unit_gram
+from coterie.clustering.many_halves import Rows, unit_rows
 from coterie.methods.cfl_harm import (
     LEAST_SHARED,
     SUGGESTED,
@@ -47,6 +33,7 @@ from coterie.methods.cfl_harm import (
     harm_of,
     is_conflict,
 )
+from coterie.methods.cfl_likeness import MANY, by_products, by_vectors, laid_end_to_end
 from coterie.snapshot import saved
 
 # The constants were chosen by hand from the evidence that checks gave on federations drawn like those of the recipe
@@ -95,6 +82,10 @@ def allowance(rounds: int, participation: float) -> float:
     return max(1.5 + (share - 0.015) * rounds, share * rounds)
 
 
+Table = npt.NDArray[Any]
+"""Pooled cosines (P, 2M, 2M) or, of very many members, pooled vectors (2M, w)."""
+
+
 class Probe(NamedTuple):
     """What the members measured at one model. M members."""
 
@@ -105,9 +96,11 @@ class Probe(NamedTuple):
     """(M,) positive; their scale does not matter."""
     gram: Floats
     """(P, 2M, 2M): inner products of the half-updates a_1 … a_M, b_1 … b_M; first of the whole vectors, then of the
-    parts that belong to single outputs."""
+    parts that belong to single outputs. Empty where there are `vectors`."""
     whole: Floats
     """(M,) loss of the cluster's model, with an output offset for each client."""
+    vectors: Rows | None = None
+    """(2M, w): of more than MANY members, the half-updates themselves or sketches of them."""
 
 
 @saved
@@ -124,6 +117,14 @@ class Record:
     """Fall of the loss per round since the check before; NaN at the first."""
     fastest: float
     """The largest progress up to here; NaN at the first."""
+    vectors: Rows | None = None
+    """(2M, w) `Probe.vectors` with unit length, where these are kept in place of the cosines."""
+
+    def p_value(self) -> float:
+        """Of "one distribution for all", from this check alone."""
+        if self.vectors is None:
+            return half_vectors.p_value(self.cosines)
+        return many_halves.p_value(many_halves.tested_directions(self.vectors))
 
 
 def best_scale(losses: npt.ArrayLike, weights: npt.ArrayLike) -> Floats:
@@ -158,6 +159,28 @@ def pooled(records: Sequence[Record], clients: Sequence[str]) -> Floats:
     return np.asarray(np.divide(total, count, out=np.zeros_like(total), where=count > 0))
 
 
+def pooled_vectors(records: Sequence[Record], clients: Sequence[str]) -> Rows:
+    """The same for very many clients: vectors (2M, w) whose products are such means, but for the error of a sketch.
+
+    A pair of clients that not all checks have seen together is less alike here than its mean cosine says.
+    """
+    kept = [(record.clients, record.vectors) for record in records if record.vectors is not None]
+    return laid_end_to_end(kept, clients)
+
+
+def last_p_value(records: Sequence[Record]) -> float:
+    """The smaller of both p-values of the last check's clients, over the last checks together."""
+    last = records[-POOLED:]
+    clients = last[-1].clients
+    if last[-1].vectors is None:
+        table = pooled(last, clients)
+        own = half_vectors.p_value(table)
+        return own if own <= SIGNIFICANCE else min(own, half_vectors.group_p_value(table[0]))
+    tested = many_halves.tested_directions(pooled_vectors(last, clients))
+    own = many_halves.p_value(tested)
+    return own if own <= SIGNIFICANCE else min(own, many_halves.group_p_value(tested))
+
+
 def passed_on(record: Record, clients: Sequence[str]) -> Record:
     """What a child with these clients keeps of its parent's check: likenesses; its losses begin anew with its model."""
     place = {client: i for i, client in enumerate(record.clients)}
@@ -165,7 +188,13 @@ def passed_on(record: Record, clients: Sequence[str]) -> Record:
     rows = np.array([place[client] for client in known], dtype=np.int64)
     both = np.concatenate([rows, rows + len(record.clients)])
     unknown = np.full(len(known), math.nan)
-    return Record(record.age, known, unknown, record.cosines[:, both[:, None], both], math.nan, math.nan)
+    if record.vectors is None:
+        return Record(record.age, known, unknown, record.cosines[:, both[:, None], both], math.nan, math.nan)
+    vectors = record.vectors[both]
+    if len(known) > MANY:
+        return Record(record.age, known, unknown, record.cosines, math.nan, math.nan, vectors)
+    cosines = vectors.astype(np.float64) @ vectors.T.astype(np.float64)
+    return Record(record.age, known, unknown, cosines[None], math.nan, math.nan)
 
 
 @saved
@@ -219,8 +248,10 @@ def look(probe: Probe, records: Sequence[Record]) -> tuple[Record, Evidence, lis
     progress = progress_since(records[-1], probe) if records else math.nan
     known = [p for p in (progress, *(r.fastest for r in records[-1:])) if math.isfinite(p)]
     fastest = max(known, default=math.nan)
-    record = Record(probe.age, probe.clients, probe.whole, unit_gram(probe.gram), progress, fastest)
-    table = pooled((*records, record)[-POOLED:], probe.clients)
+    vectors = None if probe.vectors is None else unit_rows(probe.vectors)
+    record = Record(probe.age, probe.clients, probe.whole, unit_gram(probe.gram), progress, fastest, vectors)
+    last = (*records, record)[-POOLED:]
+    table = pooled(last, probe.clients) if vectors is None else pooled_vectors(last, probe.clients)
     everyone = np.arange(len(probe.clients))
     evidence, second = _examine(probe, table, everyone, progress, record.fastest)
     forks: list[Fork] = []
@@ -228,32 +259,31 @@ def look(probe: Probe, records: Sequence[Record]) -> tuple[Record, Evidence, lis
     return record, evidence, forks
 
 
-def _examine(probe: Probe, table: Floats, rows: Ints, progress: float, fastest: float) -> tuple[Evidence, Bools | None]:
+def _examine(probe: Probe, table: Table, rows: Ints, progress: float, fastest: float) -> tuple[Evidence, Bools | None]:
     """The evidence on some of the members (rows of the probe), and the split of them that is clear, if any."""
     clients = len(probe.clients)
-    both = np.concatenate([rows, rows + clients])
-    gram, parts, weights = probe.gram[0][np.ix_(both, both)], table[:, both[:, None], both], probe.weights[rows]
-    scores = part_scores(parts)
-    recent = weighted_cosines(parts, scores[:, 0])
-    second = find_sides(cross_products(recent, weights), cosines_of_clients(recent, weights))
-    own = p_value_of(scores)
+    both, weights = np.concatenate([rows, rows + clients]), probe.weights[rows]
+    if probe.vectors is None:
+        gram, parts = probe.gram[0][np.ix_(both, both)], table[:, both[:, None], both]
+        found = by_products(gram, parts, weights, SIGNIFICANCE)
+    else:
+        found = by_vectors(probe.vectors[both], table[both], weights, SIGNIFICANCE)
     share = weights / weights.sum()
-    loss = float(share @ probe.whole[rows])
     evidence = Evidence(
         age=probe.age,
-        loss=loss,
+        loss=float(share @ probe.whole[rows]),
         progress=progress,
         fastest=fastest,
-        p_value=own,
-        group_p_value=own if own <= SIGNIFICANCE else group_p_value(parts[0]),
+        p_value=found.p_value,
+        group_p_value=found.group_p_value,
         gain=math.nan,
         conflict=math.nan,
         harm=math.nan,
         shared=math.nan,
-        separation=math.nan if second is None else gamma_criterion(alpha_cross_max(gram, second)),
-        noise=noise_of(gram),
+        separation=found.separation,
+        noise=found.noise,
     )
-    return evidence, second
+    return evidence, found.second
 
 
 def _fork(
@@ -262,7 +292,7 @@ def _fork(
     evidence: Evidence,
     second: Bools | None,
     probe: Probe,
-    table: Floats,
+    table: Table,
     forks: list[Fork],
 ) -> None:
     """Add the fork of these members, if it is worth judging, and those of its sides."""

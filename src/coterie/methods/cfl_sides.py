@@ -26,7 +26,8 @@ def movers(fork: Fork, preference: Mapping[str, Sequence[float]], samples: Mappi
     side that still holds several groups many like any other step a little.
     """
     at = 2 * len(fork.name)
-    liked = {c: ways[at : at + 2] for c, ways in preference.items() if any(c in side for side in fork.sides)}
+    judged = {c for side in fork.sides for c in side}
+    liked = {c: ways[at : at + 2] for c, ways in preference.items() if c in judged}
     found: set[str] = set()
     for own, other in zip(fork.sides, fork.sides[::-1], strict=True):
         theirs = [sum(liked[c]) for c in other if c in liked]
@@ -61,9 +62,10 @@ def completed(
     centred = torch.nn.functional.normalize(unit - common, dim=1)
     sizes = len(fork.sides[0]), len(fork.sides[1])
     chosen: tuple[list[str], list[str]] = ([], [])
+    side_of = {client: digit for digit, side in enumerate(fork.sides) for client in side}
     for client in members:
-        if client in fork.sides[0] or client in fork.sides[1]:
-            place = int((client in fork.sides[1]) != (client in moved))
+        if client in side_of:
+            place = int((side_of[client] == 1) != (client in moved))
         elif client in placed:
             place = placed[client]
         elif client in updates:

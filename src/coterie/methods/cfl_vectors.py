@@ -1,7 +1,8 @@
-"""What a check of CFL compares and tries: half-updates as they are, or keyed projections of them and sums over sides.
+"""What a check of CFL compares and tries: half-updates as they are, or projections of them and sums over sides.
 
-With a projection the server sees no half-update. What it compares are inner products, which projections keep; the steps
-of the sides, which the members try, are means, and are summed over each side where the vectors are.
+With a projection no half-update is sent. What is compared are inner products, which projections keep; the steps of the
+sides, which the members try, are means, and are summed over each side where the vectors are. Projections with a secret
+key hide the half-updates from the server; sketches, which anybody can make, save the room that very many would take.
 """
 
 from __future__ import annotations
@@ -14,22 +15,39 @@ import torch
 from torch import Tensor
 
 from coterie.clustering.half_vectors import Floats
+from coterie.methods.cfl_likeness import MANY
 from coterie.methods.server import Server
 from coterie.parameters import Layout
-from coterie.privacy.projection import CompareHalves, part_width
-from coterie.tasks import HalfUpdates, Request
-from coterie.tasks.halves import output_parts
+from coterie.privacy.projection import CompareHalves
+from coterie.tasks import HalfUpdates, Request, SketchHalves
+from coterie.tasks.halves import output_parts, part_width
 from coterie.trainers.base import Training
 
 PARTS = 16
 """Parts of the vector that are compared apart: the weights of one output each or, of more, of several."""
 PRODUCTS = 2**21
 """Inner products that are kept of one check, at most."""
+NUMBERS = 2**30
+"""Numbers in the half-updates of a cluster beyond which they are sketched: 4 GB."""
+SKETCH = 512
+"""Numbers of a sketch; a cosine is off by about 1/√512 = 0.044 (one standard deviation)."""
+ROOM = 2**26
+"""Numbers in the sketches of a cluster, at most: beyond 65,536 members a sketch has fewer."""
 
 
 def most_parts(clients: int) -> int:
     """How many parts are compared at most: fewer where so many clients would make too many products."""
-    return min(PARTS, PRODUCTS // (2 * clients) ** 2 - 1)
+    return max(0, min(PARTS, PRODUCTS // (2 * clients) ** 2 - 1))
+
+
+def sketch_width(members: int, trainable: int) -> int | None:
+    """The numbers that a half-update of so many is sketched to where a cluster is so large; None: it is sent whole."""
+    if members <= MANY and 2 * members * trainable <= NUMBERS:
+        return None
+    width = SKETCH
+    while 2 * members * width > ROOM:
+        width //= 2
+    return width if trainable > width else None
 
 
 class Compared(NamedTuple):
@@ -74,17 +92,24 @@ class Answer(NamedTuple):
 
 
 def ask_half_updates(
-    clients: Sequence[str], model: Tensor, how: Training, t: int, server: Server, projection: int | None, members: int
+    clients: Sequence[str],
+    model: Tensor,
+    how: Training,
+    t: int,
+    server: Server,
+    projection: int | None,
+    members: int,
+    keyed: bool = True,
 ) -> list[Answer]:
     """The clients' half-updates from one model, or their projections; those that are not finite are left out.
 
-    `members` are as many as the cluster has.
+    `members` are as many as the cluster has; projections are `keyed`, or sketches.
     """
     requests = half_updates(clients, model, how, t, server)
     if projection is not None:
-        parts = most_parts(members)
+        parts, kind = most_parts(members), CompareHalves if keyed else SketchHalves
         requests = [
-            Request(client, CompareHalves(model, how, task.seed, task.halves, projection, parts))
+            Request(client, kind(model, how, task.seed, task.halves, projection, parts))
             for client, task in requests
             if isinstance(task, HalfUpdates)
         ]

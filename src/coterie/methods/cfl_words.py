@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from coterie.clustering.half_vectors import group_p_value, p_value, reachable_p_value
+from coterie.clustering.half_vectors import reachable_p_value
 from coterie.methods import cfl_rule as rule
 from coterie.methods.base import Event
 from coterie.methods.cfl_check import check_window
@@ -95,9 +95,7 @@ def _after_checks(track: Track, server: Server) -> Event:
         text = "no split: no check came to an end with the answers of two clients; see the faults in the history"
         return Event("undecided", text, {"reason": "no check"})
     last = watch.records[-1]
-    table, clients = rule.pooled(watch.records[-rule.POOLED :], last.clients), len(last.clients)
-    p = p_value(table)
-    p = p if p <= rule.SIGNIFICANCE else min(p, group_p_value(table[0]))
+    p, clients = rule.last_p_value(watch.records), len(last.clients)
     surest = reachable_p_value(clients // 2, clients - clients // 2)
     details = {"p_value": p, "clients": clients}
     falls = math.isfinite(last.progress) and last.progress >= STILL_FALLING * last.fastest > 0

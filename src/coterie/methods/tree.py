@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.clustering.sketch import similarity, sketch
+from coterie.clustering.sketch import WIDTH, fold, similarity, sketch
 from coterie.errors import ConfigError, did_you_mean
 from coterie.snapshot import saved
 
@@ -106,7 +106,7 @@ class Tree:
         """
         node = self.nodes[start]
         while node.children:
-            own = sketch(update_from(node.model)[None])[0]
+            own = update_from(node.model)[None]
             best = [_most_similar(own, self.nodes[child]) for child in node.children]
             node = self.nodes[node.children[best.index(max(best))]]
         return node
@@ -124,7 +124,13 @@ class Tree:
 
 
 def _most_similar(own: Tensor, child: Node) -> float:
-    return float(similarity(own, child.edge).max()) if child.edge is not None and len(child.edge) else float("-inf")
+    """The largest cosine of an update `(1, d)` and those of an edge, which may be of sketches."""
+    if child.edge is None or not len(child.edge):
+        return float("-inf")
+    kept = child.edge.shape[1]
+    # An edge of sketches that were compared is narrower than the sketches that edges are made of otherwise.
+    own = fold(own, kept) if kept < min(own.shape[1], WIDTH) else own
+    return float(similarity(sketch(own)[0], child.edge).max())
 
 
 def describe(node: Node) -> str:

@@ -40,12 +40,10 @@ from coterie.tasks.base import (
     Task,
     tensor_key,
 )
-from coterie.tasks.halves import HalfUpdates, output_parts
+from coterie.tasks.halves import PART_WIDTH, HalfUpdates, output_parts, part_width
 from coterie.tasks.wire import checksum
 from coterie.trainers.base import Trainer, Training, TrainingJob
 
-PART_WIDTH = 256
-"""Numbers of one output up to which they are turned exactly; more are projected to so many."""
 FACTOR = 256
 """A Hadamard transform is done as products with matrices up to this size."""
 
@@ -102,11 +100,6 @@ def turn(vectors: Tensor, key: bytes, width: int, name: str) -> Tensor:
     columns, upper = np.linalg.qr(drawn)
     rotation = torch.from_numpy(columns * np.sign(np.diag(upper)) * (d / kept) ** 0.5)
     return (vectors.double() @ rotation).float()
-
-
-def part_width(parts: Sequence[Tensor]) -> int:
-    """The numbers that are sent of each of the parts; one for all, so that lengths tell nothing of which is which."""
-    return min(max(map(len, parts), default=0), PART_WIDTH)
 
 
 def project_parts(vectors: Tensor, layout: Layout, key: bytes, width: int, most: int, name: str) -> Tensor:

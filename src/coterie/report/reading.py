@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import RunError
+from coterie.report.clients import ReportedClients
 from coterie.report.matrix import DrawnMatrix, arranged
 from coterie.runs.folder import RunFolder
 from coterie.runs.matrices import read_matrices
 from coterie.runs.records import (
     Bytes,
-    ClientRecord,
     ExplanationRecord,
     RoundRecord,
     Summary,
@@ -44,7 +44,7 @@ class RunView:
     config: dict[str, Any]
     history: list[RoundRecord]
     summary: Summary | None
-    clients: list[ClientRecord]
+    clients: ReportedClients
     tree: dict[int, TreeNode]
     """The clusters that splits made, by id; empty where nothing was split."""
     matrix: DrawnMatrix | None
@@ -62,11 +62,6 @@ class RunView:
         """Is the run complete?"""
         return self.summary is not None
 
-    @property
-    def served_elsewhere(self) -> list[ClientRecord]:
-        """Clients that are given another model than their cluster's, and no mixture."""
-        return [row for row in self.clients if row.model not in (None, f"cluster-{row.cluster}") and not row.mixture]
-
     def evaluated(self) -> list[RoundRecord]:
         """The rounds in which accuracy was measured."""
         return [record for record in self.history if record.accuracy.mean is not None]
@@ -83,7 +78,7 @@ class RunView:
 
     def accuracies(self) -> dict[str, float]:
         """Final accuracy by client, of those that have one."""
-        return {row.client: row.accuracy for row in self.clients if row.accuracy is not None}
+        return self.clients.accuracy
 
 
 def read_run(path: Path, *, with_matrix: bool = True) -> RunView:
@@ -97,7 +92,8 @@ def read_run(path: Path, *, with_matrix: bool = True) -> RunView:
     tree = {node.id: node for node in tree_of(history)}
     matrix = arranged(matrices[0], cluster_of) if matrices else None
     series, explanation = cluster_series(history), folder.explanation()
-    return RunView(path, config, history, folder.summary(), folder.clients(), tree, matrix, series, explanation)
+    clients = ReportedClients.of(folder.each_client())
+    return RunView(path, config, history, folder.summary(), clients, tree, matrix, series, explanation)
 
 
 def cluster_series(history: Sequence[RoundRecord]) -> list[Series]:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coterie.report.clients import BEST, WORST
 from coterie.report.markup import Markup, element, joined, named, section, table
 from coterie.report.reading import Gains, RunView
-from coterie.runs.records import ClientRecord, FaultRecord
+from coterie.runs.records import FaultRecord
 from coterie.runs.words import mixture_text
 
-WORST, BEST = 50, 10
-"""Clients in the table from either end; the figures show them all."""
 MOST_CLUSTERS = 60
 MOST_NAMES = 12
 MOST_EVENTS = 100
@@ -88,7 +86,7 @@ def tree(run: RunView) -> Markup:
             parts.append(element("ul", *(item(child) for child in node.children)))
         return element("li", *parts)
 
-    served = len(run.served_elsewhere)
+    served = run.clients.served_elsewhere
     who = "1 client is" if served == 1 else f"{served} clients are"
     fallback = f"{who} served by a model further up, where validation loss is lower." if served else ""
     roots = [node.id for node in run.tree.values() if node.parent is None]
@@ -115,13 +113,12 @@ def _node_accuracy(run: RunView) -> dict[int, float]:
 
 def clients(run: RunView, gains: Sequence[Gains]) -> Markup:
     """The clients by accuracy (by loss where there is none), worst first; of many, both ends."""
-    if not run.clients:
+    if not run.clients.total:
         return Markup()
     by_gain = [dict(one.by_client) for one in gains]
-    rows = sorted(run.clients, key=worst_first)
-    shown = rows if len(rows) <= WORST + BEST else rows[:WORST] + rows[-BEST:]
-    others = [name for name in rows[0].metrics if name not in ("accuracy", "loss")]
-    elsewhere, mixed = bool(run.served_elsewhere), any(row.mixture for row in rows)
+    shown = run.clients.listed
+    others = [name for name in shown[0].metrics if name not in ("accuracy", "loss")]
+    elsewhere, mixed = bool(run.clients.served_elsewhere), bool(run.clients.heaviest)
     model = (["model"] if elsewhere else []) + (["mixture"] if mixed else [])
     titles = ["client", "cluster", *model, "test samples", "accuracy", "loss", *others]
     titles += [f"over {one.baseline}" for one in gains]
@@ -140,17 +137,11 @@ def clients(run: RunView, gains: Sequence[Gains]) -> Markup:
         for row in shown
     ]
     note = (
-        element("p", f"The worst {WORST} and the best {BEST} of {len(rows)} clients.", class_="note")
-        if len(shown) < len(rows)
+        element("p", f"The worst {WORST} and the best {BEST} of {run.clients.total} clients.", class_="note")
+        if len(shown) < run.clients.total
         else Markup()
     )
     return section("Clients, worst first", table(titles, lines), note)
-
-
-def worst_first(row: ClientRecord) -> tuple[float, float, str]:
-    """Lowest accuracy first, of equal ones the highest loss; clients that were not measured last."""
-    accuracy = row.accuracy if row.accuracy is not None else 1.0 if row.loss is not None else math.inf
-    return accuracy, -row.loss if row.loss is not None else 0.0, row.client
 
 
 def events(run: RunView) -> Markup:

@@ -46,7 +46,7 @@ def _clusters(run: RunView) -> str:
     text = f"It found {len(sizes)} clusters, of {_list([str(size) for size in sizes])} clients."
     if run.summary is not None and run.summary.hidden_sizes is not None:
         text += " Who is in which only the clients know."
-    if told := mixtures_told(run.clients):
+    if told := mixtures_told(run.clients.heaviest, run.clients.total):
         text += f" {told}"
     rounds = run.split_rounds()
     if len(rounds) == 1:

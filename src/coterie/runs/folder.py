@@ -8,11 +8,12 @@ import os
 import platform
 import sys
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
+from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from torch import Tensor
 
@@ -29,6 +30,7 @@ from coterie.runs.records import (
     parse_json,
     to_json,
 )
+from coterie.runs.rows import CHECKSUM, DIGEST, ROWS, canonical, is_row_wise, read_rows, write_rows
 from coterie.runs.store import Checkpoint
 from coterie.snapshot import load_snapshot, save_snapshot, save_tensors, write_atomically, writing
 
@@ -58,11 +60,8 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_let_go_in_child)
 
 
-CHECKSUM = "checksum"
-ROWS = "rows"
-DIGEST = 16
-"""Bytes of a checksum."""
-"""Name under which a file keeps a list."""
+ROWS_AT_ONCE = 10_000
+"""Clients whose rows are read together."""
 LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint-previous.safetensors"
 
 
@@ -170,23 +169,7 @@ class RunFolder:
 
     def write_rows(self, name: str, records: Iterable[Any]) -> None:
         """Write a JSON file of records, one on a line, as `write_json` would, without ever holding all of it."""
-
-        def write(file: BinaryIO) -> None:
-            hashed = hashlib.blake2b(f'{{"{ROWS}":['.encode(), digest_size=DIGEST)
-            file.write(f'{{\n  "{CHECKSUM}": "'.encode())
-            place = file.tell()
-            file.write(f'{"0" * 2 * DIGEST}",\n  "{ROWS}": ['.encode())
-            for number, record in enumerate(records):
-                row = to_json(record)
-                hashed.update((("," if number else "") + _canonical(row)).encode())
-                text = json.dumps(row, ensure_ascii=False, allow_nan=False)
-                file.write((",\n    " if number else "\n    ").encode() + text.encode())
-            hashed.update(b"]}")
-            file.write(b"\n  ]\n}\n")
-            file.seek(place)
-            file.write(hashed.hexdigest().encode())
-
-        write_atomically(self.path / name, write)
+        write_rows(self.path / name, records)
 
     def read_json(self, name: str) -> Any:
         """Read a JSON file of the run; a damaged one is a RunError that names it."""
@@ -326,7 +309,17 @@ class RunFolder:
 
     def clients(self) -> list[ClientRecord]:
         """The clients' records of a finished run, or none."""
-        return self._read(list[ClientRecord], "clients.json") if self.has("clients.json") else []
+        return list(self.each_client())
+
+    def each_client(self) -> Iterator[ClientRecord]:
+        """The same one by one, so that very many need never be held together; damage may show at the end only."""
+        path = self.path / "clients.json"
+        if not is_row_wise(path):
+            yield from self._read(list[ClientRecord], path.name) if self.has(path.name) else []
+            return
+        rows = (value for _, value in read_rows(path))
+        while some := list(islice(rows, ROWS_AT_ONCE)):
+            yield from from_json(list[ClientRecord], some, str(path))
 
     def write_explanation(self, record: ExplanationRecord) -> None:
         """Keep why the clusters differ, for the report."""
@@ -408,11 +401,7 @@ class RunFolder:
 
 def checksum(content: Any) -> str:
     """A hash of JSON content, whatever its spaces and the order of its keys."""
-    return hashlib.blake2b(_canonical(content).encode(), digest_size=DIGEST).hexdigest()
-
-
-def _canonical(content: Any) -> str:
-    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(canonical(content).encode(), digest_size=DIGEST).hexdigest()
 
 
 def _line(check: str, record: RoundRecord) -> tuple[str, str]:

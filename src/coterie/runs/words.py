@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coterie.errors import ConfigError, did_you_mean
@@ -60,12 +60,16 @@ def mixture_text(mixture: Mapping[Any, float]) -> str:
     return ", ".join(f"{name}: {100 * weight:.0f} %" for name, weight in shares) or "–"
 
 
-def mixtures_told(clients: Sequence[ClientRecord]) -> str:
-    """How much clients are mixtures, in a sentence; empty where each has one model."""
-    heaviest = [max(row.mixture.values()) for row in clients if row.mixture]
+def heaviest_weights(clients: Iterable[ClientRecord]) -> list[float]:
+    """The weight of the heaviest model of each client that is served by a mixture."""
+    return [max(row.mixture.values()) for row in clients if row.mixture]
+
+
+def mixtures_told(heaviest: Sequence[float], clients: int) -> str:
+    """How much so many clients are mixtures, in a sentence, from `heaviest_weights`; empty where each has one model."""
     if not heaviest:
         return ""
-    who = "Every client is" if len(heaviest) == len(clients) else f"{len(heaviest)} of {len(clients)} clients are"
+    who = "Every client is" if len(heaviest) == clients else f"{len(heaviest)} of {clients} clients are"
     mean = 100 * sum(heaviest) / len(heaviest)
     return f"{who} served by a mixture of the models, in which the heaviest weighs {mean:.0f} % on average."
 

@@ -24,6 +24,7 @@ from coterie.tasks.hidden_choice import CountChoice, ScoreHidden, TrainHidden
 from coterie.tasks.mixture import MixtureTraining, MixtureWeights
 from coterie.tasks.noise import Noise
 from coterie.tasks.personalise import Personalise
+from coterie.tasks.sketched_halves import SketchHalves
 from coterie.tasks.soft import ImportanceWeights, SoftTraining
 from coterie.tasks.staged import Divergence, LayerUpdate, StagedTraining
 from coterie.tasks.subspaces import Subspaces
@@ -57,6 +58,7 @@ __all__ = [
     "Request",
     "ScoreHidden",
     "Sent",
+    "SketchHalves",
     "SoftTraining",
     "StagedTraining",
     "Subspaces",

@@ -37,6 +37,8 @@ TARGETS_AT_ONCE = 2**14
 
 LABELS = 64
 """Places for labels; of more, those that are equal modulo LABELS share one, which can only hide a difference."""
+PART_WIDTH = 256
+"""Numbers of one output up to which a projection keeps their products exactly; more are projected to so many."""
 DEALT = 4
 """Places that samples without a label of their own are dealt to, so that few clients have several to compare."""
 
@@ -82,6 +84,11 @@ def output_parts(layout: Layout, most: int) -> list[Tensor]:
     if most < 2 or len(places) < 2:
         return []
     return [torch.cat(places[i::most]) for i in range(min(most, len(places)))]
+
+
+def part_width(parts: Sequence[Tensor]) -> int:
+    """The numbers that are sent of each part where parts are projected: one for all, however long each is."""
+    return min(max(map(len, parts), default=0), PART_WIDTH)
 
 
 def offset_losses(halves: Halves, models: Tensor, trainer: Trainer, scales: Sequence[float] = OFFSET_SCALES) -> Tensor:

@@ -3,7 +3,6 @@
 
 const SVG = "http://www.w3.org/2000/svg";
 const ROWS_AT_ONCE = 200;
-const MOST_CLIENTS = 100000; // kept by the page; the server gives them page by page
 const MOST_POINTS = 400;
 const COLOURS = 10;
 const runs = new Map(); // id -> the run's line in the list
@@ -279,10 +278,11 @@ class Pane {
       if (told && next.version !== told.version) { this.again = true; return; } // renewed meanwhile: from the start
       told = next;
       rows = rows.concat(told.rows);
-    } while (told.rows.length && rows.length < Math.min(told.total, MOST_CLIENTS));
+    } while (told.rows.length && rows.length < told.available);
     this.clientsVersion = told.version;
     this.rows = rows;
     this.clientsTotal = told.total;
+    this.worstFirst = told.worst_first;
     this.drawClients();
   }
 
@@ -386,7 +386,7 @@ class Pane {
     const hidden = kept.length > this.most;
     this.find(".more button").hidden = !hidden;
     this.find(".more span").textContent = (hidden ? `${this.most} of ${people(kept.length)}` : people(kept.length))
-      + (this.clientsTotal > this.rows.length ? `, the first of ${this.clientsTotal} in all` : "")
+      + (this.clientsTotal > this.rows.length ? `, the ${this.worstFirst ? "worst served" : "first"} of ${this.clientsTotal} in all` : "")
       + (keys.includes("accuracy") ? "" : "; their accuracies come when the run is complete");
   }
 
