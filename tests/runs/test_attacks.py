@@ -107,7 +107,7 @@ def test_every_attack_runs_against_clusters(attack):
     assert (found.backdoor is not None) == (attack == "backdoor")
 
 
-@pytest.mark.parametrize("attack", ["scale", "sign-flip", "long"])
+@pytest.mark.parametrize("attack", ["scale", "sign-flip", "long", "mirrored"])
 def test_a_hostile_client_does_not_end_a_run_of_cfl(attack):
     """Its half-updates are in the steps that a check tries out, whose losses are then not finite."""
     config = make_config(SMALL | {"scenario": "digits-permuted", "method": "cfl", "rounds": 6})

@@ -215,7 +215,7 @@ class HostileEngine(LocalEngine):
         ]  # fmt: skip
         vector = self.attack.craft(reply.vector, torch.stack(honest) if honest else reply.vector[None][:0])
         rest = {name: value for name, value in values.items() if name != "norm"}
-        if self.attack.mirrored:
+        if self.attack.mirrored and "loss" in values:
             loss = float(values["loss"])
             rest["loss"] = 2 * self._first_losses.setdefault(reply.client, loss) - loss
         return with_norm(replace(reply, vector=vector, values=rest, group=group), self.layout)
