@@ -128,7 +128,11 @@ FEDCUAU = (
 FIFTY = (
     "50 rounds instead of 100, an MLP without dropout (the paper's has 0.5), encoders trained for two epochs. FedAvg "
     "and PCA+kM+HC, whose clusters mix the groups, are unfinished after 50 rounds (FedAvg had 84.38 in scenario 1 and "
-    "87.37 in scenario 2 after 100, one seed); the others are up to a point better than the paper's."
+    "87.37 in scenario 2 after 100, one seed)."
+)
+FIFTY_OVERLAPPING = (
+    f"{FIFTY} With γ and C given such encoders misplace some clients, whose accuracy makes the large variance; where "
+    "nothing is given, below, FLT does better."
 )
 CIFAR_NARROW = "a narrow network, one local epoch and 40 rounds: compare the order of the methods."
 FLT = (
@@ -165,7 +169,7 @@ FLT = (
         "papers/flt-table2",
         (("*", "test accuracy %"), ("*", "variance*")),
         brief=(("*", "test accuracy %"),),
-        differs=FIFTY,
+        differs=FIFTY_OVERLAPPING,
         not_run=NOT_RUN,
     ),
     Item(
@@ -218,7 +222,7 @@ FLT = (
         "papers/flt-table2",
         TRAIN,
         (("*", "train accuracy %"),),
-        differs=FIFTY,
+        differs=FIFTY_OVERLAPPING,
         not_run=NOT_RUN,
     ),
     Item(
