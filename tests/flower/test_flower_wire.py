@@ -28,6 +28,7 @@ from coterie.tasks import (
     Noise,
     ReplySchema,
     ScoreHidden,
+    SketchHalves,
     Train,
     TrainHidden,
 )
@@ -58,6 +59,7 @@ TASKS: list[Task] = [
     Gradient(MODEL),
     NOISE,
     HalfUpdates(MODEL, HOW, 4, 5),
+    SketchHalves(MODEL, HOW, 4, 5, 8, 2),
     HalfLosses(MODEL, torch.randn(4, LAYOUT.size), 5),
     CHOOSE,
     Choose(torch.stack([MODEL, -MODEL]), None, 4),
