@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coterie_recipes.papers_index import DRAWING, NO_FEMNIST, NOT_RUN, TRAIN, Item
+from coterie_recipes.papers_index import DRAWING, NOT_RUN, TRAIN, Item
 
 NARROW = (
     "a narrow network on halved images reaches 45 % after 40 rounds, where the paper's ResNet-18 reaches 83 after 500: "
@@ -90,7 +90,7 @@ FEDCUAU = (
             ("*", "personalised"),
         ),
         differs=WRITERS,
-        not_run=NO_FEMNIST,
+        not_run=NOT_RUN,
     ),
     Item(
         "Table 4",
@@ -115,7 +115,7 @@ FEDCUAU = (
         (("Table 4: *", "*"),),
         brief=(("*", "C* personalised"),),
         differs=WRITERS,
-        not_run=NO_FEMNIST,
+        not_run=NOT_RUN,
     ),
     Item(
         "Section 7",

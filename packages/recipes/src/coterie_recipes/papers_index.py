@@ -28,6 +28,5 @@ class Item:
 
 
 DRAWING = "a drawing, nothing to run"
-NO_FEMNIST = "not run: LEAF's FEMNIST is not among the data that we have"
 NOT_RUN = "not run"
 TRAIN = (("*", "train *"),)
