@@ -29,4 +29,5 @@ class Item:
 
 DRAWING = "a drawing, nothing to run"
 NOT_RUN = "not run"
+EARLIER = "not stored by its command; earlier figures are in [Results](results.md)"
 TRAIN = (("*", "train *"),)
