@@ -81,8 +81,11 @@ def test_flt_runs_on_secure_sums_with_words_and_not_with_centroids():
     assert not [fault for record in secure.history for fault in record.faults]
     for ours, theirs in zip(secure.models, plain.models, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
+    by_default = coterie.run("flt:clusters=2", secure_sums=True, secure_limit=4.0, **OPTIONS)
+    for ours, theirs in zip(by_default.models, secure.models, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
     with pytest.raises(ConfigError, match="signature=words"):
-        coterie.run("flt", secure_sums=True, **OPTIONS)
+        coterie.run("flt:signature=centroids", secure_sums=True, **OPTIONS)
     with pytest.raises(ConfigError, match="case=2"):
         coterie.run("flt:case=1,signature=words", secure_sums=True, **OPTIONS)
 

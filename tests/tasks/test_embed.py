@@ -113,3 +113,15 @@ def test_a_federation_of_tokens_is_refused_in_words() -> None:
     text = Federation([Client("a", Split(x, x), Split(x[:0], x[:0]), Split(x[:0], x[:0]))])
     with pytest.raises(ConfigError, match="tokens"):
         ask(Embed.with_encoder(load_encoder("pca"), 2, 0, 0), text["a"])
+
+
+def test_noise_is_measured_in_the_spread_of_the_codes_around_their_centroids() -> None:
+    encoder, own = load_encoder("pca"), client("a", slice(0, 400))
+    codes = encoder.encode(own.train.x).numpy()
+    clear = ask(Embed.with_encoder(encoder, 5, 0, seed=3), own)[0].values["centroids"].numpy()
+    apart = np.linalg.norm(codes[:, None] - clear[None], axis=2)
+    spread = np.sqrt((apart.min(axis=1) ** 2).mean() / encoder.code)
+    noisy = [ask(Embed.with_encoder(encoder, 5, 0, seed, noise=0.01), own)[0].values["centroids"] for seed in (3, 3)]
+    assert torch.equal(*noisy)
+    # 0.01 is too little to change the order, so the difference is the noise.
+    assert float(np.std(noisy[0].numpy() - clear)) == pytest.approx(0.01 * spread, rel=0.2)

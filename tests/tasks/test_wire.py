@@ -155,6 +155,7 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
         set(),
     ),
     "embed": (Embed("pca", (2, 2), 3, torch.randn(16), 5, 0, 8), {"weights": 16}, set()),
+    "embed, noise": (Embed("pca", (2, 2), 3, torch.randn(16), 5, 0, 8, noise=0.5), {"weights": 16}, set()),
     "embed, words": (
         Embed("pca", (2, 2), 3, torch.randn(16), 5, 0, 8, 5, torch.randn(4, 3)),
         {"weights": 16, "words": 12},

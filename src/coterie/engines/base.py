@@ -46,6 +46,8 @@ class Engine(Protocol):
     repeatable: bool
     """Whether the same request is sure to get the same reply again, at no cost but time: not on a network."""
 
+    remote: bool
+    """Whether what clients send leaves their machines: on a network, not in a simulation."""
     secure: bool
     """Whether vectors are seen in sums only."""
     least_in_sum: int

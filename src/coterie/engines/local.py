@@ -77,6 +77,7 @@ class LocalEngine:
 
     repeatable = True
     secure = False
+    remote = False
     least_in_sum = 1
     halves = True
 

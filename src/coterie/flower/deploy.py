@@ -112,7 +112,9 @@ def plan(config: RunConfig) -> tuple[Federation | None, dict[str, Any]]:
 
     The server has no scenario to take defaults from, so every setting is written out.
     """
-    make_method(config.method)
+    method = make_method(config.method)
+    if hasattr(method, "check_network"):
+        method.check_network(config.secure_sums)
     federation, defaults = make_federation(config) if config.scenario or config.data else (None, Defaults())
     network = config.model or defaults.model
     if federation is not None:

@@ -46,6 +46,7 @@ class FlowerEngine:
     """
 
     repeatable = False
+    remote = True
     secure = False
     least_in_sum = 1
     halves = True

@@ -71,6 +71,7 @@ class PlainEngine:
     """
 
     repeatable = False
+    remote = True
     secure = False
     least_in_sum = 1
 

@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.clustering import matching_distances, min_pair_distances, related, ward_clusters
@@ -70,9 +70,12 @@ class FLT:
     """Centroids that a client sends; one with fewer than k · least samples sends fewer."""
     least: PositiveInt = LEAST
     """Samples behind a centroid at the least: the mean of few samples shows them. Smaller clients are left out."""
-    signature: Literal["centroids", "words"] = "centroids"
+    signature: Literal["auto", "centroids", "words"] = "auto"
     """What a client sends of its inputs: centroids of its codes, which lean towards its own samples; or, for each, the
-    nearest word of a codebook that all clients make together (see `flt_words`), by sums that can be secure."""
+    nearest word of a codebook that all clients make together (see `flt_words`), by sums that can be secure. auto: words
+    with secure sums; without them centroids in a simulation, and on a network nothing: it asks you to choose."""
+    noise: NonNegativeFloat = 0.0
+    """Gaussian noise on a centroid, in standard deviations of the client's codes around its centroids."""
     finetune: NonNegativeInt = 0
     """F: epochs for which each client first fine-tunes the encoder on its own inputs."""
     gamma: PositiveFloat | Literal["auto", "clearest"] = "auto"
@@ -103,16 +106,35 @@ class FLT:
             )
         if self.case == "auto" and self.gamma != "auto":
             raise ConfigError(f"gamma={self.gamma} goes with case=1 or case=2: case=auto decides by the evidence alone")
-        if self.signature == "words" and self.finetune:
+        if server.engine.remote:
+            self.check_network(server.engine.secure)
+        if self._in_words(server) and self.finetune:
             raise ConfigError("signature='words' goes with finetune=0: words are of one encoder that all clients share")
         check_clusters(self.clusters, server)
         import_umap()
         encoder, words = load_encoder(self.encoder), None
-        if self.signature == "words":
+        if self._in_words(server):
             words = torch.from_numpy(form_words(server, server.clients, encoder))
-        ids, centroids = embed(server, server.clients, encoder, self.k, self.finetune, self.least, words)
+        ids, centroids = self._embed(server, server.clients, encoder, words)
         relatives = within_range(ids, centroids, self)
         return State(relatives, server.initial_model()[None], (0,) * len(ids))
+
+    def check_network(self, secure: bool) -> None:
+        """Refuse to send centroids over a network unless they were asked for by name."""
+        if self.signature == "auto" and not secure:
+            raise ConfigError(
+                "flt would send centroids of the clients' inputs over the network, and from these single samples can "
+                "be told: give secure_sums=true, with which clients send words that tell none, or "
+                "flt:signature=centroids if the server may see them"
+            )
+
+    def _in_words(self, server: Server) -> bool:
+        return self.signature == "words" or (self.signature == "auto" and server.engine.secure)
+
+    def _embed(
+        self, server: Server, clients: Sequence[str], encoder: Encoder, words: Tensor | None
+    ) -> tuple[tuple[str, ...], npt.NDArray[np.float32]]:
+        return embed(server, clients, encoder, self.k, self.finetune, self.least, words, self.noise)
 
     def reconsidered(self, state: State) -> State:
         """A state of `start` with relatives formed anew by these options, from the positions that are known already."""
@@ -151,10 +173,10 @@ class FLT:
     def _with(self, state: State, clients: Sequence[str], server: Server) -> State:
         """The state with more clients, as far as they answer."""
         known, words = state.relatives, None
-        if self.signature == "words":
+        if self._in_words(server):
             used = known.centroids.reshape(-1, known.centroids.shape[-1])
             words = torch.from_numpy(np.unique(used[~np.isnan(used).any(axis=1)], axis=0))
-        ids, centroids = embed(server, clients, load_encoder(self.encoder), self.k, self.finetune, self.least, words)
+        ids, centroids = self._embed(server, clients, load_encoder(self.encoder), words)
         positions = place(centroids, known.centroids, known.positions, self.umap_seed, self.neighbours)
         return grown(state, ids, centroids, positions, self)
 
@@ -232,6 +254,7 @@ def embed(
     epochs: int,
     least: int,
     words: Tensor | None = None,
+    noise: float = 0.0,
 ) -> tuple[tuple[str, ...], npt.NDArray[np.float32]]:
     """Ask clients for their centroids: the ids of those that answered, and a table `(M, k, e)` (Algorithm 2).
 
@@ -246,7 +269,7 @@ def embed(
             "privacy turns models, not what clients tell of their inputs: the centroids would go out in clear; use "
             "cfl, ifca or fedavg with privacy, or privacy='none'"
         )
-    task = Embed.with_encoder(encoder, k, epochs, 0, least, words)
+    task = Embed.with_encoder(encoder, k, epochs, 0, least, words, noise)
     requests = [
         Request(c, dataclasses.replace(task, seed=server.seed_of(0, c, "embed")))
         for c in clients

@@ -52,13 +52,25 @@ class PcaKMeansHC:
     """Clients nearer than this are related."""
     clusters: PositiveInt | None = None
     """Number of clusters; None reads it from the dendrogram."""
+    show_centroids: bool = False
+    """Whether a server on a network may see the centroids, from which single samples can be told."""
 
     def start(self, server: Server) -> State:
+        if server.engine.remote:
+            self.check_network(server.engine.secure)
         check_clusters(self.clusters, server)
         ids, centroids = embed(server, server.clients, self._encoder(), self.k, 0, self.least)
         gamma: float | Literal["clearest"] = "clearest" if isinstance(self.gamma, str) else self.gamma
         options = FLT(case=2, gamma=gamma, clusters=self.clusters)
         return State(form_relatives(ids, centroids, centroids, options), server.initial_model()[None], (0,) * len(ids))
+
+    def check_network(self, secure: bool) -> None:
+        """Refuse to send centroids over a network unless that was allowed; with secure sums `embed` refuses them."""
+        if not (self.show_centroids or secure):
+            raise ConfigError(
+                "pca-kmeans-hc would send centroids of the clients' inputs over the network, and from these single "
+                "samples can be told: give pca-kmeans-hc:show_centroids=true if the server may see them"
+            )
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         after, info = averaging_round(self.admit(state, server), t, server)

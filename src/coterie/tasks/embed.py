@@ -15,7 +15,7 @@ from coterie.encoders import Encoder, finetuned
 from coterie.encoders.encoder import Kind
 from coterie.errors import ConfigError
 from coterie.parameters import Layout
-from coterie.randomness import derive
+from coterie.randomness import derive, numpy_generator
 from coterie.tasks.base import Array, ClientContext, Reduction, Reply, ReplyBlock, ReplySchema, Task, tensor_key
 from coterie.tasks.words import nearest
 from coterie.trainers.base import Trainer
@@ -36,7 +36,8 @@ class Embed(Task):
     The encoder travels as its parts: `encoder` names the kind, `shape`, `code` and `weights` make it. With `epochs` the
     client first fine-tunes it on its own inputs. A centroid is the mean of at least `least` samples, because that of
     one is a sample's own code, and with a decoder the sample itself; so a small client sends fewer, and one with fewer
-    samples than `least` refuses. With `words (K, e)` each centroid goes as the nearest of them.
+    samples than `least` refuses. With `words (K, e)` each centroid goes as the nearest of them. `noise` is Gaussian, in
+    standard deviations of the codes around their centroids.
     """
 
     encoder: Kind
@@ -48,14 +49,22 @@ class Embed(Task):
     seed: int
     least: int = LEAST
     words: Tensor | None = None
+    noise: float = 0.0
 
     @classmethod
     def with_encoder(
-        cls, encoder: Encoder, k: int, epochs: int, seed: int, least: int = LEAST, words: Tensor | None = None
+        cls,
+        encoder: Encoder,
+        k: int,
+        epochs: int,
+        seed: int,
+        least: int = LEAST,
+        words: Tensor | None = None,
+        noise: float = 0.0,
     ) -> Embed:
         """The task for a given encoder; its decoder is sent only to clients that fine-tune."""
         weights = encoder.weights if epochs else encoder.encoding_weights()
-        return cls(encoder.kind, encoder.shape, encoder.code, weights, k, epochs, seed, least, words)
+        return cls(encoder.kind, encoder.shape, encoder.code, weights, k, epochs, seed, least, words, noise)
 
     def schema(self, layout: Layout) -> ReplySchema:
         return ReplySchema(None, {"centroids": Array((self.k, self.code), -LARGEST, LARGEST, at_most=True)})
@@ -63,7 +72,7 @@ class Embed(Task):
     def batch_key(self) -> Hashable:
         words = None if self.words is None else tensor_key(self.words)
         encoder = self.encoder, self.shape, self.code, tensor_key(self.weights)
-        return Embed, encoder, self.k, self.epochs, self.least, words
+        return Embed, encoder, self.k, self.epochs, self.least, words, self.noise
 
     def perform(
         self,
@@ -86,6 +95,8 @@ class Embed(Task):
         codes = encoder.encode(x)
         if bool((codes.abs() <= LARGEST).all()):
             centroids = k_means(codes, self.k, derive(self.seed, "k-means"), self.least)
+            if self.noise:
+                centroids = _noisy(centroids, codes.numpy(), self.noise, derive(self.seed, "noise"))
             if self.words is not None:
                 centroids = self.words.numpy()[np.sort(nearest(centroids, self.words.numpy()))]
         else:
@@ -122,6 +133,19 @@ def _merged(rows: npt.NDArray[np.float32], labels: npt.NDArray[np.int_], least: 
         nearest = int(np.argmin(apart))
         members[nearest] = np.concatenate([members[nearest], small])
     return np.stack([own.mean(axis=0, dtype=np.float64) for own in members]).astype(np.float32)
+
+
+def _noisy(
+    centroids: npt.NDArray[np.float32], codes: npt.NDArray[np.float32], noise: float, seed: int
+) -> npt.NDArray[np.float32]:
+    """The centroids `(k, e)` with noise, in standard deviations of a coordinate of the codes around their centroids.
+
+    In lexical order again, as `k_means` gives them.
+    """
+    spread = float(np.sqrt(np.mean((codes - centroids[nearest(codes, centroids)]) ** 2, dtype=np.float64)))
+    generator = numpy_generator(seed, "centroids")
+    found = (centroids + noise * spread * generator.standard_normal(centroids.shape)).astype(np.float32)
+    return np.asarray(found[np.lexsort(found.T[::-1])])
 
 
 def centroid_table(replies: Sequence[Reply], k: int, code: int) -> npt.NDArray[np.float32]:

@@ -47,6 +47,7 @@ class PassingEngine:
     secure = False
     halves = True
     least_in_sum = 1
+    remote = False
 
     def __init__(self, inner: Engine, change: Change | None = None, scale: int = 1) -> None:
         self._inner = inner

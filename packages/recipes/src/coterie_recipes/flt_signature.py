@@ -1,20 +1,16 @@
 """What FLT's signature shows of a client's own samples, and what hiding them costs in FLT's decisions.
 
-The attack: whoever sees a client's centroids has the encoder too, encodes 1,200 images, among them the client's own,
-and asks which is nearest to each centroid. A centroid lies where its client's classes are, so an image of these classes
-that another client holds, or nobody, may be nearest as well: as many of each are among the 1,200, and how often one of
-them is nearest are base rates. The control asks the same of the signature of a twin, who has as many other samples of
-the same classes: it has never seen the client's images, so what it hits of them says nothing of them. What the own
-images have beyond the control tells on the client: this advantage is what a signature is judged by. How often an own
-image is nearest is not: of a client with 100 of the 1,200 images one is nearest to anything in a twelfth of the cases,
-and of those of its classes more often.
+The attack: whoever sees what a client sends has the encoder too. They encode candidate images of the client's classes,
+of which one in a hundred is the client's own, and ask which is nearest to each centroid. A blind guess is right in one
+case of a hundred. The control asks the same of the signature of a twin, who has as many other samples of the same
+classes and has never seen the client's images: what it hits of them is the base rate.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -31,61 +27,62 @@ from coterie_recipes.flt_decisions import FIRST, decide
 from coterie_recipes.flt_federations import draw
 
 SIGNATURES: dict[str, dict[str, Any]] = {
-    "centroids, least=5": {},
+    "centroids": {"signature": "centroids"},
+    "centroids, noise=4": {"signature": "centroids", "noise": 4.0},
     "words": {"signature": "words"},
 }
-SIZES = {"digits": (10, 20), "mnist": (10, 20, 50, 100)}
-"""Samples per client by source."""
+SETTINGS = {
+    ("digits", 10): (10, 20),
+    **{(s, c): (10, 20, 50, 100) for s in ("mnist", "fashion-mnist") for c in (10, 2)},
+}
+"""Samples per client, by source and by the classes that a client has."""
 CLASSES_OF_ALL = 10
-CLASSES = (10, 2)
-SOURCES_OF_IMAGES = {"own": "own image nearest, %", "others": "another client's, %", "nobody": "nobody's, %"}
+SHARE = 100
+"""Candidates for each image of the client's own, itself included."""
+OWN = "own image nearest, %"
 CONTROL = "own image nearest to a twin's signature, %"
-ADVANTAGE = "own image nearest more often than to a twin's signature, points"
+BAR = 5.0
+"""Own images may be nearest to fewer of a client's centroids than this, in per cent."""
 CLIENTS = 20
-POOL = 1200
-UNHELD = 3000
-"""Images that no client holds, at most."""
 FEDERATIONS = 24
 MOST_CLIENTS = 60
 
+Hits = dict[str, int]
 
-def attack(source: str, samples: int, classes: int, signature: str, seed: int, data_dir: str | None) -> dict[str, int]:
-    """Of how many centroids an own image is nearest, one of as many that other clients hold, or that nobody holds.
 
-    And of how many centroids of twins, who have other samples of the same classes, the own image is nearest.
-    """
+@lru_cache(maxsize=1)
+def _encoded(source: str, data_dir: str | None) -> tuple[Pool, npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """A source, the codes of all its images, and their labels."""
     pool = load_source(source, data_dir)
+    encoder, every = load_encoder("default"), np.arange(len(pool.y))
+    codes = [encoder.encode(pool.images(rows)).numpy() for rows in np.array_split(every, 1 + len(every) // 10_000)]
+    return pool, np.concatenate(codes), np.asarray(pool.labels(every))
+
+
+def attack(source: str, samples: int, classes: int, signature: str, seed: int, data_dir: str | None) -> Hits:
+    """Of how many centroids an own image is the nearest candidate, and of how many of the twins' centroids."""
+    pool, codes, labels = _encoded(source, data_dir)
     generator = numpy_generator(seed, "attack", source, samples)
-    free = generator.permutation(len(pool.y))
-    labels = np.asarray(pool.labels(np.arange(len(pool.y))))
+    order = generator.permutation(len(labels))
     kinds = [(np.arange(classes) + classes * number) % CLASSES_OF_ALL for number in range(CLIENTS)]
+    free = order
     own: list[npt.NDArray[np.int64]] = []
     twins: list[npt.NDArray[np.int64]] = []
     for mine in (own, twins):
         for kind in kinds:
             mine.append(free[np.isin(labels[free], kind)][:samples])
             free = free[~np.isin(free, mine[-1])]
-    free = free[:UNHELD]
-    everything = np.concatenate([*own, free])
-    codes = np.empty((len(pool.y), load_encoder("default").code), dtype=np.float32)
-    codes[everything] = load_encoder("default").encode(pool.images(everything)).numpy()
     # What clients send does not depend on γ; with one given the server lays the centroids out once, not eight times.
     method = FLT(**SIGNATURES[signature], gamma=1.0)
-    table, control = (signatures(_federation(pool, rows), method, seed) for rows in (own, twins))
-    hits = dict.fromkeys((*SOURCES_OF_IMAGES, "centroids", "control", "control centroids"), 0)
-    for number, found in table.items():
-        held = np.concatenate([rows for i, rows in enumerate(own) if i != number])
-        alike = [generator.permutation(rows[np.isin(labels[rows], kinds[number])])[:samples] for rows in (held, free)]
-        rest = generator.permutation(np.setdiff1d(np.concatenate([held, free]), np.concatenate(alike)))
-        parts = [own[number], *alike, rest[: POOL - sum(map(len, (own[number], *alike)))]]
-        of_part = np.repeat(np.arange(len(parts)), [len(rows) for rows in parts])
-        part = of_part[cdist(found, codes[np.concatenate(parts)]).argmin(1)]
-        for i, name in enumerate(SOURCES_OF_IMAGES):
-            hits[name] += int((part == i).sum())
-        hits["centroids"] += len(found)
-        twin = control.get(number, found[:0])
-        hits["control"] += int((of_part[cdist(twin, codes[np.concatenate(parts)]).argmin(1)] == 0).sum())
-        hits["control centroids"] += len(twin)
+    sent, control = (signatures(_federation(pool, rows), method, seed) for rows in (own, twins))
+    hits = dict.fromkeys(("own", "centroids", "control", "control centroids"), 0)
+    for number, kind in enumerate(kinds):
+        strangers = order[np.isin(labels[order], kind) & ~np.isin(order, own[number])]
+        candidates = codes[np.concatenate([own[number], strangers[: (SHARE - 1) * samples]])]
+        for name, total, table in (("own", "centroids", sent), ("control", "control centroids", control)):
+            found = table.get(number, codes[:0])
+            hits[name] += int((cdist(found, candidates).argmin(1) < samples).sum()) if len(found) else 0
+            hits[total] += len(found)
     return hits
 
 
@@ -109,7 +106,7 @@ def signatures(federation: Federation, method: FLT, seed: int) -> dict[int, npt.
     return {i: own[~np.isnan(own).any(axis=1)] for i, own in zip(numbers, relatives.centroids, strict=True)}
 
 
-def advantage(cells: Sequence[dict[str, int]]) -> tuple[float, float]:
+def advantage(cells: Sequence[Hits]) -> tuple[float, float]:
     """How much more often an own image is nearest than to a twin's signature, and half of its 95 % interval."""
     shares = []
     for hits, total in (("own", "centroids"), ("control", "control centroids")):
@@ -121,20 +118,31 @@ def advantage(cells: Sequence[dict[str, int]]) -> tuple[float, float]:
     return own - twin, 1.96 * error
 
 
-def _in_words(name: str, value: float, error: float) -> str:
-    return f"{name}, all sizes together: advantage {100 * value:.1f} points, 95 % interval ± {100 * error:.1f}."
+def _in_words(name: str, of_settings: Mapping[str, Sequence[Hits]]) -> str:
+    """All settings of a signature together, and in how many of them it is below the bar."""
+    value, error = advantage([cell for cells in of_settings.values() for cell in cells])
+    rates = {where: _rate(cells, "own", "centroids") for where, cells in of_settings.items()}
+    worst = max(rates, key=rates.__getitem__)
+    return (
+        f"{name}: below {BAR:g} % in {sum(rate < BAR for rate in rates.values())} of {len(rates)} settings, at most "
+        f"{rates[worst]:.1f} % ({worst}); all together {100 * value:.1f} points more than to a twin's, 95 % interval "
+        f"± {100 * error:.1f}."
+    )
+
+
+def _rate(cells: Sequence[Hits], hits: str, total: str) -> float:
+    return 100 * sum(cell[hits] for cell in cells) / sum(cell[total] for cell in cells)
 
 
 @recipe("flt-signature", "how often a client's own image is nearest to what FLT sends of it, and what hiding costs")
 def flt_signature(study: Study) -> Findings:
     """The attack on clients of all classes and of two, by size; decisions on 24 federations that chose nothing."""
     attacks = {
-        f"attack {source} {samples} {classes} {name} {seed}": partial(
+        (name, f"{source}, {samples} samples, {classes} classes", seed): partial(
             attack, source, samples, classes, name, seed, study.data_dir
         )
-        for source, sizes in SIZES.items()
+        for (source, classes), sizes in SETTINGS.items()
         for samples in sizes
-        for classes in CLASSES
         for name in SIGNATURES
         for seed in study.seeds
     }
@@ -144,35 +152,29 @@ def flt_signature(study: Study) -> Findings:
         for case in cases[:FEDERATIONS]
         for name, options in SIGNATURES.items()
     }
-    cells = study.cells(attacks | decisions)
-    rows = []
+    cells = study.cells({f"attack {where}, {name}, {seed}": job for (name, where, seed), job in attacks.items()})
+    cells |= study.cells(decisions)
+    rows, notes, misses = [], [], []
     for name in SIGNATURES:
-        for source, sizes in SIZES.items():
-            for samples in sizes:
-                for classes in CLASSES:
-                    own = [cells[f"attack {source} {samples} {classes} {name} {seed}"] for seed in study.seeds]
-                    where = f"{name}: {source}, {samples} samples, {classes} classes"
-                    for what, words in SOURCES_OF_IMAGES.items():
-                        rows.append(Row(where, words, [100 * cell[what] / cell["centroids"] for cell in own]))
-                    rows.append(Row(where, CONTROL, [100 * c["control"] / c["control centroids"] for c in own]))
-                    rows.append(Row(where, ADVANTAGE, [100 * advantage([cell])[0] for cell in own]))
-        right = [cells[f"federation {case.number} {name}"]["evidence"]["right"] for case in cases[:FEDERATIONS]]
+        of_settings: dict[str, list[Hits]] = {}
+        for of, where, seed in attacks:
+            if of == name:
+                of_settings.setdefault(where, []).append(cells[f"attack {where}, {name}, {seed}"])
+        for where, own in of_settings.items():
+            for measure, hits, total in ((OWN, "own", "centroids"), (CONTROL, "control", "control centroids")):
+                rows.append(Row(f"{name}: {where}", measure, [_rate([cell], hits, total) for cell in own]))
+        notes.append(_in_words(name, of_settings))
+        made = {case: cells[f"federation {case.number} {name}"]["evidence"] for case in cases[:FEDERATIONS]}
+        right = [decision["right"] for decision in made.values()]
         rows.append(Row(f"{name}: {len(right)} federations", "right decisions, %", [100 * sum(right) / len(right)]))
-    misses = [
-        f"miss with {name}: {case.words()}; {made['text']}, ARI {made['ari']:.2f}"
-        for name in SIGNATURES
-        for case in cases[:FEDERATIONS]
-        if not (made := cells[f"federation {case.number} {name}"]["evidence"])["right"]
-    ]
-    every = {
-        name: [cell for key, cell in cells.items() if key.startswith("attack") and f" {name} " in key]
-        for name in SIGNATURES
-    }
-    notes = [
-        *(_in_words(name, *advantage(own)) for name, own in every.items()),
-        f"{CLIENTS} clients; nearest of {POOL} images by their codes, among them the client's own and, of its "
-        "classes, as many that other clients hold and as many that nobody holds; a twin has other samples of the same "
-        "classes, and everybody's twins make its signature together.",
+        misses += [
+            f"miss with {name}: {case.words()}; {decision['text']}, ARI {decision['ari']:.2f}"
+            for case, decision in made.items()
+            if not decision["right"]
+        ]
+    notes += [
+        f"{CLIENTS} clients; candidates are images of the client's classes, by their codes, one of {SHARE} of them its "
+        "own; a twin has other samples of the same classes, and everybody's twins make its signature together.",
         f"decisions: federations from {FIRST} on of the grid of flt-decisions with the package's encoder and up to "
         f"{MOST_CLIENTS} clients.",
     ]
