@@ -309,17 +309,28 @@ def test_honest_clients_losses_follow_their_updates():
     assert sum(own.score is not None and own.score > 0 for own in server.conducts.values()) >= 8
 
 
-def test_the_cosine_with_the_step_is_over_all_parts_of_a_client():
-    """By hand: two parts of one client, one along its group's mean and one against it, of which another counts more."""
-    one = replace(reply("a", 3.0), vector=torch.tensor([3.0, 0.0]))
-    two = replace(reply("a", 1.0), vector=torch.tensor([-1.0, 0.0]))
-    other = replace(reply("b", 2.0), vector=torch.tensor([2.0, 0.0]))
-    parts = [Part(0, one), Part(1, two), Part(1, other)]
-    found = followed(parts, parts, [1.0, 1.0, 2.0], 2)
-    # a: 3·3 and −1·1 over the lengths √(9 + 1) and √(9 + 1)
-    assert found["a"] == pytest.approx((9 - 1) / 10)
-    assert found["b"] == pytest.approx(1.0)
-    assert followed(parts, parts, [1.0, 1.0, 2.0], 0) == {}
+def test_the_cosine_is_with_what_the_group_of_the_part_is_moved_by():
+    """By hand: in group 1 the mean is (2·2 − 1)/3 along the first axis, against the update of one client."""
+    alone = replace(reply("a", 3.0), vector=torch.tensor([3.0, 3.0]))
+    against = replace(reply("b", 1.0), vector=torch.tensor([-1.0, 0.0]))
+    along = replace(reply("c", 2.0), vector=torch.tensor([2.0, 0.0]))
+    left_out = replace(reply("d", 5.0), vector=torch.tensor([3.0, 4.0]))
+    counted = [Part(0, alone), Part(1, against), Part(1, along)]
+    found = followed([*counted, Part(1, left_out)], counted, [1.0, 1.0, 2.0], 2)
+    assert found == {name: pytest.approx(value) for name, value in {"a": 1.0, "b": -1.0, "c": 1.0, "d": 0.6}.items()}
+    assert followed(counted, counted, [1.0, 1.0, 2.0], 0) == {}
+
+
+def test_a_clients_loss_is_held_against_its_first_part_only():
+    """FedCUAU's clients send several: the loss is of the base's model, and the others' sums are not what changed it."""
+    server, _ = server_of(engine=OnANetwork, aggregation=Aggregation.parse("agreement"), rounds=2)
+    clients = server.clients[:4]
+    whole = {c: replace(reply(c, 1.0), vector=torch.eye(server.layout.size)[0]) for c in clients}
+    head = {c: replace(reply(c, 1.0), vector=torch.tensor([-1.0 if c == clients[0] else 1.0])) for c in clients}
+    parts = [part for c in clients for part in (Part(0, whole[c]), Part(1, head[c]))]
+    server.clipped(parts, step=True)
+    assert [server.conducts[c].cosine for c in clients] == pytest.approx([1.0] * 4)
+    assert [server.conducts[c].cluster for c in clients] == [0] * 4
 
 
 def test_a_family_of_two_camps_is_parted():

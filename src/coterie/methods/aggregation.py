@@ -270,9 +270,9 @@ def norms_by_group(parts: Iterable[Part]) -> dict[int, list[float]]:
 
 
 def followed(
-    parts: Sequence[Part], counted: Sequence[Part], weights: Sequence[float], trained: int
+    parts: Iterable[Part], counted: Sequence[Part], weights: Sequence[float], trained: int
 ) -> dict[str, float]:
-    """By client, the cosine of its parts with what their groups' models are moved by: the mean of what counts there.
+    """By client, the cosine of its part with what its group's model is moved by: the mean of what counts there.
 
     `weights` are those of the counted parts; the first `trained` numbers of a vector are compared.
     """
@@ -280,16 +280,13 @@ def followed(
     for (group, reply), weight in zip(counted, weights, strict=True):
         own = _vector(reply)[:trained].double() * weight
         sums[group] = sums[group] + own if group in sums else own
-    totals = {group: sum(w for part, w in zip(counted, weights, strict=True) if part.group == group) for group in sums}
-    products: dict[str, tuple[float, float, float]] = {}
+    cosines = {}
     for group, reply in parts:
-        if group in sums:
-            own, step = _vector(reply)[:trained].double(), sums[group] / totals[group]
-            found = (float(own @ step), float(own @ own), float(step @ step))
-            before = products.get(reply.client, (0.0, 0.0, 0.0))
-            products[reply.client] = (before[0] + found[0], before[1] + found[1], before[2] + found[2])
-    lengths = {client: math.sqrt(own * step) for client, (_, own, step) in products.items()}
-    return {client: products[client][0] / length for client, length in lengths.items() if 0 < length < math.inf}
+        own = _vector(reply)[:trained].double()
+        length = float(own.norm() * sums[group].norm()) if group in sums else 0.0
+        if 0 < length < math.inf:
+            cosines[reply.client] = float(own @ sums[group]) / length
+    return cosines
 
 
 def shortened(reply: Reply, bound: float) -> Reply:

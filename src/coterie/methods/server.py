@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.clustering.conduct import Conduct, false_clients, reported
+from coterie.clustering.conduct import Conduct, false_clients, lagging_clients, reported
 from coterie.engines.base import Engine, Traffic
 from coterie.methods.aggregation import (
     Aggregation,
@@ -326,30 +326,29 @@ class Server:
         """The parts as they count: those too long for their group, or against it, are cut or left out.
 
         `step` says that the mean of what counts is what the groups' models are moved by. Then clients whose losses have
-        not followed such steps so far are left out too.
+        not followed such steps so far, or lag far behind the others', are left out too.
         """
         watched = step and self.aggregation.compares
-        false = self._false(parts) if watched else set()
+        # A client's loss is of the model that its first part moves: losses say nothing of its other parts.
+        firsts = {part.reply.client: part for part in reversed(parts)} if watched else {}
+        false = self._false(firsts) if watched else set()
         heard = [part for part in parts if part.reply.client not in false]
         weights = [self.weight(part.reply.client, weighting) for part in heard]
         after = self.aggregation.clipped(heard, weights, self.layout.trainable)
         if watched:
             counted = [self.weight(part.reply.client, weighting) for part in after]
-            for client, cosine in followed(parts, after, counted, self.layout.trainable).items():
+            for client, cosine in followed(firsts.values(), after, counted, self.layout.trainable).items():
                 self.conducts[client] = replace(self.conducts[client], cosine=cosine)
         whole = {id(part.reply) for part in after}
         self.cut |= {part.reply.client for part in parts if id(part.reply) not in whole}
         return after
 
-    def _false(self, parts: Sequence[Part]) -> set[str]:
-        """The clients whose losses go against their updates, now that the parts tell new losses."""
-        clusters: dict[str, tuple[int, ...]] = {}
-        for group, reply in parts:
-            clusters[reply.client] = (*clusters.get(reply.client, ()), group)
-        losses = {reply.client: float(reply.values.get("loss", np.nan)) for _, reply in parts}
-        for client, own in clusters.items():
-            self.conducts[client] = reported(self.conducts.get(client), own, losses[client])
-        return false_clients(self.conducts)
+    def _false(self, parts: Mapping[str, Part]) -> set[str]:
+        """The clients whose losses speak against their updates, now that their parts tell new losses."""
+        for client, (group, reply) in parts.items():
+            loss = float(reply.values.get("loss", np.nan))
+            self.conducts[client] = reported(self.conducts.get(client), group, loss)
+        return false_clients(self.conducts) | lagging_clients(self.conducts)
 
     def _before(self, requests: Sequence[Request]) -> tuple[int, int, dict[str, dict[str, Tensor]] | None]:
         """What has to be put back when the requests are sent again: bytes, and what clients keep to themselves."""
