@@ -104,3 +104,11 @@ def test_newcomers_are_placed_by_the_words_that_are_in_use():
     homes = result.assign(Federation([replace(known[c], id=f"new-{c}") for c in known.ids], known.classes))
     agreed = [c in result.clusters[homes[f"new-{c}"]] for c in known.ids]
     assert np.mean(agreed) >= 0.75
+
+
+def test_clients_that_share_words_do_not_stand_alone():
+    """Distances between words are zero for most: a client with a word of its own is not far from the others for it."""
+    pytest.importorskip("umap")
+    result = coterie.run("flt:signature=words", **OPTIONS | {"clients": 20, "rounds": 1})
+    assert min(map(len, result.clusters)) > 1
+    assert result.summary.ari == 1.0

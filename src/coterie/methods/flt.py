@@ -116,7 +116,8 @@ class FLT:
         if self._in_words(server):
             words = torch.from_numpy(form_words(server, server.clients, encoder))
         ids, centroids = self._embed(server, server.clients, encoder, words)
-        relatives = within_range(ids, centroids, self)
+        options = self if words is None else dataclasses.replace(self, signature="words")
+        relatives = within_range(ids, centroids, options)
         return State(relatives, server.initial_model()[None], (0,) * len(ids))
 
     def check_network(self, secure: bool) -> None:
@@ -366,7 +367,9 @@ def _by_evidence(
         together = [own for each in counts for own in each]
         labels = cut(word_merges(together), options.clusters) if len(planes[0]) > 1 else np.zeros(1, dtype=np.int64)
         return labels, f"as asked, {_sizes(labels)} by shared patches of centroids", clearest_layout(counts, labels)
-    found = find_families(*planes, seed=options.umap_seed, centroids=centroids)
+    # Words are the same for many clients: how far a client's are from others' says nothing of its inputs.
+    own = None if options.signature == "words" else centroids
+    found = find_families(*planes, seed=options.umap_seed, centroids=own)
     if options.case == "auto" and not found.several and unlike(count_words(planes[0])[0], options.umap_seed):
         return None
     return found.labels, f"{found.describe()}: {_sizes(found.labels)}", found.layout

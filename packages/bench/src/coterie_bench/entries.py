@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from coterie.errors import ConfigError, did_you_mean
-from coterie_bench import workloads
+from coterie_bench import commands, many, stages, workloads
 from coterie_bench.fedjax_rounds import FEDJAX
 from coterie_bench.findings import Entry, Limit
 from coterie_bench.memory import ABOVE_THE_DATA, measure_memory
@@ -59,11 +59,13 @@ ENTRIES = {
             "FedAvg, MLP, batch 10",
             workloads.W3,
             6,
+            share=33,
             others={FLOWER: 8, FLUKE: 6, FEDLAB: 6, FEDJAX: 2.2, PFL: 4.5},
         ),
         _rounds("w3-5", "FedAvg, MLP, batch 10, 5 epochs", workloads.W3_5, 6, others={FEDJAX: 3}),
         _rounds("demo", "FedAvg as in `coterie run`, MLP, batch 32, 3 epochs", workloads.DEMO, 4.5, share=33),
-        _rounds("w4", "LEAF's CNN, batch 10", workloads.W4, 1.7, others={FEDJAX: 2.2}),
+        _rounds("cfl", "CFL, MLP, batch 10, a round without a check", workloads.CFL_MANY, 4.5, share=33),
+        _rounds("w4", "LEAF's CNN, batch 10", workloads.W4, 2.2, others={FEDJAX: 2.2}),
         _rounds("w4-bf16", "LEAF's CNN, batch 10, bf16", workloads.W4, 2, precision="bf16"),
         _rounds("w5", "ResNet-18, batch 50", workloads.W5, 1, share=92),
         _rounds("w5-bf16", "ResNet-18, batch 50, bf16", workloads.W5, 1.8, precision="bf16"),
@@ -77,6 +79,24 @@ ENTRIES = {
         ),
         Entry("overhead", "10000 clients × 1 sample, one step of 10 parameters", (str(ROUND_SECONDS),), time_overhead),
         Entry("memory", "peak memory of the IFCA round of 4800 clients", (str(ABOVE_THE_DATA),), measure_memory),
+        Entry(
+            "start",
+            "the command and the package, in new processes",
+            (str(commands.HELP_SECONDS), str(commands.IMPORT_RATIO)),
+            commands.time_start,
+        ),
+        Entry("run", "`coterie run`, which `make demo` is", (str(commands.DEMO_SECONDS),), commands.time_demo),
+        Entry("compare", "`coterie compare` on two cores", (str(commands.COMPARE_RATIO),), commands.time_compare),
+        Entry("deploy", "`coterie deploy --local 4`", (str(commands.DEPLOY_SECONDS),), commands.time_deploy),
+        Entry("ray", "FedAvg on Ray", (str(stages.RAY_RATIO),), stages.time_ray),
+        Entry("flt", "FLT's first stage", (str(stages.FLT_FEW), str(stages.FLT_MANY)), stages.time_flt),
+        Entry("many", "10,000 clients, 1 % a round", (str(many.ROUND_OF_MANY),), many.time_many),
+        Entry(
+            "million",
+            "1,000,000 clients, 1 % a round",
+            (str(many.ROUND_OF_MILLION), str(many.SET_UP), str(many.PEAK)),
+            many.time_million,
+        ),
         Entry("growth", "seconds per round for 100 to 10000 clients", (str(LINEAR),), time_growth),
     )
 }

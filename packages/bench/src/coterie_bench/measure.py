@@ -41,6 +41,10 @@ class Timing:
         """How many times faster `name` was than `against`, repetition by repetition."""
         return [slow / fast for fast, slow in zip(self.seconds[name], self.seconds[against], strict=True)]
 
+    def cpu_ratios(self, name: str, against: str) -> list[float]:
+        """How many times fewer processor seconds `name` took than `against`, repetition by repetition."""
+        return [slow / fast for fast, slow in zip(self.cpu[name], self.cpu[against], strict=True)]
+
     def shares_of_peak(self, name: str, flops: float) -> list[float]:
         """`flops` over the seconds of `name`, as a fraction of the GEMM peak, repetition by repetition."""
         return [flops / seconds / peak for seconds, peak in zip(self.seconds[name], self.peaks, strict=True)]

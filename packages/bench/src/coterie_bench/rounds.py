@@ -89,6 +89,9 @@ def _conclude(
     if share is not None:
         spread = Spread.of([100 * value for value in timing.shares_of_peak(OURS, flops)])
         finding.judge(share, spread, why=f"the plain loop reaches {100 * shares[PLAIN]:.0f} %", **against(PLAIN))
+    for name in timing.cpu:
+        if name not in (OURS, STEADY):
+            finding.notes.append(f"per processor second: {_text(Spread.of(timing.cpu_ratios(OURS, name)))} × {name}")
     for name, needed in others.items():
         if name in timing.seconds:
             finding.judge(needed, Spread.of(timing.ratios(OURS, name)), why=usage, **against(name))

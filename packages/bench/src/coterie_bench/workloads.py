@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from coterie import Federation, Method, Split, Training
-from coterie.methods import IFCA, FedAvg
+from coterie.methods import CFL, IFCA, FedAvg
 from coterie.models import build
 from coterie.randomness import torch_generator
 
 QUICK = 10
 """How many times fewer clients there are at quick scale."""
+NEVER = 10**6
+"""More rounds than are timed."""
 FEWEST = 2
 """The least number of clients in a round: both cores need one."""
 
@@ -32,6 +34,8 @@ class Workload:
     training: Training
     k: int = 1
     """Models that every client chooses from: 1 is FedAvg, more is IFCA."""
+    cfl: bool = False
+    """CFL in place of FedAvg, before the first round in which it may split."""
     participation: float = 1.0
     tokens: bool = False
     regression: bool = False
@@ -71,6 +75,8 @@ class Workload:
 
     def method(self) -> Method:
         """The method of the round."""
+        if self.cfl:
+            return CFL(min_rounds=NEVER)
         return FedAvg() if self.k == 1 else IFCA(k=self.k, init="random")
 
 
@@ -85,6 +91,7 @@ W2 = Workload(20, 2500, "cnn-cifar", COLOUR, 10, Training(lr=0.01, epochs=3, bat
 W3 = Workload(100, 600, "mlp", IMAGE, 10, FEW, participation=0.2)
 W3_5 = replace(W3, training=replace(FEW, epochs=5))
 DEMO = Workload(20, 259, "mlp", (8, 8), 10, Training(lr=0.1, epochs=3, batch_size=32))
+CFL_MANY = Workload(200, 100, "mlp", IMAGE, 10, FEW, cfl=True)
 W4 = Workload(20, 600, "cnn-leaf", IMAGE, 62, FEW)
 W5 = Workload(10, 500, "resnet18", COLOUR, 10, Training(lr=0.01, epochs=1, batch_size=50))
 W6 = Workload(20, 100, "lstm", (30,), 2000, Training(lr=0.5, epochs=1, batch_size=10), tokens=True)
