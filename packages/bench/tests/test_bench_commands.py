@@ -1,0 +1,61 @@
+"""Rows that time commands and whole runs: they run at a small size, and judge what they measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coterie.errors import RunError
+from coterie_bench import commands, many, stages
+from coterie_bench.commands import Time
+from coterie_bench.findings import BenchOptions
+from coterie_bench.workloads import CFL_MANY
+
+ONCE = BenchOptions(repeat=1, workers=1)
+
+
+def test_a_command_that_fails_is_said_in_its_own_words():
+    with pytest.raises(RunError, match="unknown scenario 'nowhere'"):
+        commands.timed(commands.coterie("run", "--scenario", "nowhere"))
+
+
+def test_the_start_is_that_of_new_processes():
+    found = commands.time_start(ONCE)
+    assert [line["must"] for line in found.lines] == [
+        "≤ 0.4 s for `coterie --help`",
+        "≤ 1.15 × `import torch` for `import coterie`",
+    ]
+    assert found.seconds["torch"][0] > 5 * found.seconds["coterie"][0]
+    assert found.details["cpu_seconds"]["torch"][0] > 0.1
+
+
+def test_a_comparison_is_judged_by_one_process_over_two(monkeypatch):
+    given = []
+
+    def timed(arguments):
+        given.append(arguments)
+        return Time(20.0 if arguments[arguments.index("--workers") + 1] == "1" else 10.0, 19.0)
+
+    monkeypatch.setattr(commands, "timed", timed)
+    [line] = commands.time_compare(replace(ONCE, repeat=3)).lines
+    assert line["found"]["median"] == 2.0
+    assert line["met"]
+    assert len(given) == 6
+
+
+def test_rounds_of_many_clients_in_a_process_of_its_own():
+    found = many.time_many(ONCE, clients=300)
+    assert len(found.seconds["coterie"]) == many.ROUNDS - 1
+    assert 0.05 < found.details["gigabytes"] < 4
+    assert found.details["set-up"] > 0
+
+
+def test_flts_first_stage_and_ray_say_what_they_need(monkeypatch):
+    monkeypatch.setattr(stages, "find_spec", lambda name: None)
+    assert [line["met"] for line in stages.time_flt(ONCE).lines] == [None, None]
+    assert "coterie[ray]" in stages.time_ray(ONCE).lines[0]["reason"]
+
+
+def test_cfl_is_timed_before_it_may_split():
+    assert CFL_MANY.method().min_rounds > 10**5
