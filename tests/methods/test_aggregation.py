@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from coterie.clustering.conduct import Conduct
 from coterie.data.scenarios import find_scenario
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
@@ -350,3 +351,41 @@ def test_a_family_of_two_camps_is_parted():
         sorted(bad),
         sorted(set(federation.ids) - set(bad)),
     ]
+
+
+def served(server, losses, cut=()):
+    """The server after a round in which clients reported these losses, and some were cut."""
+    server.conducts = {client: Conduct(0, loss) for client, loss in zip(server.clients, losses, strict=False)}
+    server.cut = set(cut)
+    return server
+
+
+def test_a_model_that_nobody_chooses_begins_anew_with_who_is_served_worst():
+    """Where updates are cut, hostile clients may have seeded a model and ruined it, and a group has none."""
+    server, _ = server_of(engine=OnANetwork, aggregation=Aggregation.parse("agreement"), rounds=9)
+    method = make_method("ifca:k=3,seeding_rounds=2")
+    losses = [0.5, 0.5, 0.5, 0.5, 2.0, 3.0]
+    restart = replace(method.start(server).runs[0], idle=[0, method.patience, method.patience + 1])
+    after, [event] = method._seeded_again(restart, 0, served(server, losses, cut=[server.clients[5]]))
+    assert event.details == {"model": 1, "client": server.clients[4]}  # the worst of those that were not cut
+    assert after.idle == [0, 0, method.patience + 1]
+    assert torch.equal(after.models[[0, 2]], restart.models[[0, 2]])
+    expected = server.initial_model(0)
+    for step in (1, 2):
+        [trained] = server.train([server.clients[4]], expected, -step, server.schedule.at(1))
+        expected = expected + trained.vector
+    torch.testing.assert_close(after.models[1], expected)
+
+
+@pytest.mark.parametrize(
+    ("idle", "losses", "init"),
+    [(4, [0.5] * 5 + [3.0], "auto"), (5, [0.5] * 5 + [0.8], "auto"), (5, [0.5] * 5 + [3.0], "random")],
+    ids=["chosen of late", "all are served", "nobody seeds"],
+)
+def test_no_model_begins_anew_without_need(idle, losses, init):
+    server, _ = server_of(engine=OnANetwork, aggregation=Aggregation.parse("agreement"), rounds=9)
+    method = make_method(f"ifca:k=2,init={init}")
+    restart = replace(method.start(server).runs[0], idle=[0, idle])
+    after, events = method._seeded_again(restart, 0, served(server, losses, cut=[server.clients[0]]))
+    assert after is restart
+    assert not events
