@@ -38,7 +38,9 @@ def test_a_comparison_is_judged_by_one_process_over_two(monkeypatch):
         return Time(20.0 if arguments[arguments.index("--workers") + 1] == "1" else 10.0, 19.0)
 
     monkeypatch.setattr(commands, "timed", timed)
-    [line] = commands.time_compare(replace(ONCE, repeat=3)).lines
+    found = commands.time_compare(replace(ONCE, repeat=3))
+    [line], [note] = found.lines, found.notes
+    assert 0.5 < float(note.split("do ")[1].split()[0]) < 2.5
     assert line["found"]["median"] == 2.0
     assert line["met"]
     assert len(given) == 6

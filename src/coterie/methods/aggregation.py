@@ -167,17 +167,33 @@ class Aggregation:
             return list(parts)
         limits = self.limits(norms_by_group(parts))
         after = [limits[group].applied(reply) for group, reply in parts]
-        for group in limits if self.compares else ():
-            rows = [i for i, part in enumerate(parts) if part.group == group and after[i] is not None]
+        if self.compares:
+            shares = self._shares(parts, after, weights, trained)
+            after = [None if reply is None else _part_of(reply, shares[reply.client]) for reply in after]
+        return [Part(part.group, reply) for part, reply in zip(parts, after, strict=True) if reply is not None]
+
+    def _shares(
+        self, parts: Sequence[Part], after: Sequence[Reply | None], weights: Sequence[float], trained: int
+    ) -> dict[str, float]:
+        """How much of each client's update counts: its first part is compared with those of its group.
+
+        What a client sends beside it (FedCUAU's layers of clusters) goes to ever smaller groups, in which an honest
+        client is soon the odd one.
+        """
+        first: dict[str, int] = {}
+        for i, part in enumerate(parts):
+            first.setdefault(part.reply.client, i)
+        shares = dict.fromkeys(first, 0.0)
+        for group in sorted({parts[i].group for i in first.values()}):
+            rows = [i for i in first.values() if parts[i].group == group and after[i] is not None]
             own = [reply for i in rows if (reply := after[i]) is not None]
             pulls = np.array([weights[i] * reply.norm for i, reply in zip(rows, own, strict=True)])
             vectors = torch.stack([_vector(reply)[:trained] for reply in own]) if own else torch.zeros(0, 0)
             losses = np.array([float(reply.values.get("loss", np.inf)) for reply in own])
             cosines = cosine_matrix(vectors)
-            shares = np.where(copied(cosines, vectors.shape[1]), 0.0, counted(cosines, pulls, losses))
-            for i, reply, share in zip(rows, own, shares, strict=True):
-                after[i] = shortened(reply, float(share) * reply.norm) if share > 0 else None
-        return [Part(part.group, reply) for part, reply in zip(parts, after, strict=True) if reply is not None]
+            found = np.where(copied(cosines, vectors.shape[1]), 0.0, counted(cosines, pulls, losses))
+            shares |= {reply.client: float(share) for reply, share in zip(own, found, strict=True)}
+        return shares
 
     def counted(self, replies: Sequence[Reply]) -> list[Reply]:
         """The replies that are in the sums of their groups, whole or cut: those that are not far too long."""
@@ -287,6 +303,11 @@ def followed(
         if 0 < length < math.inf:
             cosines[reply.client] = float(own @ sums[group]) / length
     return cosines
+
+
+def _part_of(reply: Reply, share: float) -> Reply | None:
+    """So much of a reply; None for nothing of it."""
+    return shortened(reply, share * reply.norm) if share > 0 else None
 
 
 def shortened(reply: Reply, bound: float) -> Reply:

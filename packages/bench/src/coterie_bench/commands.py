@@ -12,7 +12,7 @@ from typing import NamedTuple
 from coterie.errors import RunError
 from coterie.runs import load
 from coterie_bench.findings import BenchOptions, Finding, Limit
-from coterie_bench.measure import Spread, cpu_seconds, seconds_of
+from coterie_bench.measure import Spread, cpu_seconds, seconds_of, two_at_once
 
 HELP_SECONDS = Limit("s for `coterie --help`", 0.4, at_most=True)
 IMPORT_RATIO = Limit("× `import torch` for `import coterie`", 1.15, at_most=True)
@@ -130,6 +130,7 @@ def time_compare(options: BenchOptions) -> Finding:
         theirs_cpu=cpus(found["one"]),
         why="both include starting, importing and checking, which one process does before the runs begin",
     )
+    finding.notes.append(f"two processes that only multiply matrices do {two_at_once():.2f} times as much as one here")
     return finding
 
 

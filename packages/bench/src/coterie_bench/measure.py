@@ -9,8 +9,10 @@ import statistics
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,8 @@ from coterie_bench.contenders import Contender
 
 GEMM_SIDE = 2048
 GEMM_TRIES = 3
+SMALL_SIDE, ALONE = 256, 2000
+"""Side and number of the products by which it is seen whether two processes slow each other down."""
 
 Log = Callable[[str], None]
 
@@ -116,6 +120,25 @@ def gemm_peak() -> float:
     out = torch.empty(side, side)
     best = min(seconds_of(lambda: torch.mm(a, b, out=out)) for _ in range(GEMM_TRIES))
     return 2 * side**3 / best
+
+
+def two_at_once() -> float:
+    """How many times as much two processes do as one: 2 where the machine has two cores for us, 1 where it has one."""
+    with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
+        list(pool.map(_products, [1, 1]))  # both have started
+        alone = pool.submit(_products, ALONE).result()
+        both = [job.result() for job in [pool.submit(_products, ALONE) for _ in range(2)]]
+    return 2 * alone / max(both)
+
+
+def _products(count: int) -> float:
+    """Seconds for so many products of matrices that fit a core's cache, in one thread."""
+    torch.set_num_threads(1)
+    a = torch.rand(SMALL_SIDE, SMALL_SIDE)
+    began = time.perf_counter()
+    for _ in range(count):
+        torch.mm(a, a)
+    return time.perf_counter() - began
 
 
 @dataclass(frozen=True)
