@@ -14,12 +14,12 @@ SPECS = {
     "fedsem": "fedsem:clusters=2",
     "fedsoft": "fedsoft:clusters=2,interval=2",
     "flhc": "flhc:warmup_rounds=1",
-    "flt": "flt:encoder=pca,clusters=2",
+    "flt": "flt:encoder=pca,clusters=2,signature=centroids",
     "groups": "groups:of={'client-0':'a','client-1':'b','client-2':'a','client-5':'c','client-00':'a','client-01':'b'}",
     "ifca": "ifca:k=2",
     "oneshot": "oneshot:k=2,warmup_rounds=1",
     "pacfl": "pacfl:clusters=2",
-    "pca-kmeans-hc": "pca-kmeans-hc:basis=public,clusters=2",
+    "pca-kmeans-hc": "pca-kmeans-hc:basis=public,clusters=2,show_centroids=true",
 }
 """Six clients and three rounds are enough; a method that is not here is run as it is."""
 
