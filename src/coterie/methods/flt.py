@@ -121,12 +121,15 @@ class FLT:
         return State(relatives, server.initial_model()[None], (0,) * len(ids))
 
     def check_network(self, secure: bool) -> None:
-        """Refuse to send centroids over a network unless they were asked for by name."""
-        if self.signature == "auto" and not secure:
+        """Refuse to send centroids, or the sums that words are made of, in clear unless centroids were asked for."""
+        if self.signature != "centroids" and not secure:
+            what = (
+                "centroids of the clients' inputs" if self.signature == "auto" else "each client's sums of its inputs"
+            )
             raise ConfigError(
-                "flt would send centroids of the clients' inputs over the network, and from these single samples can "
-                "be told: give secure_sums=true, with which clients send words that tell none, or "
-                "flt:signature=centroids if the server may see them"
+                f"flt would send {what} over the network in clear, and from these single samples can be told: give "
+                "secure_sums=true, with which clients send words that tell none, or flt:signature=centroids if the "
+                "server may see them"
             )
 
     def _in_words(self, server: Server) -> bool:
