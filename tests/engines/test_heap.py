@@ -27,7 +27,7 @@ def faults(first: str) -> int:
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator is what is set")
 def test_freed_memory_is_used_again_instead_of_asked_for_anew() -> None:
-    kept = faults("from coterie.engines.worker import keep_freed_memory; assert keep_freed_memory()")
+    kept = faults("from coterie.engines.heap import keep_freed_memory; assert keep_freed_memory()")
     assert kept < 3000
     # Left to itself, glibc sometimes keeps the memory too.
     assert any(faults("") > 4000 for _ in range(4))

@@ -18,6 +18,7 @@ from torch import nn
 
 from coterie.engines import LocalEngine
 from coterie.engines.buffers import GrowingBuffer, deserialise, serialise
+from coterie.engines.local import BATCHED
 from coterie.engines.ray import RayEngine
 from coterie.engines.ray_worker import BlockRequest, RayWorker, serialise_shard
 from coterie.errors import ConfigError, RunError
@@ -52,6 +53,12 @@ def _own_folder() -> Iterator[None]:
         patch.delenv("RAY_ADDRESS", raising=False)
         yield
     shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_is_brief(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Send evaluations to the actors however little there is to do: the tests' federations are small."""
+    monkeypatch.setattr("coterie.engines.ray.WORK_FOR_ACTORS", 0)
 
 
 @pytest.fixture(scope="module")
@@ -122,6 +129,32 @@ def test_there_is_an_actor_on_each_node(engine: RayEngine) -> None:
 
     nodes = {ray.get(actor.handle.__ray_call__.remote(where)) for actor in engine._actors._actors}
     assert len(nodes) == 2
+
+
+def test_two_blocks_go_to_two_actors(engine: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for answers, so that the actor that answers first does not get both."""
+    replies_of(engine, training_requests(engine, 1))
+    assert engine._actors is not None
+    pool, held = engine._actors, []
+    wait: Any = pool.collect
+    monkeypatch.setattr(pool, "collect", lambda now: (held.append([len(a.blocks) for a in pool._actors]), wait(now)))
+    requests = training_requests(engine, 1)[: 2 * BATCHED]
+    assert len(replies_of(engine, requests)) == len(requests)
+    assert held[0] == [1, 1]
+
+
+def test_a_brief_evaluation_is_done_here(engine: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    replies_of(engine, training_requests(engine, 1))
+    assert engine._actors is not None
+    before = engine._actors.runs
+    requests = [Request(client, Evaluate(engine.initial_model(0)[None])) for client in engine.clients]
+    travelled = bits(replies_of(engine, requests))
+    assert engine._actors.runs == before + 1
+    monkeypatch.setattr("coterie.engines.ray.WORK_FOR_ACTORS", 10**9)
+    assert bits(replies_of(engine, requests)) == travelled
+    assert engine._actors.runs == before + 1
+    replies_of(engine, training_requests(engine, 1))
+    assert engine._actors.runs == before + 2
 
 
 def test_a_killed_actor_changes_nothing(engine: RayEngine) -> None:

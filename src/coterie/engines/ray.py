@@ -31,6 +31,8 @@ REACH_SECONDS = 5.0
 """How long to wait for a cluster to answer at its address."""
 KEPT_BYTES = 2**26
 """The least that an actor keeps of the clients' data."""
+WORK_FOR_ACTORS = 10**9
+"""Estimated multiplications of an evaluation from which on it goes to the actors: about as long as a message takes."""
 
 _refcount = 0
 """Engines that use the Ray which the first of them started or joined; the last one leaves it."""
@@ -80,9 +82,11 @@ class RayEngine(LocalEngine):
         self._leave = weakref.finalize(self, leave, self._ray) if joined else None
 
     def _pool_for(self, requests: Sequence[Request], blocks: int, work: float) -> ActorPool | None:
-        """The actors; None where the work must be done here, because they are busy or its order counts."""
+        """The actors; None where the work is done here: they are busy, its order counts, or it is not worth the way."""
         busy = self._actors is not None and self._actors.busy
-        if not blocks or busy or in_sequence(requests):
+        # A question that is answered here before it would have travelled: an evaluation of a few clients.
+        brief = work < WORK_FOR_ACTORS and not self._send_vectors(requests)
+        if not blocks or busy or brief or in_sequence(requests):
             return None
         if self._actors is None:
             self._actors = self._start_actors()

@@ -30,12 +30,15 @@ START_SECONDS = 300.0
 class _Actor:
     handle: Any
     ping: Any
-    """The reference to its answer that it is there; None once the answer has come, so that it can be given blocks."""
+    """The reference to its answer that it is there; None once the answer has come."""
     held: frozenset[int]
     """The shards it keeps, or is to keep: its share of all."""
     blocks: dict[Any, int] = field(default_factory=dict)
     """The blocks it has, by the references to their replies, in the order they were sent."""
     started: bool = False
+    """Whether it has ever answered, so that it can be given blocks."""
+    answered: int = 0
+    """The last run in which it did."""
 
 
 PackedReplies = tuple[bytes, Bytes]
@@ -112,7 +115,10 @@ class ActorPool(BlockScheduler[_RayRun]):
             self.busy = False
 
     def _ping(self) -> None:
-        """Ask all actors whether they are there, so that no block is given to one that died unseen."""
+        """Ask all actors whether they are there, so that no block is blamed for one that had died before.
+
+        Nobody waits for the answers: blocks go to whoever was there last.
+        """
         for actor in self._actors:
             if actor.ping is None:
                 actor.ping = actor.handle.pid.remote()
@@ -120,7 +126,7 @@ class ActorPool(BlockScheduler[_RayRun]):
     def hand_out(self, now: _RayRun) -> None:
         for depth in (0, 1):
             for actor in self._actors:
-                if actor.ping is not None or len(actor.blocks) != depth:
+                if not actor.started or len(actor.blocks) != depth:
                     continue
                 free = now.free(self.slots)
                 if not free:
@@ -146,14 +152,14 @@ class ActorPool(BlockScheduler[_RayRun]):
         ready = set(self.ray.wait(awaited, num_returns=len(awaited), timeout=0)[0])
         for position, actor in enumerate(self._actors):
             try:
-                for ref, block in list(actor.blocks.items()):
-                    if ref in ready:
-                        self._take(now, actor, ref, block)
                 if actor.ping in ready:
                     self.ray.get(actor.ping)
                     if not actor.started:
                         self._deaths_at_start = 0
-                    actor.ping, actor.started = None, True
+                    actor.ping, actor.started, actor.answered = None, True, self.runs
+                for ref, block in list(actor.blocks.items()):
+                    if ref in ready:
+                        self._take(now, actor, ref, block)
             except _deadly(self.ray) as problem:
                 self._replace(now, position, problem)
 
@@ -168,19 +174,30 @@ class ActorPool(BlockScheduler[_RayRun]):
         del actor.blocks[ref]
 
     def _replace(self, now: _RayRun, position: int, problem: Exception) -> None:
-        """Put a new actor in a dead one's place and its blocks back; the first of them may be what it died of."""
+        """Put a new actor in a dead one's place and its blocks back; the first of them may be what it died of.
+
+        It is not where the actor never answered in this run: an answer comes before the first block is begun.
+        """
         dead = self._actors[position]
         lost = list(dead.blocks.values())
+        answered = dead.answered == self.runs or self._answers(dead.ping)
         now.take_back(lost)
         _end(self.ray, dead)
         if not dead.started:
             self._deaths_at_start += 1
             if self._deaths_at_start == ATTEMPTS:
                 raise RunError(f"{ATTEMPTS} Ray actors died at their start, the last of: {_last_line(problem)}")
-        elif lost:
+        elif lost and answered:
             now.blame(lost[0], "Ray actors died")
         self._actors[position] = self._start(position, len(self._actors))
         self._ping()  # a machine may be gone, and with it others that nobody has heard of yet
+
+    def _answers(self, ping: Any) -> bool:
+        try:
+            self.ray.get(ping)
+        except _deadly(self.ray):
+            return False
+        return True
 
     def do_here(self, now: _RayRun) -> ReplyBlock:
         block = now.blocks[now.turn]

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import importlib
 import os
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from coterie.engines.buffers import Bytes, deserialise, own_memory, serialise
+from coterie.engines.buffers import ALIGNED, Bytes, deserialise, own_memory, serialise, unpack
+from coterie.engines.heap import keep_freed_memory
 from coterie.federation import PARTS, Client, Split
 from coterie.tasks.base import ClientContext, perform
 from coterie.trainers.base import Trainer
@@ -37,6 +39,7 @@ class RayWorker:
 
     def __init__(self, make_trainer: Callable[[], Trainer], kept_bytes: int) -> None:
         torch.set_num_threads(1)
+        keep_freed_memory()
         self.trainer = make_trainer()
         self.kept_bytes = kept_bytes
         self.ray: Any = importlib.import_module("ray")
@@ -106,10 +109,22 @@ def serialise_shard(clients: Sequence[Client]) -> tuple[bytes, Bytes]:
 def deserialise_shard(data: bytes, memory: Bytes) -> list[Client]:
     """The clients in a shard, without their hidden groups, which no client needs for its work."""
     clients = []
-    for client_id, splits in deserialise(data, memory):
+    for client_id, splits in unpack(data, _in_place(memory)):
         parts = [Split(x.permute(x_back), y.permute(y_back)) for (x, x_back), (y, y_back) in splits]
         clients.append(Client(client_id, *parts))  # type: ignore[arg-type]  # as many as there are PARTS
     return clients
+
+
+def _in_place(memory: Bytes) -> Tensor:
+    """The bytes where they lie, in Ray's store, which all actors of a machine share and none may write to.
+
+    Copied only where they do not begin as torch's own memory does, for the last bits of a result may depend on that.
+    """
+    if memory.ctypes.data % ALIGNED:
+        return own_memory(memory)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # torch's, that it cannot forbid writing
+        return torch.from_numpy(memory)
 
 
 def _tensors(split: Split) -> tuple[Tensor, Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import signal
 import sys
 from collections.abc import Callable, Mapping
@@ -14,6 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.engines.buffers import TensorBuffer, attach, pack, unpack
+from coterie.engines.heap import keep_freed_memory
 from coterie.engines.spawning import unpack_inheritance
 from coterie.tasks.base import ClientContext, perform
 from coterie.trainers.base import Trainer
@@ -24,8 +24,6 @@ PR_SET_PDEATHSIG = 1
 """Linux's name for: send this process a signal when its parent ends."""
 LOOK_FOR_PARENT = 1.0
 """Seconds between a waiting worker's looks at whether its parent still lives."""
-TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
-"""glibc's numbers for what `mallopt` can set."""
 
 
 def die_with_parent() -> None:
@@ -92,17 +90,3 @@ def _serve(
         buffer = TensorBuffer(slot, aligned=False)
         data = pack((done, after), buffer)
         connection.send_bytes(buffer.used.to_bytes(NUMBER_BYTES, "little") + data)
-
-
-def keep_freed_memory() -> bool:
-    """Tell glibc to reuse freed memory instead of returning it to the system; False where there is no glibc.
-
-    Memory that comes back from the system is cleared page by page, a fifth of the time of a convolutional network on
-    batches of 100. The process stays as large as it once was: this is for workers, not for the user's own process.
-    """
-    if platform.libc_ver()[0] != "glibc":
-        return False
-    libc = ctypes.CDLL(None)
-    # 32 MB is the largest threshold that glibc takes; larger tensors still come from the system.
-    settings = {MMAP_THRESHOLD: 2**25, TRIM_THRESHOLD: 2**31 - 1, TOP_PAD: 2**26}
-    return all(libc.mallopt(name, value) == 1 for name, value in settings.items())
