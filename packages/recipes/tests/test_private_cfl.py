@@ -34,13 +34,23 @@ def test_the_table_compares_every_private_run_with_the_clear_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cells(self: Study, jobs: dict[str, Any]) -> dict[str, Any]:
-        same = {"splits": [1], "clusters": [["a"]], "ari": 1.0, "accuracy": 0.5, "bytes_up": 4}
-        return {name: same | ({"splits": [2], "bytes_up": 6} if "4096" in name else {}) for name in jobs}
+        splits = [[5, 0, [["a", "b"], ["c"]]], [5, 1, [["a"], ["b"]]]]
+        other = [[5, 0, [["a"], ["b", "c"]]], [5, 2, [["b"], ["c"]]]]
+        later = [splits[0], [6, *splits[1][1:]]]
+        same = {"splits": splits, "clusters": [["a"], ["b"], ["c"]], "ari": 1.0, "accuracy": 0.5, "bytes_up": 4}
+        return {
+            name: same
+            | ({"splits": other, "bytes_up": 6} if "4096" in name else {})
+            | ({"splits": later} if "secure" in name else {})
+            for name in jobs
+        }
 
     monkeypatch.setattr(Study, "cells", cells)
     monkeypatch.setattr(private_cfl, "TRIES", 2)
     rows = {(row.setting, row.measure): row.ours for row in private_cfl.private_cfl(Study(tmp_path)).rows}
-    assert rows["digits-swapped, s = 1024", "same tree, same rounds"] == [1.0]
-    assert rows["digits-swapped, s = 4096", "same tree, same rounds"] == [0.0]
+    each, order = "same clusters after every round", "same order within rounds too"
+    assert rows["digits-swapped, s = 1024", each] == rows["digits-swapped, s = 1024", order] == [1.0]
+    assert (rows["digits-swapped, s = 4096", each], rows["digits-swapped, s = 4096", order]) == ([1.0], [0.0])
+    assert rows["digits-swapped, s = 1024, secure sums", each] == [0.0]
     assert rows["digits-swapped, s = 4096", "same clusters"] == [1.0]
     assert rows["digits-swapped, s = 4096", "bytes up, over the clear run's"] == [1.5]
