@@ -17,6 +17,7 @@ from coterie.clustering.agreement import (
     FITS,
     OUT,
     SHARE,
+    TRUSTED,
     agreement,
     camps,
     copied,
@@ -158,6 +159,25 @@ def test_a_hard_pull_counts_if_it_agrees_is_cut_if_it_hardly_does_and_is_left_ou
     updates[0] *= -1
     assert counted(cosine_matrix(updates), pulls, ALIKE)[0] == 0
     assert (counted(cosine_matrix(updates), pulls, ALIKE)[1:] == 1).all()
+
+
+def test_a_trusted_client_is_cut_as_far_as_it_must_and_never_left_out():
+    updates = learning_together(20, 0.2)
+    updates[0] *= -1
+    cosines, pulls = cosine_matrix(updates), np.ones(20)
+    against = AGREES - agreement(cosines).cosines[0]
+    trusted = np.arange(20) == 0
+    for pull, expected in (
+        (0.9 * TRUSTED / against, 1.0),
+        (2 * TRUSTED / against, 0.5),
+        (100.0, TRUSTED / against / 100),
+    ):
+        pulls[0] = pull
+        assert counted(cosines, pulls, ALIKE, trusted)[0] == pytest.approx(expected)
+        assert counted(cosines, pulls, ALIKE)[0] < expected
+    steep = learning_together(20, 0.9)
+    steep[0] *= -1  # so far against the others that it does not count whoever sends it
+    assert counted(cosine_matrix(steep), np.ones(20), ALIKE, trusted)[0] == 0
 
 
 def test_of_three_nothing_can_be_told():

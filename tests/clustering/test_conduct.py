@@ -8,7 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coterie.clustering.conduct import EVIDENCE, FALSE, ROUNDS, Conduct, false_clients, lagging_clients, reported
+from coterie.clustering.conduct import (
+    EVIDENCE,
+    EVIDENCE_SHARE,
+    FALSE,
+    ROUNDS,
+    Conduct,
+    enough_evidence,
+    false_clients,
+    lagging_clients,
+    reported,
+    trusted_clients,
+)
 
 
 def test_a_loss_that_falls_by_a_fifth_along_the_update_speaks_for_the_client_by_hand():
@@ -34,18 +45,49 @@ def test_what_cannot_be_compared_says_nothing(loss):
 def test_nobody_is_judged_on_little():
     few = Conduct(0, 1.0, balance=-1.0, evidence=1.0, rounds=ROUNDS - 1)
     faint = Conduct(0, 1.0, balance=-EVIDENCE / 2, evidence=EVIDENCE / 2, rounds=ROUNDS)
-    assert few.score is None
-    assert faint.score is None
-    assert replace(few, rounds=ROUNDS).score == -1
+    assert few.score() is None
+    assert faint.score() is None
+    assert replace(few, rounds=ROUNDS).score() == -1
+
+
+def test_where_all_learn_slowly_less_is_enough():
+    """What was seen of the median client is the measure, up to the usual amount."""
+    slow = [Conduct(0, 1.0, evidence=e, balance=e, rounds=ROUNDS) for e in (0.001, 0.002, 0.003)]
+    assert enough_evidence(dict(enumerate(slow))) == EVIDENCE_SHARE * 0.002
+    assert (
+        enough_evidence(dict(enumerate([*slow[:1], *[Conduct(0, 1.0, evidence=9.0, rounds=ROUNDS)] * 2]))) == EVIDENCE
+    )
+    assert enough_evidence({"new": replace(slow[0], rounds=ROUNDS - 1)}) == enough_evidence({}) == EVIDENCE
+    turned = Conduct(0, 1.0, cosine=-1.0, balance=-0.001, evidence=0.001, rounds=ROUNDS)
+    assert not reported(turned, 0, 0.999).false
+    assert reported(turned, 0, 0.999, EVIDENCE_SHARE * 0.002).false
+
+
+def test_only_those_are_trusted_whose_losses_followed_and_fell_where_the_others_do_too():
+    honest = Conduct(0, 1.0, balance=0.9, evidence=1.0, rounds=ROUNDS, first=2.0, lowest=1.0)
+    found = {
+        "honest": honest,
+        "other": honest,
+        "unsure": replace(honest, balance=-0.1),
+        "liar": replace(honest, balance=-0.9, false=True),
+        "mirrored": replace(honest, loss=3.0, lowest=2.0),  # its losses went with its updates, and rose
+        "slower": replace(honest, lowest=2 - 0.7),
+        "new": replace(honest, rounds=ROUNDS - 1),
+        "elsewhere": replace(honest, cluster=1, first=2.0, lowest=1.9),  # as fast as any of its cluster
+    }
+    assert trusted_clients(found) == {"honest", "other", "slower", "elsewhere"}
+    assert trusted_clients({"honest": honest, "a": found["liar"], "b": found["liar"]}) == set()
+    assert trusted_clients({"accused": replace(honest, false=True), "other": honest}) == {"other"}
+    assert trusted_clients({}) == set()
 
 
 def test_who_was_false_stays_so_until_the_balance_is_good():
     known = Conduct(0, 1.0, cosine=-1.0, balance=0.0, evidence=0.1, rounds=ROUNDS)
     false = reported(known, 0, 0.5)
     assert false.false
-    assert false.score < FALSE
+    assert false.score() < FALSE
     better = reported(replace(false, cosine=1.0), 0, 0.3)
-    assert FALSE < better.score < 0
+    assert FALSE < better.score() < 0
     assert better.false
     assert not reported(replace(better, cosine=1.0), 0, 0.1).false
 
@@ -115,7 +157,7 @@ def test_more_than_a_sixth_are_a_group_and_nobody_lags_before_the_others_have_le
     assert lagging_clients(two) == set()
     assert lagging_clients(two | clients([0.8] * 9, [0.2] * 9, cluster=1)) == set()
     assert lagging_clients(clients([0.8] * 10 + [0.1] * 2, [0.2] * 10 + [0.9] * 2)) == {"0-10", "0-11"}
-    assert lagging_clients(clients([0.49] * 9 + [0.0], [0.5] * 9 + [1.0])) == set()
+    assert lagging_clients(clients([0.39] * 9 + [0.0], [0.5] * 9 + [1.0])) == set()
     assert lagging_clients(clients([0.5] * 9 + [0.0], [0.5] * 9 + [1.0])) == {"0-9"}
     assert lagging_clients(clients([0.8] * 2 + [0.0], [0.2] * 2 + [1.0])) == set()  # too few to tell
     assert lagging_clients({}) == set()

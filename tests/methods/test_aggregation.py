@@ -307,7 +307,7 @@ def test_honest_clients_losses_follow_their_updates():
     server, _ = server_of(engine=OnANetwork, aggregation=Aggregation.parse("agreement"), rounds=16)
     played("ifca:k=2", server, 16)
     assert not any(own.false for own in server.conducts.values())
-    assert sum(own.score is not None and own.score > 0 for own in server.conducts.values()) >= 8
+    assert sum((own.score() or 0.0) > 0 for own in server.conducts.values()) >= 8
 
 
 def test_the_cosine_is_with_what_the_group_of_the_part_is_moved_by():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -158,22 +158,30 @@ class Aggregation:
             limits[group] = Limit(min(clip * usual, fixed), max(clip, FAR) * usual)
         return limits
 
-    def clipped(self, parts: Sequence[Part], weights: Sequence[float], trained: int) -> list[Part]:
+    def clipped(
+        self, parts: Sequence[Part], weights: Sequence[float], trained: int, trusted: Collection[str] = ()
+    ) -> list[Part]:
         """The parts as they count: those too long for their group, or against it, are cut or left out.
 
         `weights` are those of the parts in their groups' means; the first `trained` numbers of a vector are compared.
+        Clients that are `trusted` may pull harder against the others.
         """
         if not (self.clips or self.compares):
             return list(parts)
         limits = self.limits(norms_by_group(parts))
         after = [limits[group].applied(reply) for group, reply in parts]
         if self.compares:
-            shares = self._shares(parts, after, weights, trained)
+            shares = self._shares(parts, after, weights, trained, trusted)
             after = [None if reply is None else _part_of(reply, shares[reply.client]) for reply in after]
         return [Part(part.group, reply) for part, reply in zip(parts, after, strict=True) if reply is not None]
 
     def _shares(
-        self, parts: Sequence[Part], after: Sequence[Reply | None], weights: Sequence[float], trained: int
+        self,
+        parts: Sequence[Part],
+        after: Sequence[Reply | None],
+        weights: Sequence[float],
+        trained: int,
+        trusted: Collection[str],
     ) -> dict[str, float]:
         """How much of each client's update counts: its first part is compared with those of its group.
 
@@ -191,7 +199,8 @@ class Aggregation:
             vectors = torch.stack([_vector(reply)[:trained] for reply in own]) if own else torch.zeros(0, 0)
             losses = np.array([float(reply.values.get("loss", np.inf)) for reply in own])
             cosines = cosine_matrix(vectors)
-            found = np.where(copied(cosines, vectors.shape[1]), 0.0, counted(cosines, pulls, losses))
+            known = np.array([reply.client in trusted for reply in own], dtype=bool)
+            found = np.where(copied(cosines, vectors.shape[1]), 0.0, counted(cosines, pulls, losses, known))
             shares |= {reply.client: float(share) for reply, share in zip(own, found, strict=True)}
         return shares
 

@@ -10,7 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.clustering.conduct import Conduct, false_clients, lagging_clients, reported
+from coterie.clustering.conduct import (
+    Conduct,
+    enough_evidence,
+    false_clients,
+    lagging_clients,
+    reported,
+    trusted_clients,
+)
 from coterie.engines.base import Engine, Traffic
 from coterie.methods.aggregation import (
     Aggregation,
@@ -334,7 +341,8 @@ class Server:
         false = self._false(firsts) if watched else set()
         heard = [part for part in parts if part.reply.client not in false]
         weights = [self.weight(part.reply.client, weighting) for part in heard]
-        after = self.aggregation.clipped(heard, weights, self.layout.trainable)
+        trusted = trusted_clients(self.conducts) if watched else set()
+        after = self.aggregation.clipped(heard, weights, self.layout.trainable, trusted)
         if watched:
             counted = [self.weight(part.reply.client, weighting) for part in after]
             for client, cosine in followed(firsts.values(), after, counted, self.layout.trainable).items():
@@ -345,9 +353,10 @@ class Server:
 
     def _false(self, parts: Mapping[str, Part]) -> set[str]:
         """The clients whose losses speak against their updates, now that their parts tell new losses."""
+        enough = enough_evidence(self.conducts)
         for client, (group, reply) in parts.items():
             loss = float(reply.values.get("loss", np.nan))
-            self.conducts[client] = reported(self.conducts.get(client), group, loss)
+            self.conducts[client] = reported(self.conducts.get(client), group, loss, enough)
         return false_clients(self.conducts) | lagging_clients(self.conducts)
 
     def _before(self, requests: Sequence[Request]) -> tuple[int, int, dict[str, dict[str, Tensor]] | None]:

@@ -2,7 +2,8 @@
 
 The attacks are those that the literature tries first: updates far too long, turned around, or crafted from the honest
 clients' own (inner product, "a little is enough"); false labels; a backdoor; a false number of samples; all force on
-one cluster.
+one cluster. Beside them stands the federation without the hostile clients: no rule can give back what their data was
+worth.
 """
 
 from __future__ import annotations
@@ -57,6 +58,8 @@ class Attack:
     """The cluster that they all claim to choose, where clients choose."""
     mirrored: bool = False
     """Whether they report losses that rise where their own fall, so that these fit updates turned around."""
+    absent: bool = False
+    """Whether they are not there at all."""
 
 
 def _little(own: Tensor, honest: Tensor) -> Tensor:
@@ -99,6 +102,8 @@ def _backdoor(data: Split, classes: int) -> Split:
 
 ATTACKS: dict[str, Attack] = {
     "none": Attack("no hostile client: what the rule itself costs"),
+    "absent": Attack("the hostile clients are not there: what the honest lack of their data, whatever the rule",
+                     absent=True),
     "scale": Attack("updates 100 times too long", craft=lambda own, _: 100 * own),
     "sign-flip": Attack("updates turned around, 10 times too long", craft=lambda own, _: -10 * own),
     "label-flip": Attack("labels c turned into classes − 1 − c", poison=_false_labels),
@@ -255,6 +260,9 @@ def attacked_run(config: RunConfig, attack: str, hostile: int) -> Outcome:
     chosen = find_attack(attack)
     federation, defaults = make_federation(config)
     bad = choose_hostile(federation, hostile, config.seed)
+    if chosen.absent:
+        there = [client for client in federation if client.id not in bad]
+        federation, bad = Federation(there, federation.classes, federation.name), ()
 
     def engine_for(architecture: Callable[[int], nn.Module]) -> HostileEngine:
         return HostileEngine(
