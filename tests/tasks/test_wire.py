@@ -47,7 +47,7 @@ from coterie.tasks import (
     TrainHidden,
     WordSums,
 )
-from coterie.tasks.wire import BadReply, check_values, decode, encode, find_task, reply_bytes, task_bytes
+from coterie.tasks.wire import BadReply, check_values, decode, encode, find_task, reply_bytes, same_form, task_bytes
 from coterie.trainers.base import Training
 
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2)))
@@ -377,6 +377,18 @@ def test_a_mark_of_a_field_counts_in_a_task_of_another_package() -> None:
     task = Own(INITIAL, SEED)
     assert task_bytes(task, LAYOUT) == 8
     assert task_bytes(replace(task, init=None), LAYOUT) == 4 * LAYOUT.size
+
+
+def test_tasks_that_differ_in_their_seeds_alone_have_one_form():
+    task = Train(LEARNED, HOW, 3, ("3",), init=SEED)
+    again = replace(task, seed=4)
+    assert same_form(task, task)
+    assert same_form(task, again)
+    assert task_bytes(task, LAYOUT) == task_bytes(again, LAYOUT)
+    assert task.schema(LAYOUT) == again.schema(LAYOUT)
+    for other in (replace(task, private=()), replace(task, model=LEARNED.clone()), replace(task, assess=True), None):
+        assert not same_form(task, other)
+    assert not same_form(task, Evaluate(LEARNED[None]))
 
 
 def test_bytes_of_a_reply_are_its_vector_its_arrays_and_eight_for_a_number() -> None:

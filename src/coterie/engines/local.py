@@ -23,7 +23,7 @@ from coterie.parameters import Layout
 from coterie.privacy import Mask, MaskedTrainer
 from coterie.privacy.keys import Secret, make_key
 from coterie.tasks.base import ClientContext, Reduction, Reply, ReplyBlock, Request, perform
-from coterie.tasks.wire import not_finite, reply_bytes, task_bytes
+from coterie.tasks.wire import not_finite, reply_bytes, same_form, task_bytes
 from coterie.trainers.base import Trainer
 from coterie.trainers.batched import GRAM_BYTES, BatchedTrainer
 from coterie.trainers.choice import PRECISIONS, make_trainer
@@ -215,10 +215,10 @@ class LocalEngine:
         return any(task.schema(self.layout).vector is not None for task in kinds.values())
 
     def _bytes_down(self, requests: Sequence[Request]) -> int:
-        """Bytes that reach the clients; a task that goes to many is looked at once."""
+        """Bytes that reach the clients; a task that goes to many is looked at once, whatever its seeds."""
         total, size, before = 0, 0, None
         for _client, task in requests:
-            if task is not before:
+            if not same_form(task, before):
                 size, before = task_bytes(task, self.layout), task
             total += size
         return total
@@ -228,7 +228,7 @@ class LocalEngine:
         sound = []
         schema = before = None
         for request, reply in zip(requests, replies, strict=True):
-            if schema is None or request.task is not before:
+            if schema is None or not same_form(request.task, before):
                 schema, before = request.task.schema(self.layout), request.task
             if not math.isfinite(reply.values.get("norm", 0.0)):
                 self._faults.append(Fault(reply.client, "its update is not finite: lower the learning rate"))
