@@ -3,6 +3,7 @@
 from coterie.runs.advising import advise
 from coterie.runs.api import resume, run
 from coterie.runs.assemble import assemble, make_federation
+from coterie.runs.attacks import attacked_run
 from coterie.runs.callbacks import Callback
 from coterie.runs.cells import Cells
 from coterie.runs.config import RunConfig, make_config
@@ -26,6 +27,7 @@ __all__ = [
     "RunConfig",
     "advise",
     "assemble",
+    "attacked_run",
     "diagnose",
     "global_accuracy",
     "holm",

@@ -255,10 +255,11 @@ class Outcome(NamedTuple):
     backdoor: float | None
 
 
-def attacked_run(config: RunConfig, attack: str, hostile: int) -> Outcome:
-    """One run of the configuration with so many hostile clients, drawn from its seed."""
+def attacked_run(config: RunConfig, attack: str, hostile: int, federation: Federation | None = None) -> Outcome:
+    """One run of the configuration with so many hostile clients, drawn from its seed, of its federation or another."""
     chosen = find_attack(attack)
-    federation, defaults = make_federation(config)
+    own, defaults = make_federation(config)
+    federation = own if federation is None else federation
     bad = choose_hostile(federation, hostile, config.seed)
     if chosen.absent:
         there = [client for client in federation if client.id not in bad]
