@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.engines import LocalEngine
 from coterie.engines.buffers import GrowingBuffer, deserialise, serialise
@@ -245,6 +245,24 @@ def test_an_actor_keeps_what_came_first_within_its_budget(engine: RayEngine) -> 
         packed, tensors, held = worker.do(BlockRequest(1, data, memory, {i: shards[i]}), GrowingBuffer().seal())
         assert held == ([0] if i == 0 else [0, 1])
         assert bits(deserialise(packed, tensors)[0].replies) == bits(replies_of(local, [request]))
+
+
+class Halves(nn.Module):
+    """Writes to its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x.flatten(1).mul_(0.5))  # type: ignore[no-any-return]
+
+
+def test_data_is_read_in_the_store_only_where_no_users_code_could_write_to_it() -> None:
+    batched, other = LocalEngine(DIGITS, perceptron), LocalEngine(DIGITS, lambda seed: Halves())
+    scored = LocalEngine(DIGITS, perceptron, metrics={"own": lambda outputs, labels: 0.0})
+    found = [RayWorker(lambda local=local: local.trainer, 0)._in_place for local in (batched, other, scored)]
+    assert found == [True, False, False]
 
 
 def test_a_cluster_that_is_not_there_fails_with_one_line(engine: RayEngine) -> None:

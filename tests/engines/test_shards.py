@@ -117,3 +117,19 @@ def test_images_that_lie_by_pixel_still_do() -> None:
     (found,) = deserialise_shard(*serialise_shard([Client("a", split, split, split)]))
     assert torch.equal(found.train.x, x)
     assert found.train.x.stride() == x.stride() != x.contiguous().stride()
+
+
+def test_a_shard_in_place_is_the_stores_own_memory() -> None:
+    data, memory = serialise_shard([client("a", 40)])
+    whole = np.zeros(len(memory) + 128, dtype=np.uint8)
+    start = -whole.ctypes.data % 64
+    for away, shared in ((0, True), (1, False)):
+        there = whole[start + away : start + away + len(memory)]
+        there[:] = memory
+        there.flags.writeable = False
+        (found,) = deserialise_shard(data, there, in_place=True)
+        assert torch.equal(found.train.x, client("a", 40).train.x)
+        inside = there.ctypes.data <= found.train.x.data_ptr() < there.ctypes.data + len(there)
+        assert inside == shared
+    (copied,) = deserialise_shard(data, memory)
+    assert not memory.ctypes.data <= copied.train.x.data_ptr() < memory.ctypes.data + len(memory)

@@ -19,6 +19,7 @@ from coterie.engines.heap import keep_freed_memory
 from coterie.federation import PARTS, Client, Split
 from coterie.tasks.base import ClientContext, perform
 from coterie.trainers.base import Trainer
+from coterie.trainers.batched import BatchedTrainer
 
 SHARD_BYTES = 2**22
 """Data in a shard: little, so that one client of it costs little, and yet ten thousand clients are not many shards."""
@@ -41,6 +42,8 @@ class RayWorker:
         torch.set_num_threads(1)
         keep_freed_memory()
         self.trainer = make_trainer()
+        # A user's module or metric may write to what it is given, which the store's memory would not survive.
+        self._in_place = isinstance(self.trainer, BatchedTrainer) and not self.trainer.metrics
         self.kept_bytes = kept_bytes
         self.ray: Any = importlib.import_module("ray")
         self.shards: dict[int, dict[str, Client]] = {}
@@ -66,7 +69,8 @@ class RayWorker:
         """The clients in these shards; those that are not here are fetched."""
         missing = [number for number in shards if number not in self.shards]
         for number, shard in zip(missing, self.ray.get([shards[number] for number in missing]), strict=True):
-            self.shards[number] = {client.id: client for client in deserialise_shard(*shard)}
+            clients = deserialise_shard(*shard, in_place=self._in_place)
+            self.shards[number] = {client.id: client for client in clients}
         return {name: client for number in shards for name, client in self.shards[number].items()}
 
     def _tidy(self) -> None:
@@ -106,20 +110,21 @@ def serialise_shard(clients: Sequence[Client]) -> tuple[bytes, Bytes]:
     return serialise(rows)
 
 
-def deserialise_shard(data: bytes, memory: Bytes) -> list[Client]:
-    """The clients in a shard, without their hidden groups, which no client needs for its work."""
+def deserialise_shard(data: bytes, memory: Bytes, *, in_place: bool = False) -> list[Client]:
+    """The clients in a shard, without their hidden groups, which no client needs for its work.
+
+    `in_place` leaves their data where it lies, in Ray's store: memory that the actors of a machine share, and that none
+    may write to.
+    """
     clients = []
-    for client_id, splits in unpack(data, _in_place(memory)):
+    for client_id, splits in unpack(data, _as_tensor(memory) if in_place else own_memory(memory)):
         parts = [Split(x.permute(x_back), y.permute(y_back)) for (x, x_back), (y, y_back) in splits]
         clients.append(Client(client_id, *parts))  # type: ignore[arg-type]  # as many as there are PARTS
     return clients
 
 
-def _in_place(memory: Bytes) -> Tensor:
-    """The bytes where they lie, in Ray's store, which all actors of a machine share and none may write to.
-
-    Copied only where they do not begin as torch's own memory does, for the last bits of a result may depend on that.
-    """
+def _as_tensor(memory: Bytes) -> Tensor:
+    """The bytes themselves; a copy where they do not begin as torch's own memory does: last bits may depend on that."""
     if memory.ctypes.data % ALIGNED:
         return own_memory(memory)
     with warnings.catch_warnings():
