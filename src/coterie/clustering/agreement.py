@@ -42,7 +42,8 @@ CUT, OUT = 0.75, 2.0
 out."""
 TRUSTED = 1.5
 """The same for clients whose losses have followed their updates so far (`conduct`): they are cut to it, and never left
-out. Honest clients with many samples of few classes came to 3 where steps were small."""
+out. Of 0.75, 1 and 1.5 the one that cost honest clients least on seeds 202 and 203 of dirichlet with step sizes of 0.02
+and 0.05, where some with many samples of few classes came to 3."""
 
 
 class Agreement(NamedTuple):

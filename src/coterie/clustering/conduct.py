@@ -27,7 +27,7 @@ ROUNDS = 6
 """Rounds in which a client's loss must have been seen to change before it is judged."""
 EVIDENCE, EVIDENCE_SHARE = 0.02, 0.25
 """Change of the loss, as a share of it and times the cosine, that must have been seen in all; where all learn slowly,
-so much of what was seen of the median client."""
+so much of what was seen of the median client (by hand, on seeds 201 to 204 with a step size of 0.02)."""
 FALSE = -0.3
 """The score from which on a client's updates are held to be false, until it is above zero again."""
 HOLDS = 0.0
