@@ -303,6 +303,23 @@ def test_clients_whose_losses_belie_their_updates_are_left_out_even_as_two_of_fi
     assert set(bad) <= server.cut
 
 
+@pytest.mark.parametrize(("attack", "heard"), [("inner-product", True), ("scale", False)])
+def test_a_check_of_cfl_asks_those_who_pull_against_the_others_and_not_the_far_too_long(monkeypatch, attack, heard):
+    """A small honest group looks like an attack too: left out of the mean and of the check, it would never be split."""
+    asked = []
+
+    def check(watch, leaf, clients, *rest):
+        asked.append(set(clients))
+        return watch, []
+
+    monkeypatch.setattr("coterie.methods.cfl.check", check)
+    server, bad = server_of(attack, hostile=1, aggregation=Aggregation.parse("agreement"), rounds=6)
+    played("cfl", server, 6)
+    assert server.cut >= bad
+    assert (bad <= asked[-1]) == heard
+    assert asked[-1] | bad == set(server.clients)
+
+
 def test_honest_clients_losses_follow_their_updates():
     server, _ = server_of(engine=OnANetwork, aggregation=Aggregation.parse("agreement"), rounds=16)
     played("ifca:k=2", server, 16)

@@ -17,7 +17,7 @@ from torch import Tensor
 from coterie.clustering import Bipartition, bipartition, cosine_matrix
 from coterie.clustering.sketch import similarity, sketch
 from coterie.errors import ConfigError, RunError
-from coterie.methods.aggregation import Part, WeightedSum
+from coterie.methods.aggregation import Part, WeightedSum, norms_by_group
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, Matrix, method
 from coterie.methods.cfl_check import check, observe
 from coterie.methods.cfl_state import (
@@ -63,6 +63,13 @@ class Found(NamedTuple):
     evidence: Evidence
     vectors: Tensor
     sides: Bipartition
+
+
+class LeftOut(NamedTuple):
+    """An update `(d,)` that is in no mean, and whether that is for its length."""
+
+    vector: Tensor
+    too_long: bool
 
 
 @method("cfl")
@@ -182,10 +189,10 @@ class CFL:
 
     def _train(
         self, state: State, t: int, server: Server
-    ) -> tuple[dict[int, list[Reply]], dict[str, Tensor], dict[int, WeightedSum]]:
+    ) -> tuple[dict[int, list[Reply]], dict[str, LeftOut], dict[int, WeightedSum]]:
         """Every cluster's participants train from its model.
 
-        Replies by leaf; updates too long to be in a mean; and, where single updates are not to be seen or nobody looks
+        Replies by leaf; updates that are not in a mean; and, where single updates are not to be seen or nobody looks
         at them, sums by leaf.
         """
         asked, how = set(server.participants(t)), server.schedule.at(t)
@@ -208,8 +215,13 @@ class CFL:
         for leaf, reply in server.clipped(parts, self.weighting, step=True):
             replies.setdefault(leaf, []).append(reply)
         counted = {reply.client for own in replies.values() for reply in own}
-        left_out = {c: reply.vector for c, reply in arrived.items() if c not in counted and reply.vector is not None}
-        return replies, {client: vector[: server.layout.trainable] for client, vector in left_out.items()}, {}
+        limits, width = server.aggregation.limits(norms_by_group(parts)), server.layout.trainable
+        left_out = {
+            reply.client: LeftOut(reply.vector[:width], reply.norm > limits[leaf].out)
+            for leaf, reply in parts
+            if reply.client not in counted and reply.vector is not None
+        }
+        return replies, left_out, {}
 
     def _round_of(
         self,
@@ -217,7 +229,7 @@ class CFL:
         leaf: Node,
         replies: list[Reply],
         known: WeightedSum | None,
-        outliers: Mapping[str, Tensor],
+        outliers: Mapping[str, LeftOut],
         t: int,
         server: Server,
         infos: dict[int, ClusterInfo],
@@ -252,6 +264,8 @@ class CFL:
         elif self.by_checks(server):
             watch = observe(track.watch, t - leaf.born, after)
             asked = [r.client for r in replies] if t - leaf.born >= self.wait(leaf, server) or watch.session else []
+            if asked:  # those whose updates pull against the others' may be a group that is to be split off
+                asked += [c for c in leaf.members if c in outliers and not outliers[c].too_long]
             how = self._compared(t, server)
             sketched = self._sketch_width(leaf, server)
             watch, splits = check(
@@ -269,7 +283,8 @@ class CFL:
             if found is not None and found.evidence.is_signal:
                 judged = replace(leaf, members=found.members)
                 matrices += similarity_matrix(judged, found.vectors)
-                aside = {client: outliers.get(client) for client in leaf.members if client not in found.members}
+                apart = {client: outliers.get(client) for client in leaf.members if client not in found.members}
+                aside = {client: None if update is None else update.vector for client, update in apart.items()}
                 proposal = self._propose(judged, replies, found, aside, t, server)
                 if self.on_trial:
                     track = replace(track, trial=proposal)
