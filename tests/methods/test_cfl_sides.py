@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,8 @@ import torch
 from coterie.methods import cfl_check
 from coterie.methods import cfl_rule as rule
 from coterie.methods.cfl_sides import MOVABLE, completed, movers, sure_places
-from coterie.methods.tree import Node
+from coterie.methods.cfl_state import State, Track, split_by_check
+from coterie.methods.tree import Node, Tree
 from coterie.runs.assemble import assemble
 from coterie.runs.config import make_config
 
@@ -73,5 +75,36 @@ def test_a_split_is_made_though_one_who_comes_later_copies_a_member_that_was_jud
     leaf = Node(0, None, (first, copied, other, last), model, 1)
     session = cfl_check.Session(5, 5.0, 5, model, updates, dict.fromkeys(updates, (1.0,) * 3))
     fork = rule.Fork("", ((copied,), (other, last)), EVIDENCE)
-    (made,) = cfl_check._branches(session, leaf, [fork], 5, server, server.schedule.at(5), "samples")
+    made = cfl_check._split(session, leaf, [fork], 5, server, server.schedule.at(5), "samples")
+    assert made is not None
     assert [branch.members for branch in made.branches] == [(first, copied), (other, last)]
+
+
+def test_the_order_in_which_one_check_cuts_leaves_no_trace_in_the_tree() -> None:
+    options = {"scenario": "digits-iid", "clients": 4, "samples": 20, "model": "logistic", "rounds": 6, "workers": 1}
+    server = assemble(make_config(options | {"method": "cfl"}))[0].server
+    a, b, c, d = server.clients
+    model = server.initial_model()
+    vectors = torch.randn(4, 2, len(model), generator=torch.Generator().manual_seed(0))
+    leaf = Node(0, None, server.clients, model, 1)
+    updates = dict(zip(server.clients, vectors, strict=True))
+    session = cfl_check.Session(5, 5.0, 5, model, updates, dict.fromkeys(updates, (1.0,) * 3))
+    orders = [
+        {"": ((a, b), (c, d)), "0": ((a,), (b,)), "1": ((c,), (d,))},
+        {"": ((a, c, d), (b,)), "0": ((a, c), (d,)), "00": ((a,), (c,))},
+    ]
+    trees = []
+    for sides in orders:
+        forks = [rule.Fork(name, pair, replace(EVIDENCE, conflict=10.0 ** -len(name))) for name, pair in sides.items()]
+        made = cfl_check._split(session, leaf, forks, 5, server, server.schedule.at(5), "samples")
+        assert made is not None
+        state = State(Tree.single(server.clients, model), {0: Track()}, {}, {})
+        trees.append(split_by_check(state, leaf, made, 5, {}, cfl_check.Watch())[0].tree)
+    ids = [(node.id, node.parent, node.members) for node in trees[0].nodes]
+    assert ids == [(0, None, server.clients), (1, 0, (a,)), (2, 0, (b,)), (3, 0, (c,)), (4, 0, (d,))]
+    for one, other in zip(trees[0].nodes, trees[1].nodes, strict=True):
+        assert (one.members, one.children, one.split_round) == (other.members, other.children, other.split_round)
+        assert torch.equal(one.model, other.model)
+        assert (one.edge is None and other.edge is None) or torch.equal(one.edge, other.edge)  # type: ignore[arg-type]
+    assert trees[0].nodes[0].evidence["conflict"] == 1.0  # the least sure
+    assert trees[0].nodes[0].evidence["bipartitions"] == 3

@@ -9,7 +9,7 @@ import torch
 
 import coterie
 from coterie.methods import CFL
-from coterie.methods.cfl_state import Trial, checked_event
+from coterie.methods.cfl_state import Accepted, checked_event
 from coterie.methods.cfl_words import first_split
 from coterie.methods.tree import Branch, Node
 from coterie.runs.assemble import assemble
@@ -94,12 +94,16 @@ def test_the_method_is_what_a_word_is_asked_of() -> None:
     assert run.method.foresee(run.server) == run.foreseen() != []
 
 
-def test_a_weak_conflict_is_told_with_those_that_bear_it_out():
-    branches = Branch(("a", "b"), torch.zeros(2), torch.zeros(2, 1)), Branch(("c",), torch.zeros(2), torch.zeros(1, 1))
-    leaf = Node(0, None, ("a", "b", "c"), torch.zeros(2), 1)
-    sure = checked_event(leaf, Trial(branches, torch.zeros(2), 5, {"conflict": 3e-7})).text
-    assert sure == "cluster 0 splits into 2 and 1: each side's step harms the other on labels both hold (p = 3e-07)"
-    surest = checked_event(leaf, Trial(branches, torch.zeros(2), 5, {"conflict": 1e-190})).text
-    assert surest == sure.replace("p = 3e-07", "p < 1e-20")
-    weak = checked_event(leaf, Trial(branches, torch.zeros(2), 5, {"conflict": 3e-4})).text
-    assert weak == sure.replace("3e-07", "3e-04") + ", and both hold a conflict of their own"
+def test_a_split_is_told_with_its_sizes_and_its_least_sure_bipartition() -> None:
+    branches = [Branch(tuple(own), torch.zeros(2), torch.zeros(len(own), 1)) for own in ("ab", "c", "de")]
+    leaf = Node(0, None, tuple("abcde"), torch.zeros(2), 1)
+
+    def told(sides: int, conflict: float) -> str:
+        numbers = {"conflict": conflict, "bipartitions": sides - 1.0}
+        return checked_event(leaf, Accepted(tuple(branches[:sides]), torch.zeros(2), numbers)).text
+
+    two = told(2, 3e-7)
+    assert two == "cluster 0 splits into 2 and 1: each side's step harms the other on labels both hold (p = 3e-07)"
+    assert told(2, 1e-190) == two.replace("p = 3e-07", "p < 1e-20")
+    three = two.replace("2 and 1:", "2, 1 and 2:").replace("= 3e-07", "≤ 3e-07 in all 2 bipartitions")
+    assert told(3, 3e-7) == three

@@ -22,6 +22,15 @@ def test_the_transform_keeps_lengths_and_is_its_own_inverse():
     assert hadamard(one).tolist() == [0.5, -0.5, 0.5, -0.5]
 
 
+def test_a_transform_in_several_factors_is_the_one_of_the_definition():
+    index = np.arange(2**9)
+    common = index[:, None] & index
+    ones = sum((common >> bit) & 1 for bit in range(9))
+    matrix = torch.from_numpy((-1.0) ** ones / 2**4.5)
+    x = torch.randn(2**9, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    assert torch.allclose(hadamard(x), matrix @ x)
+
+
 @pytest.mark.parametrize("angle", [0.0, 0.5, 0.9])
 def test_the_error_of_a_cosine_is_what_is_stated(angle):
     generator = torch.Generator().manual_seed(1)

@@ -21,6 +21,7 @@ from coterie.methods.aggregation import Part, WeightedSum, norms_by_group
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, Matrix, method
 from coterie.methods.cfl_check import check, observe
 from coterie.methods.cfl_state import (
+    Accepted,
     State,
     Track,
     Trial,
@@ -29,7 +30,7 @@ from coterie.methods.cfl_state import (
     newcomer_update,
     placed,
     similarity_matrix,
-    split_by_checks,
+    split_by_check,
     split_event,
     split_leaf,
     splits_since,
@@ -268,12 +269,12 @@ class CFL:
                 asked += [c for c in leaf.members if c in outliers and not outliers[c].too_long]
             how = self._compared(t, server)
             sketched = self._sketch_width(leaf, server)
-            watch, splits = check(
+            watch, made = check(
                 watch, leaf, asked, t, server, how, self.weighting, self.min_size, self.projection, sketched
             )
-            if splits:
-                state, told = split_by_checks(state, leaf, splits, t, infos, watch)
-                events += told
+            if made is not None:
+                state, told = split_by_check(state, leaf, made, t, infos, watch)
+                events.append(told)
                 return state
             track = replace(track, watch=watch)
         elif self._may_consider(leaf, track, mean_norm, total.max_norm, t, server):
@@ -293,7 +294,8 @@ class CFL:
                     accepted = proposal
                     events.append(split_event(leaf, proposal, self.paper_rule is None))
         if accepted is not None:
-            return split_leaf(state, leaf, accepted, t, infos)
+            split = Accepted(accepted.branches, accepted.stationary, accepted.evidence)
+            return split_leaf(state, leaf, split, t, infos)
         tree = state.tree.updated(replace(leaf, model=after))
         return replace(state, tree=tree, tracks=state.tracks | {leaf.id: track})
 

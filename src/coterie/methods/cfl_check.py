@@ -106,12 +106,17 @@ class Watch:
 
 
 class Made(NamedTuple):
-    """A split that the rule decided on: of the cluster (`name` is empty), or of a side of another split."""
+    """A split that the rule decided on: by one bipartition of the cluster, or by several, one of a side of another.
 
-    name: str
-    branches: tuple[Branch, Branch]
+    All of them are of the same updates at one model, and between groups about equally far apart which comes first is
+    a matter of noise. So the order is not kept: the cluster has as many children as there are sides in the end.
+    """
+
+    branches: tuple[Branch, ...]
+    """In the order of their first members in the cluster."""
     stationary: Tensor
-    evidence: rule.Evidence
+    evidence: tuple[rule.Evidence, ...]
+    """Of each bipartition."""
 
 
 def passed_on(watch: Watch, members: Sequence[str]) -> Watch:
@@ -149,13 +154,12 @@ def check(
     min_size: int = 1,
     projection: int | None = None,
     sketched: int | None = None,
-) -> tuple[Watch, list[Made]]:
+) -> tuple[Watch, Made | None]:
     """One round of the check of a cluster: open it if it is due, ask those who take part, and decide when all is in.
 
     `asked` are the members that take part, none where no check may begin; `how` they train for it; with `projection`
-    no single half-update is seen, with `sketched` sketches of so many numbers. The splits come from the top down: the
-    cluster's own first, then those of its sides. The last round waits for nobody: a check that is under way is decided
-    by those who have answered, and where all take part there is a last one.
+    no single half-update is seen, with `sketched` sketches of so many numbers. The last round waits for nobody: a check
+    that is under way is decided by those who have answered, and where all take part there is a last one.
     """
     age, window, last = t - leaf.born, check_window(server), t >= server.rounds
     if watch.session is None:
@@ -164,7 +168,7 @@ def check(
         if last and window == 1:
             due = min(due, max(rule.FIRST_CHECK, watch.checked + rule.GAP))
         if not asked or len(leaf.members) < max(2, 2 * min_size) or age < due or not affordable:
-            return watch, []
+            return watch, None
         mean, mean_age = recent_mean(watch, age)
         model, width, keyed = mean.to(leaf.model.dtype), projection or sketched, projection is not None
         watch = replace(watch, session=Session(age, mean_age, t, model, {}, {}, projection=width, keyed=keyed))
@@ -176,10 +180,10 @@ def check(
         under_way = replace(watch, session=session)
         waits = any(client not in session.updates for client in leaf.members) and t - session.opened + 1 < window
         if waits and not last:
-            return under_way, []
+            return under_way, None
         watch, session = _look(watch, session, leaf, t, server, weighting, min_size)
         if session is None:
-            return under_way if waits else watch, []
+            return under_way if waits else watch, None
         if session.projection is not None:
             session = _with_steps(session, t, server, how, weighting)
     if session.secret:
@@ -191,14 +195,14 @@ def check(
         sum(c in session.preference for c in side) >= min(len(side), max(FEW, len(side) / 2)) for side in sides
     )
     if (waits or (within and not enough)) and not last:
-        return replace(watch, session=session), []
+        return replace(watch, session=session), None
     labels = _labels(session)
     made = rule.accepted(session.forks, labels, _squared(server))
     if not made:
         absent = any(c not in session.preference for side in sides for c in side)
         waits = waits or (within and absent and rule.is_promising(session.forks, labels))
-        return replace(watch, session=session if waits else None), []
-    return replace(watch, session=None), _branches(session, leaf, made, t, server, how, weighting)
+        return replace(watch, session=session if waits else None), None
+    return replace(watch, session=None), _split(session, leaf, made, t, server, how, weighting)
 
 
 class Inspection(NamedTuple):
@@ -413,7 +417,7 @@ def _steps(session: Session, name: str, members: Sequence[str], server: Server, 
     return ((weights / weights.sum()) @ stacked).reshape(2, -1)
 
 
-def _branches(
+def _split(
     session: Session,
     leaf: Node,
     made: Sequence[rule.Fork],
@@ -421,7 +425,7 @@ def _branches(
     server: Server,
     how: Training,
     weighting: str,
-) -> list[Made]:
+) -> Made | None:
     """The children: each starts at θ̄ with its side's mean half-update; who was not seen is placed by its likeness."""
     width = session.projection or server.layout.trainable
     session = _ask_absent(session, leaf, t, server, how, weighting)
@@ -430,8 +434,7 @@ def _branches(
     sound = _sound(session, leaf, server) | {c: session.updates[c] for c in judged}
     updates = {c: vectors.sum(0)[:width] for c, vectors in sound.items()}
     names = {"": list(leaf.members)}
-    models = {"": session.model}
-    splits = []
+    evidence = []
     for fork in made:
         if fork.name not in names:
             continue
@@ -441,17 +444,17 @@ def _branches(
         sides = completed(fork, names[fork.name], updates, movers(fork, session.preference, server.samples), placed)
         if not all(any(c in updates for c in side) for side in sides):
             continue  # all of a side have moved away at a fork above
-        branches = []
-        for digit, members in enumerate(sides):
-            name = f"{fork.name}{digit}"
-            names[name] = members
-            known = [c for c in members if c in updates]
-            models[name] = apply_update(session.model, _steps(session, name, known, server, weighting).mean(0))
-            held = torch.stack([updates.get(c, torch.zeros(width)) for c in members])
-            branches.append(Branch(tuple(members), models[name], sketch(held)))
-        # Newcomers train from the model where the edges' updates were made, which is θ̄ for all forks of a check.
-        splits.append(Made(fork.name, (branches[0], branches[1]), session.model, fork.evidence))
-    return splits
+        del names[fork.name]
+        names |= {f"{fork.name}{digit}": members for digit, members in enumerate(sides)}
+        evidence.append(fork.evidence)
+    branches = []
+    for name, members in sorted(names.items(), key=lambda side: leaf.members.index(side[1][0])):
+        known = [c for c in members if c in updates]
+        model = apply_update(session.model, _steps(session, name, known, server, weighting).mean(0))
+        held = torch.stack([updates.get(c, torch.zeros(width)) for c in members])
+        branches.append(Branch(tuple(members), model, sketch(held)))
+    # Newcomers train from θ̄, where the edges' updates were made.
+    return Made(tuple(branches), session.model, tuple(evidence)) if evidence else None
 
 
 def _preferred(

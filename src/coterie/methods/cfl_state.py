@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -13,7 +14,6 @@ from coterie.clustering import cosine_matrix
 from coterie.errors import RunError
 from coterie.methods.base import ClusterInfo, ClusterSplit, Event, Matrix
 from coterie.methods.cfl_check import Made, Watch, passed_on
-from coterie.methods.cfl_harm import CONFLICT
 from coterie.methods.server import Server
 from coterie.methods.tree import Branch, Node, Tree
 from coterie.privacy.projection import Compare
@@ -70,12 +70,20 @@ class NoUpdate(RunError):
         super().__init__(f"client {client!r} gave no update to be placed by: see the faults of the round")
 
 
+class Accepted(NamedTuple):
+    """A split to be made: the children, the model that their cluster was split at, and the evidence."""
+
+    branches: tuple[Branch, ...]
+    stationary: Tensor
+    evidence: dict[str, float]
+
+
 def split_leaf(
-    state: State, leaf: Node, accepted: Trial, t: int, infos: dict[int, ClusterInfo], watch: Watch | None = None
+    state: State, leaf: Node, accepted: Accepted, t: int, infos: dict[int, ClusterInfo], watch: Watch | None = None
 ) -> State:
-    """The state after a leaf has been replaced by two children; `watch` is what its checks have shown."""
+    """The state after a leaf has been replaced by its children; `watch` is what its checks have shown."""
     tree = state.tree.split(leaf.id, accepted.branches, t, accepted.evidence, accepted.stationary)
-    children = tree.nodes[-2:]
+    children = tree.nodes[-len(accepted.branches) :]
     infos |= {child.id: ClusterInfo(len(child.members), id=child.id) for child in children}
     tracks = {i: track for i, track in state.tracks.items() if i != leaf.id}
     began = {child.id: Track(watch=passed_on(watch or Watch(), child.members)) for child in children}
@@ -174,30 +182,26 @@ def split_event(leaf: Node, trial: Trial, flattened: bool) -> Event:
     return Event("split", text, seen | {"cluster": leaf.id})
 
 
-def split_by_checks(
-    state: State, leaf: Node, splits: Sequence[Made], t: int, infos: dict[int, ClusterInfo], watch: Watch
-) -> tuple[State, list[Event]]:
-    """The state after all the splits that a check decided on, and what to tell of them."""
-    nodes, events = {"": leaf}, []
-    for split in splits:
-        numbers = {name: float(value) for name, value in asdict(split.evidence).items() if value == value}
-        trial = Trial(split.branches, split.stationary, t, numbers)
-        node = nodes[split.name]
-        state = split_leaf(state, node, trial, t, infos, watch)
-        infos.pop(node.id, None)
-        events.append(checked_event(node, trial))
-        nodes |= {f"{split.name}{i}": child for i, child in enumerate(state.tree.nodes[-2:])}
-    return state, events
+def split_by_check(
+    state: State, leaf: Node, made: Made, t: int, infos: dict[int, ClusterInfo], watch: Watch
+) -> tuple[State, Event]:
+    """The state after the split that a check decided on, and what to tell of it."""
+    least_sure = asdict(max(made.evidence, key=lambda evidence: evidence.conflict))
+    numbers = {name: float(value) for name, value in least_sure.items() if value == value}
+    accepted = Accepted(made.branches, made.stationary, numbers | {"bipartitions": float(len(made.evidence))})
+    return split_leaf(state, leaf, accepted, t, infos, watch), checked_event(leaf, accepted)
 
 
-def checked_event(leaf: Node, trial: Trial) -> Event:
-    seen = trial.evidence
-    sizes = " and ".join(str(len(branch.members)) for branch in trial.branches)
-    sure = f"p = {seen['conflict']:.0e}" if seen["conflict"] >= LEAST_TOLD else f"p < {LEAST_TOLD:.0e}"
+def checked_event(leaf: Node, accepted: Accepted) -> Event:
+    seen = accepted.evidence
+    *most, last = [str(len(branch.members)) for branch in accepted.branches]
+    several = len(most) > 1
+    known = f"p {'≤' if several else '='} {seen['conflict']:.0e}"
+    sure = known if seen["conflict"] >= LEAST_TOLD else f"p < {LEAST_TOLD:.0e}"
+    if several:
+        sure += f" in all {seen['bipartitions']:.0f} bipartitions"
     why = f"each side's step harms the other on labels both hold ({sure})"
-    if seen["conflict"] > CONFLICT:
-        why += ", and both hold a conflict of their own"
-    text = f"cluster {leaf.id} splits into {sizes}: {why}"
+    text = f"cluster {leaf.id} splits into {', '.join(most)} and {last}: {why}"
     return Event("split", text, seen | {"cluster": leaf.id})
 
 

@@ -87,7 +87,7 @@ class Tree:
         evidence: dict[str, float],
         stationary: Tensor | None = None,
     ) -> Tree:
-        """Give a leaf two children. The leaf keeps its model, or the `stationary` one, as what it was split at."""
+        """Give a leaf its children. The leaf keeps its model, or the `stationary` one, as what it was split at."""
         old, first = self.nodes[parent], len(self.nodes)
         children = tuple(
             Node(first + i, parent, branch.members, branch.model, t, edge_members=branch.members, edge=branch.edge)
@@ -101,8 +101,8 @@ class Tree:
     def descend(self, update_from: Callable[[Tensor], Tensor], start: int = 0) -> Node:
         """Algorithm 4: walk from a node to a leaf, each time to the child that holds the most similar update.
 
-        `update_from(model)` is the newcomer's update `(d,)` when it trains from a node's model. The two maxima run
-        over the edges to the two children (the paper's indices slip).
+        `update_from(model)` is the newcomer's update `(d,)` when it trains from a node's model. A maximum runs
+        over the edge to each child (the paper's indices slip).
         """
         node = self.nodes[start]
         while node.children:

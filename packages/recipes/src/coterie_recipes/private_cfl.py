@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -28,7 +27,7 @@ KNOWN_NUMBER = 123_456
 
 
 def measure(scenario: str, way: str, seed: int, data_dir: str | None, rounds: int = ROUNDS) -> dict[str, Any]:
-    """One run: its splits (round, cluster, members of the sides), clusters, accuracy and bytes up."""
+    """One run: its tree (round, cluster and children's members of each split), clusters, accuracy and bytes up."""
     method, options = WAYS[way]
     found = run(
         method, scenario=scenario, samples=SCENARIOS[scenario], rounds=rounds, seed=seed, workers=1,
@@ -44,20 +43,6 @@ def measure(scenario: str, way: str, seed: int, data_dir: str | None, rounds: in
         "bytes_up": found.summary.bytes.up,
         "faults": sum(len(record.faults) for record in found.history),
     }
-
-
-def clusters_by_round(splits: Sequence[tuple[int, int, list[list[str]]]]) -> dict[int, set[tuple[str, ...]]]:
-    """The clusters after each round that split any: the tree, but for the order of the splits within a round.
-
-    These are of the same updates, and between groups about equally far apart their order is a toss-up.
-    """
-    found: dict[int, set[tuple[str, ...]]] = {}
-    now: set[tuple[str, ...]] = set()
-    for t, _cluster, sides in splits:
-        parent = tuple(sorted(client for side in sides for client in side))
-        now = (now - {parent}) | {tuple(side) for side in sides}
-        found[t] = set(now)
-    return found
 
 
 def search(key: bytes, tries: int) -> dict[str, Any]:
@@ -93,11 +78,7 @@ def private_cfl(study: Study) -> Findings:
             pairs = list(zip(own, clear, strict=True))
             where = f"{scenario}, {way}"
             rows.append(Row(where, "same clusters", [float(a["clusters"] == b["clusters"]) for a, b in pairs]))
-            trees = [(clusters_by_round(a["splits"]), clusters_by_round(b["splits"])) for a, b in pairs]
-            rows.append(Row(where, "same clusters after every round", [float(a == b) for a, b in trees]))
-            rows.append(
-                Row(where, "same order within rounds too", [float(a["splits"] == b["splits"]) for a, b in pairs])
-            )
+            rows.append(Row(where, "same tree", [float(a["splits"] == b["splits"]) for a, b in pairs]))
             rows.append(Row(where, "accuracy %", [100 * cell["accuracy"] for cell in own]))
             rows.append(Row(where, "bytes up, over the clear run's", [a["bytes_up"] / b["bytes_up"] for a, b in pairs]))
     tried = study.cell("search", partial(search_both, TRIES))
