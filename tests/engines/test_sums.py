@@ -71,7 +71,7 @@ def test_sums_equal_those_of_the_replies(kind: str, make: object) -> None:
     requests, reduce = requests_of(engine, kind, models)
     replies = [reply for block in engine.run(requests) for reply in block.replies]
     expected: dict[int, Tensor] = {}
-    for reply, weight, given in zip(replies, *reduce, strict=True):
+    for reply, weight, given in zip(replies, reduce.weights, reduce.groups, strict=True):
         assert reply.vector is not None
         group = reply.group if given is None else given
         expected[group] = expected.get(group, torch.zeros(engine.layout.size)) + weight * reply.vector

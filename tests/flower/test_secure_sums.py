@@ -93,6 +93,29 @@ def test_a_client_that_drops_out_after_the_shares_does_not_spoil_the_sum() -> No
     torch.testing.assert_close(secure.models[0], plain.models[0], rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    ("method", "exact"),
+    [
+        ("fedavg:weighting=uniform", "fedavg:weighting=uniform"),
+        ("ifca:k=2,init=random,hide_choice=true", "ifca:k=2,init=random"),
+    ],
+)
+def test_clients_add_their_noise_before_the_masks_and_tell_no_norm(method: str, exact: str) -> None:
+    heard, quiet = Heard(), {"dp_noise": 1e-4, "dp_clip": 0.3, "seed": 7}
+    secure, plain = run(method, heard, secure_sums=True, **quiet), run(exact, **quiet)
+    assert not [fault for record in secure.history for fault in record.faults]
+    for ours, theirs in zip(secure.models, plain.models, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-3)
+    assert secure.summary.epsilon == plain.summary.epsilon
+    assert "masked" in heard.names()
+    assert "norm" not in heard.names()
+    loud = Heard()
+    run("fedavg", loud, rounds=1, secure_sums=True)
+    assert {"masked", "norm"} <= loud.names()  # without noise it is there
+    noisy = run(method, dp_noise=3.0, dp_clip=0.3, seed=7, rounds=1, secure_sums=True)
+    assert float((noisy.models[0] - secure.models[0]).std()) > 0.1
+
+
 def test_with_too_few_left_nothing_is_opened() -> None:
     with pytest.raises(RunError, match="sound reply"):
         run("fedavg", Received(("client-0", "client-1", "client-2", "client-3")), rounds=1, secure_sums=True)
@@ -148,6 +171,12 @@ class Heard:
         self.arrays.setdefault(node, []).append(arrays)
         self.others.setdefault(node, []).append({name: dict(record) for name, record in content.items()})
         return message
+
+    def names(self) -> set[str]:
+        """What the values that were sent are called."""
+        arrays = {name for messages in self.arrays.values() for message in messages for name in message}
+        records = [record for messages in self.others.values() for message in messages for record in message.values()]
+        return arrays | {name for record in records for name in record}
 
 
 def test_from_all_that_the_server_receives_a_hidden_choice_cannot_be_told() -> None:

@@ -310,7 +310,7 @@ def test_a_check_of_cfl_asks_those_who_pull_against_the_others_and_not_the_far_t
 
     def check(watch, leaf, clients, *rest):
         asked.append(set(clients))
-        return watch, []
+        return watch, None
 
     monkeypatch.setattr("coterie.methods.cfl.check", check)
     server, bad = server_of(attack, hostile=1, aggregation=Aggregation.parse("agreement"), rounds=6)

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from io import StringIO
+
 import pytest
 import torch
+from rich.console import Console
 
 import coterie
+from coterie.cli.progress import show_results
 from coterie.errors import ConfigError
 from coterie.privacy.accounting import epsilon
 from coterie.privacy.user_level import UserPrivacy
+from coterie.report.reading import read_run
+from coterie.report.words import run_words
 
 OPTIONS = {"scenario": "digits-permuted", "clients": 8, "groups": 2, "rounds": 3, "seed": 3, "workers": 1,
            "model": "mlp:hidden=8"}  # fmt: skip
@@ -79,6 +85,22 @@ def test_a_run_with_noise_tells_its_epsilon():
     assert coterie.run("fedavg", **OPTIONS).summary.epsilon is None
 
 
+def test_epsilon_is_in_every_round_in_the_progress_line_the_table_and_the_report(tmp_path, capsys):
+    quick = OPTIONS | {"rounds": 2, "out": tmp_path / "run", "progress": True}
+    result = coterie.run("fedavg:weighting=uniform", dp_noise=1.0, **quick)
+    expected = [epsilon(1.0, 1.0, t, 1e-5) for t in (1, 2)]
+    assert [record.epsilon for record in result.history] == pytest.approx(expected, abs=1e-5)
+    line = capsys.readouterr().err
+    assert f"ε {expected[0]:.3g}" in line
+    assert f"ε {expected[1]:.3g} at δ = 1e-05" in line
+    assert f"ε {expected[1]:.3g} at δ = 1e-05" in result._repr_html_()
+    stream = StringIO()
+    show_results([result], None, Console(file=stream, width=200))
+    assert f"ε {expected[1]:.3g} at δ = 1e-05" in stream.getvalue()
+    assert f"at most ε = {expected[1]:.3g} (at δ = 1e-05)" in run_words(read_run(tmp_path / "run"))
+    assert "ε" not in run_words(read_run(coterie.run("fedavg", **quick | {"out": tmp_path / "plain"}).path))
+
+
 def test_noise_has_the_size_that_the_account_assumes():
     privacy = UserPrivacy(noise=2.0, clip=0.5, delta=1e-5, rate=1.0)
     drawn = privacy.blurred(torch.zeros(20_000, dtype=torch.float64))
@@ -103,7 +125,7 @@ def test_with_noise_no_update_is_longer_than_the_clip():
         ("ifca:k=2,clustered=last", {}, "shared layers"),
         ("ifca:k=2,weighting=samples", {}, "weighting=uniform"),
         ("fedavg:weighting=uniform", {"aggregate": "median"}, "aggregate='median'"),
-        ("fedavg:weighting=uniform", {"secure_sums": True}, "give one of the two"),
+        ("fedavg:weighting=uniform", {"patience": 2, "validation": 0.2}, "exact metrics"),
     ],
 )
 def test_combinations_whose_epsilon_would_not_be_true_are_refused(method, extra, words):

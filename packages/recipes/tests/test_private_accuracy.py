@@ -12,7 +12,9 @@ from coterie_recipes import private_accuracy
 from coterie_recipes.base import Study
 
 
-@pytest.mark.parametrize("subject", private_accuracy.SUBJECTS, ids=lambda subject: str(subject.name))
+@pytest.mark.parametrize(
+    "subject", private_accuracy.SUBJECTS + private_accuracy.WITH_ALL, ids=lambda subject: str(subject.name)
+)
 def test_a_run_reaches_its_epsilon_and_no_more(subject: private_accuracy.Subject) -> None:
     digits = subject._replace(scenario=subject.scenario.replace("mnist", "digits"))
     found = private_accuracy.private_run(digits, 8.0, clients=10, rounds=2, seed=0)
@@ -26,9 +28,11 @@ def test_table_and_figure_show_every_run(tmp_path: Path, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(Study, "cells", cells)
     found = private_accuracy.private_accuracy(Study(tmp_path))
-    assert [row.ours[0] for row in found.rows] == pytest.approx([50 + i for i in range(12)])
+    assert [row.ours[0] for row in found.rows] == pytest.approx([50 + i for i in range(36)])
     assert found.rows[0].setting == "fedavg, no noise"
-    assert found.rows[-1].setting == "ifca:k=2, ε = 2"
+    assert found.rows[-1].setting == "ifca:k=2, secure sums, ε = 2"
+    full = private_accuracy.private_accuracy(Study(tmp_path, scale="full"))
+    assert (len(full.rows), full.rows[-1].setting) == (12, "ifca:k=2, ε = 2")
     figure = Figure()
     found.figures["private-accuracy"](figure)
     [axes] = figure.axes

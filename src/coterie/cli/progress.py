@@ -18,7 +18,7 @@ from coterie.cli.terminal import make_console
 from coterie.methods import Event
 from coterie.metrics import ALWAYS
 from coterie.runs import Callback, Result, Run
-from coterie.runs.progress import describe, ending
+from coterie.runs.progress import describe, ending, privacy_words
 from coterie.runs.records import RoundRecord, Spread, Summary
 from coterie.runs.words import member_lines
 
@@ -118,6 +118,9 @@ def show_results(results: Sequence[Result], path: Path | None, console: Console 
         summary = result.summary
         for text in summary.warnings:
             console.print(f"[red]{escape(summary.method)}[/]: {escape(text)}", soft_wrap=True, highlight=False)
+        if summary.epsilon is not None and summary.delta is not None:
+            text = f"{privacy_words(summary.epsilon, summary.delta)}, for the models and for any one client"
+            console.print(f"{escape(summary.method)}: {escape(text)}", soft_wrap=True, highlight=False)
         for text in ending(summary.stopped, summary.best_round, summary.rounds):
             console.print(f"{escape(summary.method)}: {escape(text)}", soft_wrap=True, highlight=False)
     for line in member_lines(results[-1].summary.cluster_ids, results[-1].clusters):

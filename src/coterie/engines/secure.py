@@ -16,7 +16,8 @@ from coterie.engines.base import Fault
 from coterie.engines.local import LocalEngine
 from coterie.engines.secure_exchange import refuse_vectors
 from coterie.errors import ConfigError
-from coterie.privacy.secure_sum import quantiser_for, secure_sum, traffic
+from coterie.privacy.noisy_sum import sum_quantiser
+from coterie.privacy.secure_sum import secure_sum, traffic
 from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request
 
 
@@ -62,14 +63,17 @@ class SecureEngine(LocalEngine):
                 for reply, weight in zip(own, weights, strict=True)
                 if reply.vector is not None
             ]
-            quantiser = quantiser_for(self.limit, len(own), wide)
-            total, _, _ = secure_sum(vectors, quantiser, -(-2 * len(own) // 3), self.least_in_sum)
+            threshold = -(-2 * len(own) // 3)
+            needed = max(threshold, self.least_in_sum)
+            quantiser = sum_quantiser(self.limit, len(own), wide, reduce.noise, needed)
+            total, _, _ = secure_sum(vectors, quantiser, threshold, self.least_in_sum)
             sums[group] = torch.from_numpy(total) * largest
             sent = traffic(len(own), 0)  # the vectors themselves are counted as replies
             self.traffic.down, self.traffic.up = self.traffic.down + sent.down, self.traffic.up + sent.up
             replies += own
         order = sorted(replies, key=lambda reply: place[reply.client])
-        hidden = {request.client for request in requests if request.task.schema(self.layout).hides_norm}
+        hides = reduce.noise is not None  # lengths would be told without noise
+        hidden = {r.client for r in requests if hides or r.task.schema(self.layout).hides_norm}
         yield ReplyBlock([_seen(reply, reply.client in hidden) for reply in order], sums)
 
 

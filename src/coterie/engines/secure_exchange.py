@@ -16,7 +16,8 @@ import torch
 from coterie.engines.base import Fault
 from coterie.errors import ConfigError
 from coterie.parameters import Layout, span_size
-from coterie.privacy.secure_sum import SEALED_BYTES, SHARE_BYTES, NotOpened, PublicKeys, open_sum, quantiser_for
+from coterie.privacy.noisy_sum import sum_quantiser
+from coterie.privacy.secure_sum import SEALED_BYTES, SHARE_BYTES, NotOpened, PublicKeys, open_sum
 from coterie.privacy.secure_tasks import (
     Masked,
     OfferKeys,
@@ -28,7 +29,7 @@ from coterie.privacy.secure_tasks import (
     whole,
 )
 from coterie.tasks import Choose, Evaluate, Train
-from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request
+from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request, SumNoise
 
 Carry = Callable[[Sequence[Request]], Iterator[ReplyBlock]]
 """Sends requests and gives the replies that come back."""
@@ -40,6 +41,7 @@ class Cluster:
 
     tasks: dict[int, Request]
     weights: dict[int, float]
+    noise: SumNoise | None = None
     keys: dict[int, PublicKeys] = field(default_factory=dict)
     boxes: dict[int, dict[int, bytes]] = field(default_factory=dict)
     trained: dict[int, Reply] = field(default_factory=dict)
@@ -68,7 +70,7 @@ class SecureExchange:
         clusters: dict[int, Cluster] = {}
         for i, (request, group) in enumerate(zip(trains, groups, strict=True)):
             if request is not None and group is not None:
-                cluster = clusters.setdefault(group, Cluster({}, {}))
+                cluster = clusters.setdefault(group, Cluster({}, {}, reduce.noise))
                 number = len(cluster.tasks) + 1
                 cluster.tasks[number], cluster.weights[number] = request, float(reduce.weights[i])
         self._offer(clusters)
@@ -153,7 +155,8 @@ class SecureExchange:
                 boxes = torch.stack([as_numbers(cluster.boxes[sender][number]) for sender in senders])
                 client, task = cluster.tasks[number]
                 share = cluster.weights[number] / largest
-                asked.append(Request(client, Masked(task, senders, boxes, share, self.limit, len(cluster.keys))))
+                masked = Masked(task, senders, boxes, share, self.limit, len(cluster.keys), cluster.noise)
+                asked.append(Request(client, masked))
         for cluster, number, reply in self._replies(asked, clusters):
             cluster.trained[number] = reply
 
@@ -179,7 +182,8 @@ class SecureExchange:
         masked = {number: whole(reply.values["masked"]) for number, reply in cluster.trained.items()}
         total = open_sum(masked, cluster.shares, cluster.keys, cluster.threshold)
         wide = any(request.task.schema(self.layout).wide for request in cluster.tasks.values())
-        quantiser = quantiser_for(self.limit, len(cluster.keys), wide)
+        needed = max(cluster.threshold, self.minimum)
+        quantiser = sum_quantiser(self.limit, len(cluster.keys), wide, cluster.noise, needed)
         return quantiser.decode(total) * max(cluster.weights.values())
 
     def _large(self, clusters: Mapping[int, Cluster], count: Callable[[Cluster], int]) -> list[Cluster]:

@@ -115,6 +115,7 @@ def _compact(record: RoundRecord) -> dict[str, Any]:
         "count": len(record.clusters),
         "clusters": rows if len(rows) <= MOST_CLUSTERS else [],
         "splits": len(record.splits),
+        "epsilon": record.epsilon,
         "events": [{"kind": event.kind, "text": event.text} for event in record.events],
     }
 

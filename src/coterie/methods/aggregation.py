@@ -62,7 +62,8 @@ class WeightedSum:
         """Count a reply whose vector was added to the total elsewhere."""
         self.weight += weight
         self.count += 1
-        self.max_norm = max(self.max_norm, reply.norm)
+        # Norms are not told where they would say more than a sum with noise does.
+        self.max_norm = max(self.max_norm, reply.norm) if "norm" in reply.values else math.nan
         self.loss += weight * float(reply.values["loss"])
 
     def mean(self) -> Tensor:

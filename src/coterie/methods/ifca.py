@@ -15,7 +15,7 @@ from coterie.errors import ConfigError
 from coterie.methods.aggregation import MEANS, WeightedSum
 from coterie.methods.averaging import cluster_info
 from coterie.methods.base import Assignment, ClusterInfo, Event, Hidden, Info, method
-from coterie.methods.ifca_hidden import check_hidden, closed, hidden_round, kept_name
+from coterie.methods.ifca_hidden import check_hidden, hidden_round, kept_name
 from coterie.methods.ifca_init import (
     perturbed_models,
     random_models,
@@ -256,11 +256,10 @@ class IFCA:
             sizes=found.sizes,
         )
         events = self._unused(after)
-        if small := closed(found.sizes, server.engine.least_in_sum):
-            text = (
-                f"{len(small)} models were chosen by fewer than {server.engine.least_in_sum} clients: they stay closed"
-            )
-            events.append(Event("closed", text, {"models": small}))
+        if found.closed:
+            few = f"fewer than {server.engine.least_in_sum} clients"
+            text = f"{len(found.closed)} models were chosen by {few}: they stay closed"
+            events.append(Event("closed", text, {"models": found.closed}))
         infos = [
             dataclasses.replace(cluster_info(size, total, server, j), train_loss=None, max_norm=None)
             for j, (size, total) in enumerate(zip(found.sizes, found.sums, strict=True))

@@ -7,7 +7,6 @@ kept as it was.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -20,11 +19,15 @@ from coterie.trainers.base import Training
 
 
 class HiddenRound(NamedTuple):
-    """The sums of the models' updates, each by its clients' number; how many chose each; their mean loss."""
+    """The sums of the models' updates, each by its clients' number; how many chose each; their mean loss.
+
+    `closed` are the models that too few clients chose for their sum to be opened.
+    """
 
     sums: list[WeightedSum]
     sizes: list[int]
     loss: float
+    closed: list[int]
 
 
 def kept_name(restart: int) -> str:
@@ -44,27 +47,32 @@ def check_hidden(server: Server) -> None:
 
 
 def hidden_round(models: Tensor, how: Training, kept: str, t: int, server: Server) -> HiddenRound:
-    """One round over models `(k, d)`, with the choices kept by the clients under the name `kept`."""
-    clients = server.participants(t)
-    counting = [Request(client, CountChoice(models, kept)) for client in clients]
-    counted, replies = server.sum_vectors(counting, [0] * len(counting))
+    """One round over models `(k, d)`, with the choices kept by the clients under the name `kept`.
+
+    Under differential privacy both sums have noise, which hides few clients among all: so all models are opened, no
+    loss is told, and a mean is divided by the noisy number, by one at the least.
+    """
+    clients, privacy = server.participants(t), server.user_privacy
+    counting = [Request(client, CountChoice(models, kept, loss=privacy is None)) for client in clients]
+    blur = None if privacy is None else privacy.of_choices()
+    counted, replies = server.sum_vectors(counting, [0] * len(counting), blur)
     sums = [WeightedSum(models.shape[1]) for _ in models]
     if 0 not in counted:
-        return HiddenRound(sums, [0] * len(models), float("inf"))
-    sizes = [round(float(number)) for number in counted[0][:-1]]
-    opened = tuple(j for j, size in enumerate(sizes) if size >= server.engine.least_in_sum)
+        return HiddenRound(sums, [0] * len(models), float("inf"), [])
+    numbers = [float(number) for number in counted[0][: len(models)]]
+    sizes = [max(0, round(number)) for number in numbers]
+    least = server.engine.least_in_sum if privacy is None else 0
+    opened = tuple(j for j, size in enumerate(sizes) if size >= least)
     training = [
         Request(reply.client, TrainHidden(models, how, server.seed_of(t, reply.client), kept, opened))
         for reply in replies
     ]
-    blocks, _ = server.sum_vectors(training, [0] * len(training)) if opened else ({}, [])
+    blur = None if privacy is None else privacy.of_updates()
+    blocks, _ = server.sum_vectors(training, [0] * len(training), blur) if opened else ({}, [])
     if 0 in blocks:
-        for j, block in enumerate(blocks[0].view(len(models), -1)):
+        for j in opened:
             # By the numbers of the first sum: those of the second would tell the choice of a client that left between.
-            sums[j].total, sums[j].weight, sums[j].count = block, *((sizes[j], sizes[j]) if j in opened else (0, 0))
-    return HiddenRound(sums, sizes, float(counted[0][-1]) / max(1, len(replies)))
-
-
-def closed(sizes: Sequence[int], least: int) -> list[int]:
-    """The models that too few clients chose for their sum to be opened."""
-    return [j for j, size in enumerate(sizes) if 0 < size < least]
+            sums[j].total, sums[j].count = blocks[0].view(len(models), -1)[j], sizes[j]
+            sums[j].weight = sizes[j] if privacy is None else max(1.0, numbers[j])
+    loss = float("nan") if privacy is not None else float(counted[0][-1]) / max(1, len(replies))
+    return HiddenRound(sums, sizes, loss, [j for j, size in enumerate(sizes) if 0 < size < least])

@@ -33,7 +33,7 @@ from coterie.parameters import Layout, gather
 from coterie.privacy.user_level import UserPrivacy
 from coterie.randomness import derive, numpy_generator
 from coterie.tasks import Reduction, Reply, Request, Task, Train
-from coterie.trainers.base import Training
+from coterie.trainers.base import SumNoise, Training
 
 
 class Schedule(Protocol):
@@ -189,6 +189,8 @@ class Server:
         each = self.layout.size if size is None else size
         sizes = [each] * clusters if isinstance(each, int) else list(each)
         if self.user_privacy is not None:
+            if self.engine.secure:  # the clients add the noise themselves
+                return self._divided(self._summed(requests, "uniform", given, sizes, self.user_privacy.of_updates()))
             return self._with_noise(self._aggregate_vectors(requests, "uniform", given, sizes))
         if self.engine.secure:
             return self._summed(requests, weighting, given, sizes)
@@ -209,23 +211,34 @@ class Server:
     def _with_noise(self, found: Aggregate) -> Aggregate:
         """The sums with noise, divided by how many were expected or, where clients choose, by a noisy count."""
         assert self.user_privacy is not None
+        for total in found.sums:
+            total.total = self.user_privacy.blurred(total.total)
+        return self._divided(found)
+
+    def _divided(self, found: Aggregate) -> Aggregate:
+        """Sums with noise as means: by how many were expected or, where clients choose, by a noisy count."""
+        assert self.user_privacy is not None
         expected = max(1.0, self.participation * len(self.clients))
         for total in found.sums:
             loss = total.mean_loss()
-            total.total = self.user_privacy.blurred(total.total)
             total.weight = self.user_privacy.blurred_count(total.count) if self.user_privacy.choices else expected
             total.loss = 0.0 if loss is None else loss * total.weight
         return found
 
     def _summed(
-        self, requests: Sequence[Request], weighting: str, groups: Sequence[int | None], sizes: Sequence[int]
+        self,
+        requests: Sequence[Request],
+        weighting: str,
+        groups: Sequence[int | None],
+        sizes: Sequence[int],
+        noise: SumNoise | None = None,
     ) -> Aggregate:
         """The weighted sums as the engine forms them, without any vector."""
         weights = [self.weight(request.client, weighting) for request in requests]
         weight_of = {request.client: weight for request, weight in zip(requests, weights, strict=True)}
         sums = [WeightedSum(size) for size in sizes]
         replies = []
-        for block in self.engine.run(requests, Reduction(weights, groups)):
+        for block in self.engine.run(requests, Reduction(weights, groups, noise)):
             for reply in block.replies:
                 sums[reply.group].note(reply, weight_of[reply.client])
             for group, total in block.sums.items():
@@ -369,11 +382,16 @@ class Server:
         if states is not None:
             self.engine.restore_client_states(states)
 
-    def sum_vectors(self, requests: Sequence[Request], groups: Sequence[int]) -> tuple[dict[int, Tensor], list[Reply]]:
-        """Send the requests; the unweighted sums of the replies' vectors by group, float64, and the replies without."""
+    def sum_vectors(
+        self, requests: Sequence[Request], groups: Sequence[int], noise: SumNoise | None = None
+    ) -> tuple[dict[int, Tensor], list[Reply]]:
+        """Send the requests; the unweighted sums of the replies' vectors by group, float64, and the replies without.
+
+        `noise` is what the clients of secure sums add to them.
+        """
         sums: dict[int, Tensor] = {}
         replies: list[Reply] = []
-        for block in self.engine.run(requests, Reduction([1.0] * len(requests), groups)):
+        for block in self.engine.run(requests, Reduction([1.0] * len(requests), groups, noise)):
             replies += block.replies
             for group, total in block.sums.items():
                 sums[group] = sums[group] + total if group in sums else total

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 
 ORDERS = (*range(2, 65), 80, 96, 128, 192, 256, 384, 512)
 
 
+@cache
 def rdp(noise: float, rate: float, order: int) -> float:
     """Rényi divergence of order α for one round of the sampled Gaussian with noise multiplier z and rate q.
 
@@ -56,3 +58,20 @@ def noise_for(target: float, rate: float, rounds: int, delta: float) -> float:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if epsilon(middle, rate, rounds, delta) <= target else (middle, high)
     return high
+
+
+def chance_of_few(least: int, clients: int, rate: float) -> float:
+    """The probability that fewer than `least` of `clients` take part in a round, each with probability `rate`."""
+    from scipy.stats import binom
+
+    return float(binom.cdf(least - 1, clients, rate))
+
+
+def stays_open(least: int, clients: int, rate: float, rounds: int, epsilon: float, delta: float) -> bool:
+    """Is it rare enough that a round's sum stays closed, because too few take part, for ε to hold with or without it?
+
+    Whether it is opened depends on how many clients there are. A mechanism that differs from an (ε, δ)-private one with
+    probability p is (ε, δ + (1 + e^ε) p)-private; that may be a hundredth of δ more, with one client less too.
+    """
+    missed = rounds * chance_of_few(least, clients - 1, rate)
+    return missed == 0 or math.log(missed) + math.log1p(math.exp(-epsilon)) + epsilon <= math.log(delta / 100)

@@ -17,7 +17,7 @@ import math
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -93,6 +93,18 @@ def quantiser_for(limit: float, count: int, wide: bool = False) -> Quantiser | W
         return Quantiser.for_sums(limit, count)
     coarse = Quantiser.for_sums(WIDE_LIMIT, count)
     return WideQuantiser(coarse, Quantiser.for_sums(coarse.step, count))
+
+
+class Encoding(Protocol):
+    """How vectors become whole numbers and their sum becomes a vector again."""
+
+    def encode(self, values: npt.NDArray[np.floating]) -> Words:
+        """The numbers `(d,)` as words."""
+        ...
+
+    def decode(self, total: Words) -> npt.NDArray[np.float64]:
+        """The sum that the words stand for."""
+        ...
 
 
 class PublicKeys(NamedTuple):
@@ -233,7 +245,7 @@ def open_sum(
 
 def secure_sum(
     vectors: Sequence[npt.NDArray[np.floating]],
-    quantiser: Quantiser | WideQuantiser,
+    quantiser: Encoding,
     threshold: int,
     minimum: int,
     silent: Iterable[int] = (),

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from coterie.federation import Client
 from coterie.parameters import Layout
+from coterie.privacy.noisy_sum import sum_quantiser
 from coterie.privacy.secure_sum import (
     KEY_BYTES,
     SEALED_BYTES,
@@ -23,9 +24,8 @@ from coterie.privacy.secure_sum import (
     PublicKeys,
     SecureClient,
     Words,
-    quantiser_for,
 )
-from coterie.tasks.base import Array, ClientContext, ClientState, Number, Reply, ReplySchema, Task
+from coterie.tasks.base import Array, ClientContext, ClientState, Number, Reply, ReplySchema, SumNoise, Task
 from coterie.trainers.base import Trainer
 
 KEPT = "secure sum"
@@ -117,13 +117,18 @@ class Masked(Task):
     share: float
     limit: float
     count: int
+    noise: tuple[float, float] | None = None
+    """As in `SumNoise`: the vector is cut and noise is added before the masks, and its norm is not told."""
 
     def schema(self, layout: Layout) -> ReplySchema:
         inner = self.task.schema(layout)
         assert inner.vector is not None
         numbers = Array((2, inner.vector * (2 if inner.wide else 1)), 0, HALF - 1)
-        norm = {} if inner.hides_norm else {"norm": Number(minimum=0)}
+        norm = {} if self._hides_norm(inner) else {"norm": Number(minimum=0)}
         return ReplySchema(None, {**inner.values, **norm, "masked": numbers}, part=inner.part)
+
+    def _hides_norm(self, inner: ReplySchema) -> bool:
+        return inner.hides_norm or self.noise is not None
 
     def cost(self, client: Client) -> float:
         return self.task.cost(client)
@@ -140,12 +145,16 @@ class Masked(Task):
         if not torch.isfinite(reply.vector).all():
             raise NotOpened("its update is not finite: lower the learning rate")
         schema = self.task.schema(trainer.layout)
-        quantiser = quantiser_for(self.limit, self.count, schema.wide)
+        needed = max(client.threshold, client.minimum)
+        noise = None if self.noise is None else SumNoise(*self.noise)
+        quantiser = sum_quantiser(self.limit, self.count, schema.wide, noise, needed)
         words = quantiser.encode((reply.vector.double() * self.share).numpy())
         boxes = {sender: as_bytes(row) for sender, row in zip(self.senders, self.boxes, strict=True)}
         masked = client.masked(words, boxes)
         remember(context.state, client)
-        values = {name: reply.values[name] for name in (*schema.values, *(() if schema.hides_norm else ("norm",)))}
+        values = {
+            name: reply.values[name] for name in (*schema.values, *(() if self._hides_norm(schema) else ("norm",)))
+        }
         return Reply(context.client.id, reply.samples, None, values | {"masked": halves(masked)})
 
 

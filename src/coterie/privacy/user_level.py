@@ -1,8 +1,10 @@
-"""User-level differential privacy by a server that is trusted: updates cut to a length, and noise on every sum.
+"""User-level differential privacy: updates cut to a length, and noise on every sum.
 
-What ε covers is the models. The losses, norms and accuracies in a run's records are exact and not covered; publish the
-models, not the records. Noise is drawn from the system's own source and not from the run's seed, which stands in the
-records: two runs differ. Sums are floating-point numbers, so attacks on the last bits of the noise are not covered.
+A server that is trusted adds the noise; in secure sums the clients add it (`noisy_sum`). What ε covers is the
+models. The losses, norms and accuracies in a run's records are exact and not covered; publish the models, not the
+records. Noise is drawn from the system's own source and not from the run's seed, which stands in the records: two runs
+differ. A trusted server's sums are floating-point numbers, so attacks on the last bits of its noise are not covered;
+those of secure sums are whole numbers, and so is their noise.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from torch import Tensor
 
 from coterie.errors import ConfigError
 from coterie.privacy.accounting import epsilon
+from coterie.trainers.base import SumNoise
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,14 @@ class UserPrivacy:
     def epsilon(self, rounds: int) -> float:
         """What so many rounds give away of any one client, at `delta`."""
         return epsilon(self.noise / (2**0.5 if self.choices else 1.0), self.rate, rounds, self.delta)
+
+    def of_updates(self) -> SumNoise:
+        """The noise that clients add to a secure sum of updates."""
+        return SumNoise(self.noise, self.clip)
+
+    def of_choices(self) -> SumNoise:
+        """The noise that clients add to a secure count of choices, each a one among zeros."""
+        return SumNoise(self.noise, 1.0)
 
     def blurred(self, total: Tensor) -> Tensor:
         """A sum of updates with noise."""

@@ -14,7 +14,9 @@ NOTICEABLE = 0.01
 
 def run_words(run: RunView, gains: Sequence[Gains] = (), baselines: Sequence[RunView] = ()) -> str:
     """A paragraph on one run, for somebody who has never heard of it."""
-    sentences = [_setting(run), _clusters(run), _quality(run), *map(gain_words, gains), _cost(run, baselines)]
+    sentences = [
+        _setting(run), _clusters(run), _quality(run), _privacy(run), *map(gain_words, gains), _cost(run, baselines)
+    ]  # fmt: skip
     return _bound(" ".join(sentence for sentence in sentences if sentence))
 
 
@@ -65,6 +67,18 @@ def _agreement(ari: float) -> str:
     if ari > 0.3:
         return f"They are partly the groups that were hidden in the data (agreement {ari:.2f} of 1)."
     return f"They have little to do with the groups that were hidden in the data (agreement {ari:.2f} of 1)."
+
+
+def _privacy(run: RunView) -> str:
+    """What the models give away, where noise was asked for."""
+    spent = run.history[-1].epsilon if run.history else None
+    if spent is None:
+        return ""
+    delta = float(run.config.get("dp_delta") or 1e-5)
+    return (
+        f"The models are differentially private: of any one client they give away at most ε = {spent:.3g} "
+        f"(at δ = {delta:g}). The numbers on this page are exact and not covered by that."
+    )
 
 
 def _quality(run: RunView) -> str:

@@ -158,7 +158,8 @@ def run(
         secure_sums: form sums under masks that cancel, so that no single update is seen.
         secure_limit: the largest number of an update in a secure sum; larger ones are cut.
         secure_minimum: clients below which a cluster's secure sum is not opened.
-        dp_noise: standard deviation of the noise of user-level differential privacy, over `dp_clip`; 0: none.
+        dp_noise: standard deviation of the noise of user-level differential privacy, over `dp_clip`; 0: none. With
+            `secure_sums` the clients add it themselves, and nobody sees a sum without it.
         dp_clip: length that updates are cut to under `dp_noise`.
         dp_delta: the δ at which the run's ε is reported.
         workers: worker processes; "auto" starts one per core when there is enough work.

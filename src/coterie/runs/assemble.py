@@ -30,6 +30,7 @@ from coterie.methods.options import literal
 from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.metrics import ALWAYS, MetricFunction, check_target, listed, resolve
 from coterie.models.custom import find_callable
+from coterie.privacy.accounting import stays_open
 from coterie.privacy.user_level import UserPrivacy
 from coterie.randomness import derive
 from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, memory_bytes
@@ -205,7 +206,7 @@ def _assembled(
         rounds,
         config.participation,
         config.aggregation().on(engine, sums_only=config.privacy == "projection" or config.dp_noise > 0),
-        user_privacy(config, method, engine),
+        user_privacy(config, method, engine, rounds),
         optimizer,
     )
     scenario = None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
@@ -367,7 +368,7 @@ def make_engine(
     return engine
 
 
-def user_privacy(config: RunConfig, method: Method, engine: Engine) -> UserPrivacy | None:
+def user_privacy(config: RunConfig, method: Method, engine: Engine, rounds: int) -> UserPrivacy | None:
     """The noise that the configuration asks for; a ConfigError where the account of it would not be true."""
     if not config.dp_noise:
         return None
@@ -377,16 +378,28 @@ def user_privacy(config: RunConfig, method: Method, engine: Engine) -> UserPriva
             why = "k='auto', restarts, stable_after and init='k-means++' decide by exact losses or choices"
         elif method.averaging != "model" or method.clustered != "all":
             why = "shared layers and gradients are divided by exact numbers of clients"
+        elif engine.secure and not method.hide_choice:
+            why = "a secure sum of few is not opened, which tells how many chose a model; use hide_choice=true"
     elif not isinstance(method, FedAvg):
         why = f"{describe_method(method)} clusters by single updates or centroids, which have no noise on them"
     if why is None and engine.layout.size != engine.layout.trainable:
         why = "the model has buffers (running means), which no length bounds; use one without batch normalisation"
     if why is None and getattr(method, "weighting", "uniform") != "uniform":
         why = "numbers of samples as weights change how much one client counts; use weighting=uniform"
+    if why is None and config.patience is not None:
+        why = "patience chooses the models by exact metrics; give rounds alone"
+    choices = isinstance(method, IFCA)
+    found = UserPrivacy(config.dp_noise, config.dp_clip, config.dp_delta, config.participation, choices)
+    if why is None and engine.secure:
+        least, clients = max(engine.least_in_sum, 2), len(engine.clients)
+        if not stays_open(least, clients, found.rate, rounds, found.epsilon(rounds), found.delta):
+            why = (
+                f"with participation={found.rate} of {clients} clients fewer than {least} may take part in a round, "
+                "and its sum stays closed, which tells how many there are; raise participation or dp_noise"
+            )
     if why is not None:
         raise ConfigError(f"dp_noise={config.dp_noise}: ε would not be true: {why}")
-    choices = isinstance(method, IFCA)
-    return UserPrivacy(config.dp_noise, config.dp_clip, config.dp_delta, config.participation, choices)
+    return found
 
 
 def clients_secret(seed: int) -> int:

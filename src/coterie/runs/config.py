@@ -357,10 +357,6 @@ def make_config(values: Mapping[str, Any], origin: str = "") -> RunConfig:
             "secure sums show no single update to weigh" if config.secure_sums else "its ε holds for clipped means only"
         )
         raise ConfigError(f"{where}aggregate={config.aggregate!r} does not go with this: {why}; use aggregate='mean'")
-    if config.secure_sums and config.dp_noise:
-        raise ConfigError(
-            f"{where}secure_sums and dp_noise: noise inside secure sums is not there yet, give one of the two"
-        )
     if config.secure_sums and config.engine != "local":
         raise ConfigError(f"{where}secure_sums is for engine='local', a simulation: other engines cannot do it yet")
     _check_training(config, where)

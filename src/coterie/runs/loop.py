@@ -447,7 +447,13 @@ def _record(
         ],
         events=[EventRecord(event.kind, event.text, to_json(event.details)) for event in info.events],
         faults=[FaultRecord(fault.client, fault.reason) for fault in run.engine.faults()],
+        epsilon=_epsilon(run.server, t),
     )
+
+
+def _epsilon(server: Server, rounds: int) -> float | None:
+    """What so many rounds give away of any one client, where noise was asked for."""
+    return None if server.user_privacy is None else round(server.user_privacy.epsilon(rounds), 6)
 
 
 def _storable(spreads: Mapping[str, Spread]) -> dict[str, Spread]:
@@ -532,7 +538,7 @@ def _conclude(
         ari=None if assignment.hidden else metrics.partition_score(clusters, server.clients, groups),
         bytes=Bytes(done.bytes_up, done.bytes_down),
         seconds=round(done.seconds, 3),
-        epsilon=None if server.user_privacy is None else round(server.user_privacy.epsilon(done.round), 6),
+        epsilon=_epsilon(server, done.round),
         delta=None if server.user_privacy is None else server.user_privacy.delta,
         warnings=warnings_of(history),
         validation=held_out_spreads,

@@ -6,7 +6,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from coterie.metrics import ALWAYS
-from coterie.runs.progress import ending
+from coterie.runs.progress import ending, privacy_words
 from coterie.runs.records import Summary, TreeNode, tree_of
 from coterie.runs.words import describe, member_lines, served_elsewhere
 
@@ -43,6 +43,8 @@ def _summary(summary: Summary) -> str:
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join(f"<td>{escape(value)}</td>" for value in columns.values())
     notes = ending(summary.stopped, summary.best_round, summary.rounds)
+    if summary.epsilon is not None and summary.delta is not None:
+        notes.append(privacy_words(summary.epsilon, summary.delta))
     if summary.ari is not None:
         notes.append("ARI: adjusted Rand index of the clusters with the hidden groups")
     below = f"<p><small>{escape('; '.join(notes))}</small></p>" if notes else ""

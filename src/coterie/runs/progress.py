@@ -64,6 +64,8 @@ class ProgressLine(Callback):
         """Say what was reached, and why the run ended if it ended early."""
         summary = result.summary
         words = [in_words(summary.metrics, self.metrics), count(len(summary.clusters), "cluster")]
+        if summary.epsilon is not None and summary.delta is not None:
+            words.append(privacy_words(summary.epsilon, summary.delta))
         self._show(f"{self.title}: {count(summary.rounds, 'round')}  {'  '.join(words)}  {summary.seconds:.1f} s")
         for text in ending(summary.stopped, summary.best_round, summary.rounds):
             print(f"\n{text}", end="", file=self.stream)
@@ -77,7 +79,13 @@ class ProgressLine(Callback):
 
 def describe(record: RoundRecord, known: dict[str, Spread], metrics: Sequence[str] = ()) -> str:
     """A round in a few words: what is `known` of the metrics, and the clusters."""
-    return f"{in_words(known, metrics)}  {count(len(record.clusters), 'cluster')}".strip()
+    spent = "" if record.epsilon is None else f"  ε {record.epsilon:.3g}"
+    return f"{in_words(known, metrics)}  {count(len(record.clusters), 'cluster')}{spent}".strip()
+
+
+def privacy_words(epsilon: float, delta: float) -> str:
+    """What the models give away of any one client."""
+    return f"ε {epsilon:.3g} at δ = {delta:g}"
 
 
 def in_words(known: dict[str, Spread], metrics: Sequence[str]) -> str:

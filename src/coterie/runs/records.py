@@ -181,6 +181,8 @@ class RoundRecord(WithSpreads):
     mixtures: dict[str, dict[int, float]] = dataclasses.field(default_factory=dict)
     """Clients that are served by a mixture of models, with its weights by id in hundredths, where these are others than
     in the record before."""
+    epsilon: float | None = None
+    """What the models up to this round give away of any one client, at the run's δ, where noise was asked for."""
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)

@@ -19,7 +19,7 @@ from torch import Tensor
 from coterie.errors import ModelError
 from coterie.federation import Client
 from coterie.parameters import Layout
-from coterie.trainers.base import Reduction, Trained, Trainer, Training, TrainingJob
+from coterie.trainers.base import Reduction, SumNoise, Trained, Trainer, Training, TrainingJob
 
 ClientState = MutableMapping[str, Tensor]
 """What a client keeps between rounds and never sends, such as private layers."""
@@ -315,6 +315,7 @@ __all__ = [
     "ReplySchema",
     "Request",
     "Sent",
+    "SumNoise",
     "Task",
     "perform",
     "reduced",

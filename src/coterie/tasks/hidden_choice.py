@@ -35,17 +35,18 @@ from coterie.trainers.base import Trainer, Training, TrainingJob
 class CountChoice(Task):
     """Choose the model `(k, d)` with the lowest training loss, and keep the choice.
 
-    The vector `(k + 1,)` has a one at the chosen model, and the loss there at its end.
+    The vector `(k + 1,)` has a one at the chosen model, and the loss there at its end; without `loss`, `(k,)` is all.
     """
 
     models: Tensor
     kept: str
+    loss: bool = True
 
     def schema(self, layout: Layout) -> ReplySchema:
-        return ReplySchema(len(self.models) + 1, wide=True, hides_norm=True)
+        return ReplySchema(len(self.models) + self.loss, wide=self.loss, hides_norm=True)
 
     def batch_key(self) -> Hashable:
-        return CountChoice, tensor_key(self.models), self.kept
+        return CountChoice, tensor_key(self.models), self.kept, self.loss
 
     def cost(self, client: Client) -> float:
         return float(len(self.models) * len(client.train))
@@ -67,8 +68,10 @@ class CountChoice(Task):
         for context, row in zip(contexts, losses, strict=True):
             choice = _lowest(row)
             context.state[self.kept] = torch.tensor([float(choice)])
-            vector = torch.zeros(len(self.models) + 1)
-            vector[choice], vector[-1] = 1.0, torch.nan_to_num(row[choice], posinf=2.0**30)
+            vector = torch.zeros(len(self.models) + self.loss)
+            vector[choice] = 1.0
+            if self.loss:
+                vector[-1] = torch.nan_to_num(row[choice], posinf=2.0**30)
             replies.append(Reply(context.client.id, len(context.client.train), vector))
         return reduced([with_norm(reply, trainer.layout) for reply in replies], reduce)
 

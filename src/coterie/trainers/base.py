@@ -119,15 +119,27 @@ class TrainingJob(NamedTuple):
     weights: Tensor | None = None
 
 
+class SumNoise(NamedTuple):
+    """Noise that clients add to a secure sum themselves: vectors are cut to `length`, and the noise of the sum has a
+    standard deviation of `multiplier` times that."""
+
+    multiplier: float
+    length: float
+
+
 class Reduction(NamedTuple):
-    """How vectors are added up: the weight of each, and the sum it goes to (None: the one that the client chose)."""
+    """How vectors are added up: the weight of each, and the sum it goes to (None: the one that the client chose).
+
+    `noise` is for engines whose sums are secure.
+    """
 
     weights: Sequence[float]
     groups: Sequence[int | None]
+    noise: SumNoise | None = None
 
     def at(self, positions: Sequence[int]) -> Reduction:
         """The part of the reduction for some of the vectors."""
-        return Reduction([self.weights[p] for p in positions], [self.groups[p] for p in positions])
+        return Reduction([self.weights[p] for p in positions], [self.groups[p] for p in positions], self.noise)
 
 
 class Trained(NamedTuple):

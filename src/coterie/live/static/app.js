@@ -319,6 +319,7 @@ class Pane {
       ["worst 10 %", percent(done ? done.accuracy.worst10 : known.worst)],
       ["clusters", last ? last.count : "–"],
       done && done.ari !== null ? ["ARI", number(done.ari)] : null,
+      last && last.epsilon !== null ? ["ε spent", number(last.epsilon)] : null,
       done ? ["sent up", megabytes(done.bytes.up)] : last ? ["up a round", megabytes(last.up)] : null,
       done ? ["time", `${number(done.seconds)} s`] : last ? ["a round", `${number(last.seconds)} s`] : null,
     ]);
