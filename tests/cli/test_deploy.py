@@ -208,16 +208,19 @@ def test_bad_input_costs_one_line(coterie, tmp_path, words, hint):
 
 def test_secure_makes_keys_that_only_their_owner_reads(coterie, tmp_path):
     code, _, err = coterie("deploy", *SMALL, "--out", "here", "--secure", "--address", "server.example.org:9000",
-                           "--privacy", "permutation")  # fmt: skip
+                           "--privacy", "permutation", "--secure-sums", "--secure-minimum", "2")  # fmt: skip
     assert code == 0, err
     keys = tmp_path / "here" / "keys"
-    private = [keys / name for name in ("ca.key", "server.key", "node-0", "node-1", "node-2", "secret")]
+    names = ("ca.key", "server.key", "node-0", "node-1", "node-2", "secret", "sums-secret")
+    private = [keys / name for name in names]
     for path in private:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
     told = (tmp_path / "here" / "README.md").read_text()
     assert "--enable-supernode-auth" in told
     assert "flwr supernode register keys/node-2.pub coterie" in told
-    assert f"secret-file='{keys / 'secret'}'" in told
+    assert f" secret-file='{keys / 'secret'}'" in told
+    assert f"sums-secret-file='{keys / 'sums-secret'}' least-in-sum=2" in told
+    assert (keys / "secret").read_text() != (keys / "sums-secret").read_text()
     assert "--insecure" not in told
     subject = subprocess.run(
         ["openssl", "x509", "-in", keys / "server.pem", "-noout", "-ext", "subjectAltName"],

@@ -11,12 +11,14 @@ from flower_trials import MODEL, QUICK, TRAINING, digits, grid_of
 from scipy import stats
 
 from coterie.data.scenarios import find_scenario
+from coterie.engines.secure_exchange import SecureExchange
 from coterie.errors import ConfigError, RunError
 from coterie.flower import InProcessGrid, client_app
 from coterie.flower.server import run_on
 from coterie.flower.wire import open_array
-from coterie.privacy.secure_sum import Quantiser, SecureClient
-from coterie.privacy.secure_tasks import as_bytes, as_numbers, halves, remember, remembered, whole
+from coterie.privacy.secure_sum import NotOpened, Quantiser, SecureClient
+from coterie.privacy.secure_tasks import ShareSecrets, as_bytes, as_numbers, halves, remember, remembered, whole
+from coterie.tasks.base import ClientContext
 
 FEDERATION = digits(6)
 
@@ -220,3 +222,67 @@ def test_one_shot_shows_models_once_and_its_rounds_are_secure() -> None:
     assert len(seen.masked) == 2 * 6
     with pytest.raises(ConfigError, match="show_models=true"):
         run("oneshot:k=2,warmup_rounds=1", rounds=3, secure_sums=True)
+
+
+SWORN = "5" * 64
+
+
+def run_sworn(method: str = "fedavg", secrets: tuple[str | None, ...] = (SWORN,) * 6, **options: Any) -> Any:
+    """A run whose nodes hold these secrets for secure sums."""
+    configs = [
+        {"client": client} | ({} if secret is None else {"sums-secret": secret})
+        for client, secret in zip(FEDERATION.ids, secrets, strict=True)
+    ]
+    grid = InProcessGrid(client_app(MODEL, FEDERATION), node_configs=configs)
+    given = TRAINING | QUICK | {"method": method, "rounds": 1, "min_nodes": 6, "timeout": 2.0, "seed": 7} | options
+    return run_on(grid, given)
+
+
+def test_nodes_that_share_a_secret_form_the_sums_of_others() -> None:
+    sworn, plain = run_sworn(secure_sums=True), run("fedavg", rounds=1, seed=7, secure_sums=True)
+    assert not sworn.history[0].faults
+    torch.testing.assert_close(sworn.models[0], plain.models[0], rtol=0, atol=1e-7)
+
+
+def test_a_node_that_demands_secure_sums_sends_no_update_in_the_clear() -> None:
+    with pytest.raises(RunError, match="single updates"):
+        run_sworn()
+    with pytest.raises(RunError, match="sums of 2 would be opened, and this client demands 3"):
+        run_sworn(secure_sums=True, secure_minimum=2)
+
+
+@pytest.mark.parametrize("stranger", [None, "6" * 64])
+def test_keys_that_no_client_vouches_for_are_not_used(stranger: str | None) -> None:
+    with pytest.raises(RunError, match="keys of client 3 of the sum are not vouched for"):
+        run_sworn(secrets=(SWORN, SWORN, stranger, SWORN, SWORN, SWORN), secure_sums=True)
+
+
+def test_a_server_that_hands_out_its_own_keys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = SecureExchange._share
+
+    def cheating(self: SecureExchange, clusters: Any) -> None:
+        for cluster in clusters.values():
+            mine = b"".join(SecureClient(2, 0, 0).keys())
+            cluster.offered[2] = torch.cat([as_numbers(mine), cluster.offered[2][64:]])
+        honest(self, clusters)
+
+    monkeypatch.setattr(SecureExchange, "_share", cheating)
+    with pytest.raises(RunError, match="keys of client 2 of the sum are not vouched for"):
+        run_sworn(secure_sums=True)
+
+
+def test_no_secret_is_shared_out_so_that_half_of_the_clients_open_it() -> None:
+    first, *others = (SecureClient(i + 1, 0, 0) for i in range(4))
+    context = ClientContext(FEDERATION.clients[0], {})
+    remember(context.state, first)
+    keys = torch.stack([as_numbers(b"".join(own.keys()) + bytes(32)) for own in (first, *others)])
+    with pytest.raises(NotOpened, match="more than half"):
+        ShareSecrets((1, 2, 3, 4), keys, threshold=2, minimum=2).answer(context, Unruled())
+    sent = ShareSecrets((1, 2, 3, 4), keys, threshold=3, minimum=2).answer(context, Unruled())
+    assert len(sent.values["boxes"]) == 3 * 160
+
+
+class Unruled:
+    """As much of a trainer as an exchange of keys looks at."""
+
+    sum_rules = None

@@ -79,5 +79,5 @@ def test_the_cost_is_counted(killed):
     size = 64 * 16 + 16 + 16 * 10 + 10
     plain = 4 * (4 * size + 8)
     masked = 4 * (8 * size + 16)
-    shares = 6 * (4 * 64 + 4 * 5 * 160) + 4 * 4 * 6 * 66
+    shares = 6 * (4 * 96 + 4 * 5 * 160) + 4 * 4 * 6 * 66
     assert summary.bytes.up == masked + shares > plain

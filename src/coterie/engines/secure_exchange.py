@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from coterie.engines.base import Fault
 from coterie.errors import ConfigError
@@ -43,6 +44,8 @@ class Cluster:
     weights: dict[int, float]
     noise: SumNoise | None = None
     keys: dict[int, PublicKeys] = field(default_factory=dict)
+    offered: dict[int, Tensor] = field(default_factory=dict)
+    """The keys as they came, with what vouches for them."""
     boxes: dict[int, dict[int, bytes]] = field(default_factory=dict)
     trained: dict[int, Reply] = field(default_factory=dict)
     shares: dict[int, dict[int, int]] = field(default_factory=dict)
@@ -131,12 +134,13 @@ class SecureExchange:
         asked = [Request(r.client, OfferKeys(n)) for c in clusters.values() for n, r in c.tasks.items()]
         for cluster, number, reply in self._replies(asked, clusters):
             cluster.keys[number] = open_keys(reply.values["keys"])
+            cluster.offered[number] = torch.tensor(reply.values["keys"])
 
     def _share(self, clusters: Mapping[int, Cluster]) -> None:
         asked = []
         for cluster in self._large(clusters, lambda cluster: len(cluster.keys)):
             numbers = tuple(sorted(cluster.keys))
-            keys = torch.stack([as_numbers(b"".join(cluster.keys[number])) for number in numbers])
+            keys = torch.stack([cluster.offered[number] for number in numbers])
             task = ShareSecrets(numbers, keys, cluster.threshold, self.minimum)
             asked += [Request(cluster.tasks[number].client, task) for number in numbers]
         for cluster, number, reply in self._replies(asked, clusters):

@@ -2,7 +2,9 @@
 
 A SuperNode says which client it is in its node-config: `client` (a stable name of its own) or `partition-id` (a place
 in the federation). Other keys: `data` (an .npz file, or a folder with one per client), `secret-file` (what the clients
-share and the server must not know), `state-dir` (where private layers outlive a restart of the node or of the run).
+share and the server must not know), `state-dir` (where private layers outlive a restart of the node or of the run),
+`sums-secret-file` (a secret of the clients too: with it this node sends updates into secure sums only, of
+`least-in-sum` clients or more, and only together with nodes that hold the same).
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from coterie.data.scenarios import Defaults, find_scenario
+from coterie.engines.secure_exchange import refuse_vectors
 from coterie.errors import ConfigError, CoterieError, did_you_mean
 from coterie.federation import PARTS, Client, Federation
 from coterie.federation.folders import client_from_npz
@@ -31,15 +34,17 @@ from coterie.privacy.keys import make_key
 from coterie.privacy.masks import redrawn
 from coterie.runs.assemble import Model, make_architecture
 from coterie.snapshot import load_snapshot, save_snapshot
-from coterie.tasks.base import ClientContext, Reply, ReplySchema
+from coterie.tasks.base import ClientContext, Reply, ReplySchema, Request
 from coterie.tasks.wire import BadReply
-from coterie.trainers.base import Trainer
+from coterie.trainers.base import SumRules, Trainer
 from coterie.trainers.batched import GRAM_BYTES
 from coterie.trainers.choice import PRECISIONS, make_trainer
 from coterie.trainers.losses import Loss, default_loss, find_loss
 
 Source = Client | Federation | str | Path
 Data = Source | Callable[[Context], Source] | None
+LEAST_IN_SUM = 3
+"""How many vectors a sum must be of for a node that demands secure sums and says no number."""
 STATE = "coterie"
 """The record of Context.state that holds what a client keeps between rounds."""
 
@@ -51,6 +56,7 @@ def client_app(
     name: str | None = None,
     secret: int | str | None = None,
     metrics: Mapping[str, MetricFunction] | None = None,
+    sums_secret: str | None = None,
 ) -> ClientApp:
     """A ClientApp that does every task of Coterie's methods on one client's data.
 
@@ -59,9 +65,10 @@ def client_app(
     folder with one per client, a function of Flower's Context that gives any of these, or None: the path in the
     node-config. The client is known to the server by the node-config's `client`, else by `name`, else by its own id.
     With a `secret` a secret permutation is applied to every vector before the server sees it. `metrics` are functions
-    of your own by name, for runs that ask for them; known ones need not be given.
+    of your own by name, for runs that ask for them; known ones need not be given. With a `sums_secret`, the same for
+    all clients, updates go into secure sums only, whatever the server asks for, and only with clients that hold it.
     """
-    handler = ClientHandler(model, data, loss, name, secret, metrics)
+    handler = ClientHandler(model, data, loss, name, secret, metrics, sums_secret)
     app = ClientApp()
     for action in (handler.describe, handler.coterie, handler.initial):
         app.query(action.__name__)(_answering(action))
@@ -93,8 +100,10 @@ class ClientHandler:
         name: str | None,
         secret: int | str | None,
         metrics: Mapping[str, MetricFunction] | None = None,
+        sums_secret: str | None = None,
     ) -> None:
         self.model, self.data, self.loss, self.name, self.secret = model, data, loss, name, secret
+        self.sums_secret = sums_secret
         self.metrics = split_own(metrics)[1]
         self._sources: dict[Any, Source] = {}
         self._held_out: dict[Any, Client] = {}
@@ -121,6 +130,8 @@ class ClientHandler:
         client, header = self._client(context)[0], _header(records)
         trainer, draw = self._trainer(client, header, context)
         task = unpack_task(records, trainer.layout, draw)
+        if trainer.sum_rules is not None:
+            refuse_vectors([Request(client.id, task)], trainer.layout)
         file = self._state_file(client.id, str(header.get("run", "")), context)
         state = _kept(context, file)
         before = dict(state)
@@ -182,12 +193,13 @@ class ClientHandler:
         if precision not in PRECISIONS:
             raise ConfigError(f"precision={precision!r}: {did_you_mean(precision, PRECISIONS)}")
         secret, privacy = self._secret(context)
+        rules = self._sum_rules(context)
         model = self.model or named_model(context.run_config)
         x, y = client.train.x, client.train.y
         classes = int(str(header["classes"]))
         named = setting(context.run_config, "loss", None)
         loss = self.loss or (find_loss(str(named)) if named else None)
-        key = (model, loss, classes, x.shape[1:], x.dtype, y.shape[1:], y.dtype, precision, secret, privacy)
+        key = (model, loss, classes, x.shape[1:], x.dtype, y.shape[1:], y.dtype, precision, secret, privacy, rules)
         if key not in self._trainers:
             federation = Federation([client], classes or None)
             architecture = make_architecture(model, federation, loss)
@@ -195,6 +207,7 @@ class ClientHandler:
             trainer = make_trainer(architecture(0), own, client.train, precision, GRAM_BYTES)
             trainer.metrics = self.metrics | _named_metrics(setting(context.run_config, "metrics", None))
             self._trainers[key] = _masked(trainer, architecture, secret, privacy)
+            self._trainers[key][0].sum_rules = rules
         trainer, draw = self._trainers[key]
         if layout_mark(trainer.layout) != header["layout"]:
             raise ConfigError(
@@ -203,14 +216,19 @@ class ClientHandler:
             )
         return trainer, draw
 
+    def _sum_rules(self, context: Context) -> SumRules | None:
+        """What this node demands of secure sums."""
+        given = _secret_of(context, "sums-secret", self.sums_secret)
+        if given is None:
+            return None
+        least = context.node_config.get("least-in-sum", LEAST_IN_SUM)
+        if not isinstance(least, int) or least < 2:
+            raise ConfigError(f"least-in-sum={least!r}: expected a whole number from 2 on")
+        return SumRules(make_key(str(given)), least)
+
     def _secret(self, context: Context) -> tuple[bytes | None, str]:
         """The key that the clients share, and how vectors are permuted with it."""
-        given = context.node_config.get("secret", self.secret)
-        if (file := context.node_config.get("secret-file")) is not None:
-            try:
-                given = Path(str(file)).read_text(encoding="utf-8").strip()
-            except (OSError, UnicodeDecodeError) as problem:
-                raise ConfigError(f"{file}: the clients' secret cannot be read ({problem})") from problem
+        given = _secret_of(context, "secret", self.secret)
         privacy = str(setting(context.run_config, "privacy", "none" if given is None else "permutation"))
         if (given is None) != (privacy == "none"):
             held = "no secret" if given is None else "a secret"
@@ -290,6 +308,16 @@ def _chosen(source: Source, context: Context) -> Source:
             f'partition-id={place!r} in the node-config: expected a number from 0 to {len(source) - 1}, or client="…"'
         )
     return source.subset([source.ids[place]])
+
+
+def _secret_of(context: Context, name: str, given: int | str | None) -> Any:
+    """A secret from the file that the node-config names, else from the node-config, else as given."""
+    if (file := context.node_config.get(f"{name}-file")) is None:
+        return context.node_config.get(name, given)
+    try:
+        return Path(str(file)).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ConfigError(f"{file}: the clients' secret cannot be read ({problem})") from problem
 
 
 def _masked(

@@ -69,12 +69,19 @@ class NodePlan:
     data: Path
     state: Path
     secret: Path | None = None
+    sums_secret: Path | None = None
+    """With it the node sends updates into secure sums only, of `least_in_sum` clients or more."""
+    least_in_sum: int = 3
 
     @property
-    def settings(self) -> dict[str, str]:
+    def settings(self) -> dict[str, Any]:
         """What the SuperNode is told in its --node-config."""
-        settings = {"client": self.client, "data": str(self.data), "state-dir": str(self.state)}
-        return settings | ({"secret-file": str(self.secret)} if self.secret else {})
+        settings: dict[str, Any] = {"client": self.client, "data": str(self.data), "state-dir": str(self.state)}
+        if self.secret:
+            settings["secret-file"] = str(self.secret)
+        if self.sums_secret:
+            settings |= {"sums-secret-file": str(self.sums_secret), "least-in-sum": self.least_in_sum}
+        return settings
 
 
 @dataclass(frozen=True)
@@ -171,6 +178,8 @@ def write_deployment(
             write_atomically(root / "table.json", table.encode())
     if config.privacy != "none":
         write_secret(root / "keys" / "secret")
+    if config.secure_sums:
+        write_secret(root / "keys" / "sums-secret")
     for name, text in {"server_app.py": SERVER_APP, "client_app.py": CLIENT_APP}.items():
         if not (deployment.app / name).exists():  # it may have been changed since
             write_atomically(deployment.app / name, text.encode())
@@ -182,9 +191,11 @@ def _planned(root: Path, config: RunConfig, federation: Federation) -> Iterator[
     own = _as_it_lies(config, federation)
     folder = Path(config.data).absolute() if config.data and own else root / "clients"
     secret = root / "keys" / "secret" if config.privacy != "none" else None
+    sums_secret = root / "keys" / "sums-secret" if config.secure_sums else None
     for i, client in enumerate(federation):
         file = client.id if own else quote(client.id, safe=" ")
-        yield NodePlan(client.id, folder / f"{file}.npz", root / "kept" / f"node-{i}", secret)
+        kept = root / "kept" / f"node-{i}"
+        yield NodePlan(client.id, folder / f"{file}.npz", kept, secret, sums_secret, config.secure_minimum)
 
 
 def _as_it_lies(config: RunConfig, federation: Federation) -> bool:

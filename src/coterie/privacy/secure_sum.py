@@ -7,16 +7,18 @@ its pairs; never both of one client, for then its vector would lie open. Vectors
 a masked one is uniformly random whatever it holds. Four exchanges: keys, shares, masked vectors, shares of the masks.
 
 This holds against a server that follows the protocol and looks at everything, together with up to `threshold` − 1
-clients. A server that hands out keys of its own in the clients' names is not found out here: bind the keys to the
-nodes' own.
+clients. A server that hands out keys of its own in the clients' names is found out where the clients share a secret
+that it does not know, by which they vouch for their keys.
 """
 
 from __future__ import annotations
 
+import hmac
 import math
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -31,6 +33,7 @@ SHARE_BYTES = 66
 SEALED_BYTES = 2 * SHARE_BYTES + 28
 """Two shares, sealed for one client."""
 KEY_BYTES = 32
+VOUCHER_BYTES = 32
 MODULUS_BITS = 32
 WIDE_LIMIT = 2.0**30
 Words = npt.NDArray[np.uint32]
@@ -112,6 +115,13 @@ class PublicKeys(NamedTuple):
 
     mask: bytes
     channel: bytes
+
+
+def vouch(secret: bytes | None, number: int, keys: PublicKeys) -> bytes:
+    """What only a holder of the clients' secret can say for the keys of client `number`; zeros without a secret."""
+    if secret is None:
+        return bytes(VOUCHER_BYTES)
+    return hmac.digest(secret, f"secure sum {number} ".encode() + keys.mask + keys.channel, "sha256")
 
 
 class Shares(NamedTuple):
@@ -281,9 +291,9 @@ class Traffic(NamedTuple):
 
 def traffic(clients: int, size: int) -> Traffic:
     """What the protocol sends beside the tasks: keys, sealed shares, lists and shares; up, the masked vectors too."""
-    sealed, each = SEALED_BYTES, clients - 1
-    down = clients * (2 * KEY_BYTES * each + sealed * each + 4 * clients)
-    up = clients * (2 * KEY_BYTES + sealed * each + SHARE_BYTES * clients + MODULUS_BITS // 8 * size)
+    sealed, each, keys = SEALED_BYTES, clients - 1, 2 * KEY_BYTES + VOUCHER_BYTES
+    down = clients * (keys * each + sealed * each + 4 * clients)
+    up = clients * (keys + sealed * each + SHARE_BYTES * clients + MODULUS_BITS // 8 * size)
     return Traffic(down, up)
 
 
@@ -303,17 +313,24 @@ def split(secret: int, threshold: int, numbers: Sequence[int]) -> dict[int, int]
 
 def join(shares: Mapping[int, int]) -> int:
     """The secret behind shares, by Lagrange's formula at zero; NotOpened where they are not of one 256-bit secret."""
-    total = 0
-    for x, value in shares.items():
-        above = below = 1
-        for other in shares:
-            if other != x:
-                above = above * other % PRIME
-                below = below * (other - x) % PRIME
-        total = (total + value * above * pow(below, -1, PRIME)) % PRIME
+    total = sum(shares[x] * weight for x, weight in _weights_at_zero(tuple(sorted(shares))).items()) % PRIME
     if total >= 2 ** (8 * KEY_BYTES):
         raise NotOpened("the shares do not belong together")
     return total
+
+
+@lru_cache(maxsize=8)  # all secrets of a sum are joined from shares of the same clients
+def _weights_at_zero(numbers: tuple[int, ...]) -> dict[int, int]:
+    """Lagrange's weights of the values at these numbers in the value at zero."""
+    weights = {}
+    for x in numbers:
+        above = below = 1
+        for other in numbers:
+            if other != x:
+                above = above * other % PRIME
+                below = below * (other - x) % PRIME
+        weights[x] = above * pow(below, -1, PRIME) % PRIME
+    return weights
 
 
 def own_stream(seed: bytes, size: int) -> Words:

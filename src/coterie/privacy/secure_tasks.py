@@ -6,7 +6,9 @@ travel as float32 numbers that hold them exactly: a byte as one, a word of 32 bi
 
 from __future__ import annotations
 
+import hmac
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,13 +22,15 @@ from coterie.privacy.secure_sum import (
     KEY_BYTES,
     SEALED_BYTES,
     SHARE_BYTES,
+    VOUCHER_BYTES,
     NotOpened,
     PublicKeys,
     SecureClient,
     Words,
+    vouch,
 )
 from coterie.tasks.base import Array, ClientContext, ClientState, Number, Reply, ReplySchema, SumNoise, Task
-from coterie.trainers.base import Trainer
+from coterie.trainers.base import SumRules, Trainer
 
 KEPT = "secure sum"
 """Where a client keeps what it must remember of the sum that is going on."""
@@ -73,21 +77,27 @@ class OfferKeys(Task):
     number: int
 
     def schema(self, layout: Layout) -> ReplySchema:
-        return ReplySchema(None, {"keys": Array((2 * KEY_BYTES,), 0, 255)})
+        return ReplySchema(None, {"keys": Array((2 * KEY_BYTES + VOUCHER_BYTES,), 0, 255)})
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         client = SecureClient(self.number, 0, 0)
         remember(context.state, client)
-        return Reply(context.client.id, 0, None, {"keys": as_numbers(b"".join(client.keys())).tolist()})
+        keys, rules = client.keys(), trainer.sum_rules
+        sent = b"".join(keys) + vouch(rules and rules.key, self.number, keys)
+        return Reply(context.client.id, 0, None, {"keys": as_numbers(sent).tolist()})
 
 
 @dataclass(frozen=True)
 class ShareSecrets(Task):
-    """Second exchange: given the keys of the clients `numbers`, send each other one a sealed share of one's secrets."""
+    """Second exchange: given the keys of the clients `numbers`, send each other one a sealed share of one's secrets.
+
+    A client that has rules sends nothing where somebody's keys are not vouched for, or where fewer vectors than it
+    demands would open a sum.
+    """
 
     numbers: tuple[int, ...]
     keys: Tensor
-    """`(n, 64)` bytes."""
+    """`(n, 96)` bytes: two keys, and what vouches for them."""
     threshold: int
     minimum: int
 
@@ -97,10 +107,23 @@ class ShareSecrets(Task):
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         client = remembered(context.state)
         client.threshold, client.minimum = self.threshold, self.minimum
-        boxes = client.shares({n: open_keys(row) for n, row in zip(self.numbers, self.keys, strict=True)})
+        keys = {n: open_keys(row) for n, row in zip(self.numbers, self.keys, strict=True)}
+        if 2 * self.threshold <= len(keys):
+            # Told different lists of who came through, two halves of the clients could show both secrets of one.
+            raise NotOpened(f"{self.threshold} of {len(keys)} shares would open a secret: more than half must")
+        if (rules := trainer.sum_rules) is not None:
+            self._check(rules, keys)
+        boxes = client.shares(keys)
         remember(context.state, client)
         sent = as_numbers(b"".join(boxes[number] for number in sorted(boxes)))
         return Reply(context.client.id, 0, None, {"boxes": sent.tolist()})
+
+    def _check(self, rules: SumRules, keys: Mapping[int, PublicKeys]) -> None:
+        if self.minimum < rules.least:
+            raise NotOpened(f"sums of {self.minimum} would be opened, and this client demands {rules.least}")
+        for (number, own), row in zip(keys.items(), self.keys, strict=True):
+            if not hmac.compare_digest(as_bytes(row)[2 * KEY_BYTES :], vouch(rules.key, number, own)):
+                raise NotOpened(f"the keys of client {number} of the sum are not vouched for by the clients' secret")
 
 
 @dataclass(frozen=True)
@@ -180,4 +203,4 @@ class Reveal(Task):
 def open_keys(numbers: Tensor | list[float]) -> PublicKeys:
     """The public keys that a client offered."""
     data = as_bytes(numbers)
-    return PublicKeys(data[:KEY_BYTES], data[KEY_BYTES:])
+    return PublicKeys(data[:KEY_BYTES], data[KEY_BYTES : 2 * KEY_BYTES])

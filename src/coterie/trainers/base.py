@@ -127,6 +127,14 @@ class SumNoise(NamedTuple):
     length: float
 
 
+class SumRules(NamedTuple):
+    """What a client demands of secure sums, whatever the server says: `key` is a secret of the clients, by which they
+    know each other's keys, and `least` how many vectors a sum must be of."""
+
+    key: bytes
+    least: int
+
+
 class Reduction(NamedTuple):
     """How vectors are added up: the weight of each, and the sum it goes to (None: the one that the client chose).
 
@@ -165,6 +173,8 @@ class Trainer(ABC):
     """Whether vectors come and go transformed, because the server must not read them."""
     key: bytes | None = None
     """What the clients share and the server does not know, where they have such a secret."""
+    sum_rules: SumRules | None = None
+    """What this client demands of secure sums; None: what the server asks for."""
     metrics: Mapping[str, MetricFunction] = MappingProxyType({})
     """The user's own metrics by name, which a task can ask for."""
 
