@@ -12,7 +12,7 @@ import torch
 import coterie
 from coterie.errors import RunError
 from coterie.runs import loop
-from coterie.runs.folder import RunFolder
+from coterie.runs.folder import CHECKSUM, RunFolder, checksum
 from coterie.runs.records import Bytes, ClientRecord, EventRecord, RoundRecord, to_json
 
 SMALL = {"scenario": "xor", "clients": 4, "samples": 10, "rounds": 3, "workers": 1}
@@ -175,6 +175,20 @@ def test_torn_last_line_even_inside_a_character(unfinished):
     result = coterie.resume(unfinished)
     assert [r.round for r in result.history] == [1, 2, 3]
     assert [json.loads(line)["round"] for line in path.read_text().splitlines()] == [1, 2, 3]
+
+
+def test_a_run_of_an_older_version_that_did_not_know_a_field_yet_is_read_and_resumed(unfinished):
+    folder = RunFolder(unfinished)
+    check, lines = folder.identity(), []
+    for record in folder.history():
+        content = to_json(record)
+        del content["epsilon"]
+        check = checksum([check, content])
+        lines.append(json.dumps(content | {CHECKSUM: check}) + "\n")
+    (unfinished / "history.jsonl").write_text("".join(lines))
+    assert len(RunFolder(unfinished).history()) == len(lines) > 0
+    coterie.resume(unfinished)
+    assert len(RunFolder(unfinished).history()) > len(lines)
 
 
 def test_separators_other_than_a_newline_do_not_end_a_line(tmp_path):
