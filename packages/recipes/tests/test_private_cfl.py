@@ -44,3 +44,24 @@ def test_the_table_compares_every_private_run_with_the_clear_one(
     assert rows["digits-swapped, s = 4096", "same tree"] == [0.0]
     assert rows["digits-swapped, s = 4096", "same clusters"] == [1.0]
     assert rows["digits-swapped, s = 4096", "bytes up, over the clear run's"] == [1.5]
+
+
+def test_settings_off_the_ground_are_compared_with_their_own_clear_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cells(self: Study, jobs: dict[str, Any]) -> dict[str, Any]:
+        return {name: {"splits": ["4096" in name and "logistic" in name], "clusters": [], "ari": 1.0} for name in jobs}
+
+    monkeypatch.setattr(Study, "cells", cells)
+    found = private_cfl.private_cfl_off(Study(tmp_path))
+    missed = [(row.setting, row.measure) for row in found.rows if row.ours != [1.0]]
+    assert missed == [
+        (f"{scenario}, logistic regression, s = 4096", "same tree")
+        for scenario in ("digits-permuted", "digits-swapped")
+    ]
+    assert len(found.rows) == 2 * len(private_cfl.OFF) * 5
+
+
+@pytest.mark.parametrize("setting", private_cfl.OFF)
+def test_a_setting_off_the_ground_runs(setting: str) -> None:
+    assert private_cfl.measure("digits-permuted", "s = 1024", 0, None, 1, setting)["faults"] == 0

@@ -119,8 +119,6 @@ def tree(run: RunView) -> Figure | None:
             axes.plot([node.born, end], [y, y], color=colour(node.id), lw=width, solid_capstyle="butt")
             for child in node.children:
                 axes.plot([end, end], [y, place[child]], color=INK, lw=0.9)
-            if node.children and end == node.born:
-                continue  # split as it began: no bar, and no room for a name
             late = node.born > LATE * last
             at, offset, side = (end, 0, "right") if late else (node.born, 4, "left")
             name, lifted = f"{node.id}: {len(node.members)}", 2 + width / 2
@@ -128,10 +126,7 @@ def tree(run: RunView) -> Figure | None:
         axes.set(xlabel="round", yticks=[], ylim=(-len(leaves) + 0.4, 0.8), xlim=(0, max(1, last)))
         axes.spines["left"].set_visible(False)
 
-    caption = (
-        "Each bar is a cluster (its number: its clients), from the round it began to the round it was split; "
-        "one that was split as it began has none."
-    )
+    caption = "Each bar is a cluster (its number: its clients), from the round it began to the round it was split."
     return Figure("tree", "How the clusters split", caption, draw, min(12.0, 1.2 + 0.5 * len(leaves)))
 
 
