@@ -12,6 +12,7 @@ from coterie.methods import cfl_check
 from coterie.methods import cfl_rule as rule
 from coterie.methods.cfl_sides import MOVABLE, completed, movers, sure_places
 from coterie.methods.cfl_state import State, Track, split_by_check
+from coterie.methods.server import Server
 from coterie.methods.tree import Node, Tree
 from coterie.runs.assemble import assemble
 from coterie.runs.config import make_config
@@ -65,9 +66,13 @@ def test_members_that_were_not_seen_go_where_they_are_placed_else_to_those_like_
     assert sides == (["a", "b", "y", "z"], ["c", "d", "e", "x"])
 
 
-def test_a_split_is_made_though_one_who_comes_later_copies_a_member_that_was_judged() -> None:
+def four_clients() -> Server:
     options = {"scenario": "digits-iid", "clients": 4, "samples": 20, "model": "logistic", "rounds": 6, "workers": 1}
-    server = assemble(make_config(options | {"method": "cfl"}))[0].server
+    return assemble(make_config(options | {"method": "cfl"}))[0].server
+
+
+def test_a_split_is_made_though_one_who_comes_later_copies_a_member_that_was_judged() -> None:
+    server = four_clients()
     first, copied, other, last = server.clients
     model = server.initial_model()
     vectors = torch.randn(4, 2, len(model), generator=torch.Generator().manual_seed(0))
@@ -81,8 +86,7 @@ def test_a_split_is_made_though_one_who_comes_later_copies_a_member_that_was_jud
 
 
 def test_the_order_in_which_one_check_cuts_leaves_no_trace_in_the_tree() -> None:
-    options = {"scenario": "digits-iid", "clients": 4, "samples": 20, "model": "logistic", "rounds": 6, "workers": 1}
-    server = assemble(make_config(options | {"method": "cfl"}))[0].server
+    server = four_clients()
     a, b, c, d = server.clients
     model = server.initial_model()
     vectors = torch.randn(4, 2, len(model), generator=torch.Generator().manual_seed(0))

@@ -25,17 +25,16 @@ from coterie.federation.changing import ChangingFederation
 from coterie.federation.images import holds_images
 from coterie.federation.table_files import find_tables, is_table_path, read_table
 from coterie.federation.validation import hold_out
-from coterie.methods import IFCA, FedAvg, Method, Server, make_method
+from coterie.methods import Method, Server, make_method
 from coterie.methods.options import literal
 from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.metrics import ALWAYS, MetricFunction, check_target, listed, resolve
 from coterie.models.custom import find_callable
-from coterie.privacy.accounting import stays_open
-from coterie.privacy.user_level import UserPrivacy
 from coterie.randomness import derive
 from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, memory_bytes
 from coterie.runs.loop import Run
 from coterie.runs.newcomers import Placing
+from coterie.runs.user_noise import user_privacy
 from coterie.trainers.augment import own_function
 from coterie.trainers.base import Training
 from coterie.trainers.devices import CPU
@@ -366,40 +365,6 @@ def make_engine(
     if engine.device == CPU and not engine.batched:
         check_repeatable(architecture(0), engine.trainer, engine.initial_model(0), federation.clients[0].train)
     return engine
-
-
-def user_privacy(config: RunConfig, method: Method, engine: Engine, rounds: int) -> UserPrivacy | None:
-    """The noise that the configuration asks for; a ConfigError where the account of it would not be true."""
-    if not config.dp_noise:
-        return None
-    why = None
-    if isinstance(method, IFCA):
-        if not isinstance(method.k, int) or method.restarts > 1 or method.stable_after or method.init == "k-means++":
-            why = "k='auto', restarts, stable_after and init='k-means++' decide by exact losses or choices"
-        elif method.averaging != "model" or method.clustered != "all":
-            why = "shared layers and gradients are divided by exact numbers of clients"
-        elif engine.secure and not method.hide_choice:
-            why = "a secure sum of few is not opened, which tells how many chose a model; use hide_choice=true"
-    elif not isinstance(method, FedAvg):
-        why = f"{describe_method(method)} clusters by single updates or centroids, which have no noise on them"
-    if why is None and engine.layout.size != engine.layout.trainable:
-        why = "the model has buffers (running means), which no length bounds; use one without batch normalisation"
-    if why is None and getattr(method, "weighting", "uniform") != "uniform":
-        why = "numbers of samples as weights change how much one client counts; use weighting=uniform"
-    if why is None and config.patience is not None:
-        why = "patience chooses the models by exact metrics; give rounds alone"
-    choices = isinstance(method, IFCA)
-    found = UserPrivacy(config.dp_noise, config.dp_clip, config.dp_delta, config.participation, choices)
-    if why is None and engine.secure:
-        least, clients = max(engine.least_in_sum, 2), len(engine.clients)
-        if not stays_open(least, clients, found.rate, rounds, found.epsilon(rounds), found.delta):
-            why = (
-                f"with participation={found.rate} of {clients} clients fewer than {least} may take part in a round, "
-                "and its sum stays closed, which tells how many there are; raise participation or dp_noise"
-            )
-    if why is not None:
-        raise ConfigError(f"dp_noise={config.dp_noise}: ε would not be true: {why}")
-    return found
 
 
 def clients_secret(seed: int) -> int:

@@ -1,0 +1,45 @@
+"""The noise of differential privacy that a configuration asks for; refused where its ε would not be true."""
+
+from __future__ import annotations
+
+from coterie.engines.base import Engine
+from coterie.errors import ConfigError
+from coterie.methods import IFCA, FedAvg, Method
+from coterie.privacy.accounting import stays_open
+from coterie.privacy.user_level import UserPrivacy
+from coterie.runs.config import RunConfig
+
+
+def user_privacy(config: RunConfig, method: Method, engine: Engine, rounds: int) -> UserPrivacy | None:
+    """The noise that the configuration asks for; a ConfigError where the account of it would not be true."""
+    if not config.dp_noise:
+        return None
+    why = None
+    if isinstance(method, IFCA):
+        if not isinstance(method.k, int) or method.restarts > 1 or method.stable_after or method.init == "k-means++":
+            why = "k='auto', restarts, stable_after and init='k-means++' decide by exact losses or choices"
+        elif method.averaging != "model" or method.clustered != "all":
+            why = "shared layers and gradients are divided by exact numbers of clients"
+        elif engine.secure and not method.hide_choice:
+            why = "a secure sum of few is not opened, which tells how many chose a model; use hide_choice=true"
+    elif not isinstance(method, FedAvg):
+        name = getattr(method, "name", type(method).__name__)
+        why = f"{name} clusters by single updates or centroids, which have no noise on them"
+    if why is None and engine.layout.size != engine.layout.trainable:
+        why = "the model has buffers (running means), which no length bounds; use one without batch normalisation"
+    if why is None and getattr(method, "weighting", "uniform") != "uniform":
+        why = "numbers of samples as weights change how much one client counts; use weighting=uniform"
+    if why is None and config.patience is not None:
+        why = "patience chooses the models by exact metrics; give rounds alone"
+    choices = isinstance(method, IFCA)
+    found = UserPrivacy(config.dp_noise, config.dp_clip, config.dp_delta, config.participation, choices)
+    if why is None and engine.secure:
+        least, clients = max(engine.least_in_sum, 2), len(engine.clients)
+        if not stays_open(least, clients, found.rate, rounds, found.epsilon(rounds), found.delta):
+            why = (
+                f"with participation={found.rate} of {clients} clients fewer than {least} may take part in a round, "
+                "and its sum stays closed, which tells how many there are; raise participation or dp_noise"
+            )
+    if why is not None:
+        raise ConfigError(f"dp_noise={config.dp_noise}: ε would not be true: {why}")
+    return found
