@@ -447,6 +447,8 @@ def _split(
         del names[fork.name]
         names |= {f"{fork.name}{digit}": members for digit, members in enumerate(sides)}
         evidence.append(fork.evidence)
+    if not evidence:
+        return None
     branches = []
     for name, members in sorted(names.items(), key=lambda side: leaf.members.index(side[1][0])):
         known = [c for c in members if c in updates]
@@ -454,7 +456,7 @@ def _split(
         held = torch.stack([updates.get(c, torch.zeros(width)) for c in members])
         branches.append(Branch(tuple(members), model, sketch(held)))
     # Newcomers train from θ̄, where the edges' updates were made.
-    return Made(tuple(branches), session.model, tuple(evidence)) if evidence else None
+    return Made(tuple(branches), session.model, tuple(evidence))
 
 
 def _preferred(
