@@ -45,6 +45,14 @@ def test_the_error_of_a_cosine_is_what_is_stated(angle):
     assert 0.75 * error < np.std(found) < 1.25 * error
 
 
+def test_a_projection_wider_than_the_model_is_refused_before_the_first_round(tmp_path):
+    wide = {"scenario": "digits-permuted", "samples": 40, "model": "logistic", "rounds": 6, "workers": 1}
+    with pytest.raises(ConfigError, match="projection=4096 is more than the 1024 mixed numbers"):
+        coterie.run("cfl:projection=4096", privacy="projection", out=tmp_path / "run", **wide)
+    history = tmp_path / "run" / "history.jsonl"
+    assert not history.exists() or not history.read_text()
+
+
 def test_sparse_updates_are_spread_over_all_numbers():
     sparse = torch.zeros(2, 1000)
     sparse[:, 3] = torch.tensor([1.0, -1.0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from functools import partial
 from pathlib import Path
 
@@ -38,6 +39,22 @@ def test_jobs_go_to_workers_that_stay_and_what_is_done_before_a_failure_is_kept(
     assert "1 of 3 are kept from before" in lines
     assert not (tmp_path / "bad.json").exists()
     assert cells.computed == 4
+
+
+def test_after_a_failure_nothing_more_is_begun(tmp_path: Path) -> None:
+    with Cells(tmp_path, workers=1) as cells:
+        cells.many({"started": partial(_who)})
+        slow = {f"slow-{i}": partial(_slow, i) for i in range(8)}
+        with pytest.raises(ValueError, match="invalid literal"):
+            cells.many({"bad": partial(int, "x"), **slow})
+    kept = sorted(path.name for path in tmp_path.glob("slow-*"))
+    assert kept == sorted(f"slow-{i}.json" for i in range(len(kept)))
+    assert len(kept) <= 3  # what had reached the worker, or its queue
+
+
+def _slow(number: int) -> dict[str, int]:
+    time.sleep(0.2)
+    return {"number": number}
 
 
 def _who() -> dict[str, int]:

@@ -50,14 +50,13 @@ def test_settings_off_the_ground_are_compared_with_their_own_clear_runs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cells(self: Study, jobs: dict[str, Any]) -> dict[str, Any]:
-        return {name: {"splits": ["4096" in name and "logistic" in name], "clusters": [], "ari": 1.0} for name in jobs}
+        return {name: {"splits": ["4096" in name and "64 hidden" in name], "clusters": [], "ari": 1.0} for name in jobs}
 
     monkeypatch.setattr(Study, "cells", cells)
     found = private_cfl.private_cfl_off(Study(tmp_path))
     missed = [(row.setting, row.measure) for row in found.rows if row.ours != [1.0]]
     assert missed == [
-        (f"{scenario}, logistic regression, s = 4096", "same tree")
-        for scenario in ("digits-permuted", "digits-swapped")
+        (f"{scenario}, 64 hidden units, s = 4096", "same tree") for scenario in ("digits-permuted", "digits-swapped")
     ]
     assert len(found.rows) == 2 * len(private_cfl.OFF) * 5
 

@@ -50,7 +50,7 @@ from coterie.methods.splitting import (
     trial_gain,
 )
 from coterie.methods.tree import Branch, Node, Tree
-from coterie.privacy.projection import Compare
+from coterie.privacy.projection import Compare, check_width
 from coterie.tasks import Evaluate, Noise, Reply, Request, Train
 from coterie.trainers.base import Training
 
@@ -128,6 +128,8 @@ class CFL:
                 "projection goes with similarity='update' and aggregate='mean': gradients and other rules need every "
                 "client's vector at the server"
             )
+        if self.projection is not None:
+            check_width(self.projection, server.layout.trainable)
         tree = Tree.single(server.clients, server.initial_model())
         return State(tree, {0: Track()}, {}, {})
 

@@ -54,9 +54,7 @@ def project(vectors: Tensor, key: bytes, width: int, name: str = "") -> Tensor:
     Projections of one `name` are comparable with each other, and with no others.
     """
     d = vectors.shape[1]
-    size = 1 << max(1, d - 1).bit_length()
-    if width > size:
-        raise ConfigError(f"projection={width} is more than the {size} mixed numbers of a model with {d}: use fewer")
+    size = check_width(width, d)
     turns = [torch.from_numpy(signs(key, f"projection/{name}/{i}", size)).double() for i in (1, 2)]
     drawn = torch.from_numpy(np.sort(permutation(key, f"projection/{name}", size)[:width]))
     rows = []
@@ -67,6 +65,14 @@ def project(vectors: Tensor, key: bytes, width: int, name: str = "") -> Tensor:
             mixed = hadamard(mixed * turn)
         rows.append(mixed[drawn] * (size / width) ** 0.5)
     return torch.stack(rows).float()
+
+
+def check_width(width: int, d: int) -> int:
+    """How many mixed numbers a vector of `d` has; ConfigError where these are fewer than `width`."""
+    size = 1 << max(1, d - 1).bit_length()
+    if width > size:
+        raise ConfigError(f"projection={width} is more than the {size} mixed numbers of a model with {d}: use fewer")
+    return size
 
 
 def hadamard(vector: Tensor) -> Tensor:

@@ -82,8 +82,10 @@ class Cells:
                     found[key] = self._keep(key, future.result())
                     self.log(f"{key}: done, {len(found)} of {len(jobs)}")
             except Exception:
-                for future, key in waiting.items():  # what waits is not begun; what was begun ends and is kept
-                    if key not in found and not future.cancel() and future.exception() is None:
+                # What waits is not begun, and all of it is told so first; what was begun ends and is kept.
+                begun = [(future, key) for future, key in waiting.items() if key not in found and not future.cancel()]
+                for future, key in begun:
+                    if future.exception() is None:
                         self._keep(key, future.result())
                 raise
         finally:

@@ -26,7 +26,7 @@ OFF: dict[str, dict[str, Any]] = {
     "step size 0.5": {"lr": 0.5},
     "40 clients, 8 groups": {"clients": 40, "groups": 8},
     "30 samples": {"samples": 30},
-    "logistic regression": {"model": "logistic"},
+    "64 hidden units": {"model": "mlp:hidden=64"},
     "12 clients, 3 groups, 5 epochs": {"clients": 12, "groups": 3, "epochs": 5},
 }
 """Settings on which nothing of this was set, in place of the scenario's."""
