@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,28 @@ from coterie.data.scenarios import find_scenario
 from coterie.engines.secure_exchange import SecureExchange
 from coterie.errors import ConfigError, RunError
 from coterie.flower import InProcessGrid, client_app
+from coterie.flower.demands import check_names, check_task, tasks_beside_sums
 from coterie.flower.server import run_on
 from coterie.flower.wire import open_array
 from coterie.privacy.secure_sum import NotOpened, Quantiser, SecureClient
-from coterie.privacy.secure_tasks import ShareSecrets, as_bytes, as_numbers, halves, remember, remembered, whole
+from coterie.privacy.secure_tasks import (
+    KEPT,
+    Masked,
+    ShareSecrets,
+    as_bytes,
+    as_numbers,
+    halves,
+    remember,
+    remembered,
+    whole,
+)
+from coterie.snapshot import load_snapshot
+from coterie.tasks import HalfUpdates, Train
 from coterie.tasks.base import ClientContext
+from coterie.tasks.sketched_halves import SketchHalves
+from coterie.tasks.subspaces import Subspaces
+from coterie.tasks.train import Collect
+from coterie.trainers.base import SumRules, Training
 
 FEDERATION = digits(6)
 
@@ -229,8 +247,9 @@ SWORN = "5" * 64
 
 def run_sworn(method: str = "fedavg", secrets: tuple[str | None, ...] = (SWORN,) * 6, **options: Any) -> Any:
     """A run whose nodes hold these secrets for secure sums."""
+    allowed = {"sums-allow": ",".join(tasks_beside_sums(method))}
     configs = [
-        {"client": client} | ({} if secret is None else {"sums-secret": secret})
+        {"client": client} | ({} if secret is None else {"sums-secret": secret} | allowed)
         for client, secret in zip(FEDERATION.ids, secrets, strict=True)
     ]
     grid = InProcessGrid(client_app(MODEL, FEDERATION), node_configs=configs)
@@ -245,10 +264,56 @@ def test_nodes_that_share_a_secret_form_the_sums_of_others() -> None:
 
 
 def test_a_node_that_demands_secure_sums_sends_no_update_in_the_clear() -> None:
-    with pytest.raises(RunError, match="single updates"):
+    with pytest.raises(RunError, match="sends single updates nowhere"):
         run_sworn()
     with pytest.raises(RunError, match="sums of 2 would be opened, and this client demands 3"):
         run_sworn(secure_sums=True, secure_minimum=2)
+
+
+@pytest.mark.parametrize("method", ["ifca:k=2,init=random,hide_choice=true", "fedcuau:clusters=2", "ditto"])
+def test_methods_run_on_nodes_that_answer_little_else(method: str) -> None:
+    assert not run_sworn(method, secure_sums=True).history[0].faults
+
+
+def test_a_node_that_demands_secure_sums_answers_nothing_that_tells_of_it_alone() -> None:
+    model = torch.zeros(10)
+    how = Training(lr=0.1)
+    single = [
+        Train(model, how, 0),
+        SketchHalves(model, how, 0, 0, width=10**9, parts=0),
+        Collect(model, ("all",), shown=True),
+        Subspaces(64),
+        HalfUpdates(model, how, 0, 0),
+    ]
+    rules = SumRules(b"0" * 32, 3)
+    for task in single:
+        with pytest.raises(ConfigError, match="only if its operator says so"):
+            check_task(task, rules)
+    check_task(Train(model, how, 0), rules._replace(allowed=("Train",)))
+    check_task(Masked(Train(model, how, 0), (), torch.zeros(0, 160), 1.0, 1.0, 3), rules)
+    with pytest.raises(ConfigError, match="puts no Subspaces into secure sums"):
+        check_task(Masked(Subspaces(64), (), torch.zeros(0, 160), 1.0, 1.0, 3), rules)
+    with pytest.raises(ConfigError, match="Divergence"):
+        check_names(["Divergense"])
+
+
+def test_what_a_client_remembers_of_a_sum_is_in_no_file(tmp_path: Path) -> None:
+    configs = [{"client": client, "state-dir": str(tmp_path / client)} for client in FEDERATION.ids]
+    grid = InProcessGrid(client_app(MODEL, FEDERATION), node_configs=configs)
+    given = TRAINING | QUICK | {"method": "ditto", "rounds": 1, "min_nodes": 6, "timeout": 2.0, "secure_sums": True}
+    run_on(grid, given)
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert len(files) == 6
+    assert all("private" in load_snapshot(path) and KEPT not in load_snapshot(path) for path in files)
+
+
+@pytest.mark.parametrize("share", [0.0, -1.0, 2.0])
+def test_nobody_is_left_out_of_a_sum_by_its_share(share: float) -> None:
+    context = ClientContext(FEDERATION.clients[0], {})
+    remember(context.state, SecureClient(1, 2, 2))
+    masked = Masked(Train(torch.zeros(10), Training(lr=0.1), 0), (), torch.zeros(0, 160), share, 1.0, 3)
+    with pytest.raises(NotOpened, match="expected more than 0"):
+        masked.answer(context, Unruled())
 
 
 @pytest.mark.parametrize("stranger", [None, "6" * 64])

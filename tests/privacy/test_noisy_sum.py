@@ -12,7 +12,7 @@ from scipy import stats
 import coterie
 from coterie.errors import ConfigError
 from coterie.privacy import noisy_sum
-from coterie.privacy.accounting import chance_of_few, epsilon, stays_open
+from coterie.privacy.accounting import epsilon
 from coterie.privacy.noisy_sum import NoisyQuantiser, discrete_gaussian
 from coterie.privacy.secure_sum import secure_sum
 from coterie.privacy.secure_tasks import Masked
@@ -103,6 +103,12 @@ def test_epsilon_is_that_of_a_trusted_servers_noise():
     assert several.summary.epsilon == pytest.approx(epsilon(1.0 / 2**0.5, 1.0, 2, 1e-5), abs=1e-5)
 
 
+def test_where_clients_add_noise_that_few_take_part_does_not_lower_epsilon():
+    """The size of the noise, and so the models, tell how many take part."""
+    some = coterie.run(PLAIN, dp_noise=1.0, participation=0.8, **OPTIONS)
+    assert some.summary.epsilon == pytest.approx(epsilon(1.0, 1.0, 2, 1e-5), abs=1e-5)
+
+
 def test_with_little_noise_the_run_is_that_of_a_trusted_server_with_little_noise():
     quiet = {"dp_noise": 1e-4, "dp_clip": 0.3}
     plain = coterie.run(PLAIN, **OPTIONS | {"secure_sums": False}, **quiet)
@@ -134,8 +140,8 @@ def test_under_noise_no_norm_is_told(tmp_path):
     ("method", "extra", "words"),
     [
         ("ifca:k=2,init=random", {}, "hide_choice"),
-        (PLAIN, {"participation": 0.3}, "may take part"),
-        (PLAIN, {"clients": 3}, "may take part"),
+        ("fedper:weighting=uniform", {}, "stay with the clients"),
+        ("fedbabu:weighting=uniform", {"secure_sums": False}, "keep their values"),
         (PLAIN, {"patience": 2, "validation": 0.2}, "exact metrics"),
         ("cfl:projection=64", {"privacy": "projection"}, "single updates"),
     ],
@@ -143,14 +149,3 @@ def test_under_noise_no_norm_is_told(tmp_path):
 def test_what_would_make_epsilon_untrue_is_refused(method, extra, words):
     with pytest.raises(ConfigError, match=words):
         coterie.run(method, dp_noise=1.0, **OPTIONS | extra)
-
-
-def test_rounds_that_stay_closed_must_be_rarer_than_delta():
-    assert chance_of_few(2, 3, 0.5) == pytest.approx(0.5)  # none or one of three
-    assert chance_of_few(3, 3, 1.0) == 0
-    assert stays_open(3, 4, 1.0, 100, 8.0, 1e-5)
-    assert not stays_open(3, 3, 1.0, 100, 8.0, 1e-5)  # with one client less nothing is opened
-    assert stays_open(3, 1000, 0.3, 40, 8.0, 1e-5)
-    # (1 + e^ε) · rounds · chance against δ / 100, by hand: 3 · 10 · chance_of_few(1, 29, 0.5) = 5.6e-8.
-    assert stays_open(1, 30, 0.5, 10, math.log(2), 5.7e-6)
-    assert not stays_open(1, 30, 0.5, 10, math.log(2), 5.5e-6)

@@ -101,6 +101,13 @@ def test_epsilon_is_in_every_round_in_the_progress_line_the_table_and_the_report
     assert "ε" not in run_words(read_run(coterie.run("fedavg", **quick | {"out": tmp_path / "plain"}).path))
 
 
+def test_under_noise_all_of_ifcas_models_are_given_out_chosen_or_not():
+    result = coterie.run("ifca:k=4", dp_noise=1.0, **OPTIONS | {"clients": 6, "seed": 5})
+    assert len(result.models) == 4
+    assert sorted(client for own in result.clusters for client in own) == sorted(c.client for c in result.clients)
+    assert any(not own for own in result.clusters)  # which is only known to the records
+
+
 def test_noise_has_the_size_that_the_account_assumes():
     privacy = UserPrivacy(noise=2.0, clip=0.5, delta=1e-5, rate=1.0)
     drawn = privacy.blurred(torch.zeros(20_000, dtype=torch.float64))

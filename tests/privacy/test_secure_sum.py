@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 
 import numpy as np
 import pytest
@@ -94,7 +95,7 @@ def test_a_client_shows_its_shares_once_and_never_both_of_anybody():
     clients, _, _, masked = protocol()
     shown = clients[1].reveal([1, 2, 3])
     assert set(shown) == {1, 2, 3, 4, 5}
-    with pytest.raises(ss.NotOpened, match="already"):
+    with pytest.raises(ss.NotOpened, match="answered once"):
         clients[1].reveal(masked)
     with pytest.raises(ss.NotOpened, match="does not fit"):
         clients[2].reveal([1, 2, 3, 9])
@@ -110,9 +111,34 @@ def test_shares_that_were_changed_or_sent_on_are_found_out():
         clients[1].masked(words, {2: broken, 3: sealed[3][1]})
     with pytest.raises(ss.NotOpened, match="changed on the way"):
         clients[1].masked(words, {2: sealed[2][3], 3: sealed[3][1]})
-    swapped = keys | {1: keys[2]}
+    fresh = ss.SecureClient(1, 2, 2)
     with pytest.raises(ss.NotOpened, match="not those that were sent"):
-        clients[1].shares(swapped)
+        fresh.shares(keys)
+
+
+def test_exchanges_are_answered_once_and_in_order():
+    """Two vectors under the same masks would tell their difference, and one without pairs the vector itself."""
+    clients = {i: ss.SecureClient(i, 2, 2) for i in (1, 2, 3)}
+    keys = {i: client.keys() for i, client in clients.items()}
+    words = np.zeros(4, dtype=np.uint32)
+    with pytest.raises(ss.NotOpened, match="exchange 2 of a sum of which 0 are done"):
+        clients[1].masked(words, {})
+    sealed = {i: client.shares(keys) for i, client in clients.items()}
+    with pytest.raises(ss.NotOpened, match="exchange 1 of a sum of which 1 are done"):
+        clients[1].shares(keys)
+    with pytest.raises(ss.NotOpened, match="exchange 3 of a sum of which 1 are done"):
+        clients[1].reveal([1, 2, 3])
+    boxes = {2: sealed[2][1], 3: sealed[3][1]}
+    clients[1].masked(words, boxes)
+    again = ss.SecureClient.from_json(json.loads(json.dumps(clients[1].to_json())))
+    with pytest.raises(ss.NotOpened, match="exchange 2 of a sum of which 2 are done"):
+        again.masked(words, boxes)
+
+
+@pytest.mark.parametrize("numbers", [(0, 1, 2), (1, 1, 2), (1, 2, ss.PRIME)])
+def test_no_share_lies_where_it_is_the_secret_itself(numbers):
+    with pytest.raises(ss.NotOpened, match="the secret itself"):
+        ss.split(7, 2, numbers)
 
 
 def test_a_false_share_spoils_the_sum_of_a_dropped_client_visibly():

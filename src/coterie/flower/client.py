@@ -4,7 +4,8 @@ A SuperNode says which client it is in its node-config: `client` (a stable name 
 in the federation). Other keys: `data` (an .npz file, or a folder with one per client), `secret-file` (what the clients
 share and the server must not know), `state-dir` (where private layers outlive a restart of the node or of the run),
 `sums-secret-file` (a secret of the clients too: with it this node sends updates into secure sums only, of
-`least-in-sum` clients or more, and only together with nodes that hold the same).
+`least-in-sum` clients or more, and only together with nodes that hold the same; `sums-allow` names other tasks that it
+answers all the same, see `demands`).
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from coterie.data.scenarios import Defaults, find_scenario
-from coterie.engines.secure_exchange import refuse_vectors
 from coterie.errors import ConfigError, CoterieError, did_you_mean
 from coterie.federation import PARTS, Client, Federation
 from coterie.federation.folders import client_from_npz
 from coterie.federation.validation import hold_out_of
+from coterie.flower.demands import check_names, check_task
 from coterie.flower.folding import fold, unfold
 from coterie.flower.wire import layout_mark, open_array, pack_array, pack_refusal, pack_reply, unpack_task
 from coterie.metrics import MetricFunction, listed, split_own
@@ -32,9 +33,10 @@ from coterie.models.custom import find_callable
 from coterie.privacy import Mask, MaskedTrainer
 from coterie.privacy.keys import make_key
 from coterie.privacy.masks import redrawn
+from coterie.privacy.secure_tasks import KEPT
 from coterie.runs.assemble import Model, make_architecture
 from coterie.snapshot import load_snapshot, save_snapshot
-from coterie.tasks.base import ClientContext, Reply, ReplySchema, Request
+from coterie.tasks.base import ClientContext, Reply, ReplySchema
 from coterie.tasks.wire import BadReply
 from coterie.trainers.base import SumRules, Trainer
 from coterie.trainers.batched import GRAM_BYTES
@@ -131,7 +133,7 @@ class ClientHandler:
         trainer, draw = self._trainer(client, header, context)
         task = unpack_task(records, trainer.layout, draw)
         if trainer.sum_rules is not None:
-            refuse_vectors([Request(client.id, task)], trainer.layout)
+            check_task(task, trainer.sum_rules)
         file = self._state_file(client.id, str(header.get("run", "")), context)
         state = _kept(context, file)
         before = dict(state)
@@ -224,7 +226,8 @@ class ClientHandler:
         least = context.node_config.get("least-in-sum", LEAST_IN_SUM)
         if not isinstance(least, int) or least < 2:
             raise ConfigError(f"least-in-sum={least!r}: expected a whole number from 2 on")
-        return SumRules(make_key(str(given)), least)
+        allowed = check_names(str(context.node_config.get("sums-allow", "")).split(","))
+        return SumRules(make_key(str(given)), least, allowed)
 
     def _secret(self, context: Context) -> tuple[bytes | None, str]:
         """The key that the clients share, and how vectors are permuted with it."""
@@ -342,6 +345,7 @@ def _kept(context: Context, file: Path | None) -> dict[str, Tensor]:
     if isinstance(record, ArrayRecord):
         return {name: open_array(array) for name, array in record.items()}
     kept: dict[str, Tensor] = load_snapshot(file) if file is not None and file.exists() else {}
+    kept.pop(KEPT, None)
     return kept
 
 
@@ -349,4 +353,5 @@ def _keep(context: Context, file: Path | None, state: dict[str, Tensor]) -> None
     context.state[STATE] = ArrayRecord({name: pack_array(tensor) for name, tensor in state.items()})
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
-        save_snapshot(state, file)
+        # Secrets of a sum are not for a disk, and a copy of them could answer an exchange a second time.
+        save_snapshot({name: tensor for name, tensor in state.items() if name != KEPT}, file)

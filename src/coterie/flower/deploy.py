@@ -19,6 +19,7 @@ from coterie import __version__, models
 from coterie.data.scenarios import Defaults
 from coterie.errors import ConfigError
 from coterie.federation import PARTS, Client, Federation
+from coterie.flower.demands import tasks_beside_sums
 from coterie.flower.local import CONNECTION, SWITCHES, node_config
 from coterie.flower.server import read_options
 from coterie.methods import make_method
@@ -72,6 +73,8 @@ class NodePlan:
     sums_secret: Path | None = None
     """With it the node sends updates into secure sums only, of `least_in_sum` clients or more."""
     least_in_sum: int = 3
+    beside_sums: tuple[str, ...] = ()
+    """Tasks that the node answers though they are no sums: what the method needs."""
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -81,6 +84,7 @@ class NodePlan:
             settings["secret-file"] = str(self.secret)
         if self.sums_secret:
             settings |= {"sums-secret-file": str(self.sums_secret), "least-in-sum": self.least_in_sum}
+            settings |= {"sums-allow": ",".join(self.beside_sums)} if self.beside_sums else {}
         return settings
 
 
@@ -195,7 +199,8 @@ def _planned(root: Path, config: RunConfig, federation: Federation) -> Iterator[
     for i, client in enumerate(federation):
         file = client.id if own else quote(client.id, safe=" ")
         kept = root / "kept" / f"node-{i}"
-        yield NodePlan(client.id, folder / f"{file}.npz", kept, secret, sums_secret, config.secure_minimum)
+        beside = tuple(tasks_beside_sums(config.method))
+        yield NodePlan(client.id, folder / f"{file}.npz", kept, secret, sums_secret, config.secure_minimum, beside)
 
 
 def _as_it_lies(config: RunConfig, federation: Federation) -> bool:

@@ -447,7 +447,8 @@ class IFCA:
         for client in absent:
             choices.setdefault(client, restart.choices.get(client, 0))
         members = [[c for c in server.clients if choices[c] == j] for j in range(len(restart.models))]
-        taken = [j for j, clients in enumerate(members) if clients]
+        # Which models nobody chose is exact, and must not be told where numbers of clients have noise.
+        taken = [j for j, clients in enumerate(members) if clients or server.user_privacy is not None]
         ids = [restart.ids[j] for j in taken]
         return Assignment([restart.models[j] for j in taken], [members[j] for j in taken], ids=ids)
 

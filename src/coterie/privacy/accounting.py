@@ -4,7 +4,8 @@ A round releases, per cluster, the sum of updates cut to length C plus Gaussian 
 each client takes part with probability q by itself (Poisson sampling). The account is Rényi differential privacy of the
 sampled Gaussian mechanism (Mironov, Talwar, Zhang 2019, for whole orders), added up over rounds, and turned into ε by
 the conversion of Canonne, Kamath, Steinke (2020). Two federations are neighbours if one has a client more than the
-other.
+other. Where clients add the noise themselves, its size tells how many they are; there two federations are neighbours
+if a client sends zeros in one of them, who takes part is public, and q is one.
 """
 
 from __future__ import annotations
@@ -58,20 +59,3 @@ def noise_for(target: float, rate: float, rounds: int, delta: float) -> float:
         middle = math.sqrt(low * high)
         low, high = (low, middle) if epsilon(middle, rate, rounds, delta) <= target else (middle, high)
     return high
-
-
-def chance_of_few(least: int, clients: int, rate: float) -> float:
-    """The probability that fewer than `least` of `clients` take part in a round, each with probability `rate`."""
-    from scipy.stats import binom
-
-    return float(binom.cdf(least - 1, clients, rate))
-
-
-def stays_open(least: int, clients: int, rate: float, rounds: int, epsilon: float, delta: float) -> bool:
-    """Is it rare enough that a round's sum stays closed, because too few take part, for ε to hold with or without it?
-
-    Whether it is opened depends on how many clients there are. A mechanism that differs from an (ε, δ)-private one with
-    probability p is (ε, δ + (1 + e^ε) p)-private; that may be a hundredth of δ more, with one client less too.
-    """
-    missed = rounds * chance_of_few(least, clients - 1, rate)
-    return missed == 0 or math.log(missed) + math.log1p(math.exp(-epsilon)) + epsilon <= math.log(delta / 100)

@@ -82,8 +82,8 @@ def sum_quantiser(
 def discrete_gaussian(scale: float, size: int, generator: np.random.Generator | None = None) -> Ints:
     """Whole numbers `(size,)` with probabilities proportional to exp(−x²/(2·scale²)), by rejection.
 
-    Candidates are discrete Laplace numbers of about the same width (Canonne, Kamath, Steinke 2020, algorithm 3). The
-    generator is by default one of the system's own randomness.
+    Candidates are discrete Laplace numbers of about the same width (Canonne, Kamath, Steinke 2020, algorithm 3), drawn
+    and judged in float64. The generator is by default NumPy's, seeded by the system, which is not a cryptographic one.
     """
     drawn = generator or np.random.default_rng()
     width = math.floor(scale) + 1

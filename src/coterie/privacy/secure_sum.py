@@ -34,6 +34,8 @@ SEALED_BYTES = 2 * SHARE_BYTES + 28
 """Two shares, sealed for one client."""
 KEY_BYTES = 32
 VOUCHER_BYTES = 32
+MOST_NUMBER = 2**31
+"""The largest number of a client in a sum."""
 MODULUS_BITS = 32
 WIDE_LIMIT = 2.0**30
 Words = npt.NDArray[np.uint32]
@@ -144,7 +146,8 @@ class SecureClient:
     _seed: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES), repr=False)
     _keys: dict[int, PublicKeys] = field(default_factory=dict, repr=False)
     _held: dict[int, Shares] = field(default_factory=dict, repr=False)
-    _told: bool = False
+    _done: int = 0
+    """Exchanges after the keys that it has answered: each once and in order, or a second answer would tell a vector."""
 
     def keys(self) -> PublicKeys:
         """First exchange: the public keys."""
@@ -152,6 +155,7 @@ class SecureClient:
 
     def shares(self, keys: Mapping[int, PublicKeys]) -> dict[int, bytes]:
         """Second exchange: for each other client a sealed share of this one's secrets."""
+        self._due(1)
         if len(keys) < max(self.minimum, self.threshold):
             raise NotOpened(f"{len(keys)} clients, at least {max(self.minimum, self.threshold)} are needed for a sum")
         if keys.get(self.number) != self.keys() or len({k for own in keys.values() for k in own}) != 2 * len(keys):
@@ -166,10 +170,12 @@ class SecureClient:
                 continue
             plain = mask[number].to_bytes(SHARE_BYTES) + seed[number].to_bytes(SHARE_BYTES)
             sealed[number] = seal(self._channel_key(number), self.number, number, plain)
+        self._done = 1
         return sealed
 
     def masked(self, vector: Words, sealed: Mapping[int, bytes]) -> Words:
         """Third exchange: the vector `(d,)` under its masks; `sealed` are the others' shares for this client."""
+        self._due(2)
         for sender, box in sealed.items():
             plain = unseal(self._channel_key(sender), sender, self.number, box)
             self._held[sender] = Shares(int.from_bytes(plain[:SHARE_BYTES]), int.from_bytes(plain[SHARE_BYTES:]))
@@ -179,6 +185,7 @@ class SecureClient:
         for other in self._held:
             if other != self.number:
                 total += pair_stream(self._mask, self._keys[other].mask, self.number, other, len(vector))
+        self._done = 2
         return total
 
     def reveal(self, through: Iterable[int]) -> dict[int, int]:
@@ -187,15 +194,14 @@ class SecureClient:
         It answers once, and not at all where too few came through.
         """
         came = set(through)
-        if self._told:
-            raise NotOpened("this client has shown its shares already: a second list could open a single vector")
+        self._due(3)
         if self.number not in came or not came <= set(self._held):
             raise NotOpened("the list of those that came through does not fit what this client has seen")
         if len(came) < max(self.minimum, self.threshold):
             raise NotOpened(
                 f"{len(came)} vectors came through, {max(self.minimum, self.threshold)} are needed for a sum"
             )
-        self._told = True
+        self._done = 3
         return {number: own.seed if number in came else own.key for number, own in self._held.items()}
 
     def to_json(self) -> dict[str, Any]:
@@ -207,7 +213,7 @@ class SecureClient:
             "secrets": [secret.hex() for secret in (self._mask, self._channel, self._seed)],
             "keys": {number: [key.hex() for key in keys] for number, keys in self._keys.items()},
             "held": {number: [hex(share) for share in shares] for number, shares in self._held.items()},
-            "told": self._told,
+            "done": self._done,
         }
 
     @classmethod
@@ -216,7 +222,12 @@ class SecureClient:
         mask, channel, seed = (bytes.fromhex(secret) for secret in kept["secrets"])
         keys = {int(n): PublicKeys(*map(bytes.fromhex, pair)) for n, pair in kept["keys"].items()}
         held = {int(n): Shares(*(int(share, 16) for share in pair)) for n, pair in kept["held"].items()}
-        return cls(kept["number"], kept["threshold"], kept["minimum"], mask, channel, seed, keys, held, kept["told"])
+        return cls(kept["number"], kept["threshold"], kept["minimum"], mask, channel, seed, keys, held, kept["done"])
+
+    def _due(self, exchange: int) -> None:
+        """NotOpened if this exchange was answered before, or another is due."""
+        if self._done != exchange - 1:
+            raise NotOpened(f"exchange {exchange} of a sum of which {self._done} are done: each is answered once")
 
     def _channel_key(self, other: int) -> bytes:
         return agreed(self._channel, self._keys[other].channel, b"channel")
@@ -299,6 +310,8 @@ def traffic(clients: int, size: int) -> Traffic:
 
 def split(secret: int, threshold: int, numbers: Sequence[int]) -> dict[int, int]:
     """Shamir's shares of a secret for each number: any `threshold` of them give it back, fewer tell nothing of it."""
+    if not all(0 < x <= MOST_NUMBER for x in numbers) or len(set(numbers)) < len(numbers):
+        raise NotOpened(f"numbers {sorted(numbers)}: a share at 0 is the secret itself, and all must differ")
     if not 1 <= threshold <= len(numbers) or not 0 <= secret < PRIME:
         raise ConfigError(f"threshold={threshold} of {len(numbers)} shares: expected from 1 to as many as there are")
     coefficients = [secret, *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]

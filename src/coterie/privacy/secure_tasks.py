@@ -163,6 +163,8 @@ class Masked(Task):
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         client = remembered(context.state)
+        if not 0 < self.share <= 1:
+            raise NotOpened(f"a share of {self.share} of its vector: expected more than 0, up to 1")
         [reply], _ = self.task.perform([self.task], [context], trainer)
         assert reply.vector is not None
         if not torch.isfinite(reply.vector).all():

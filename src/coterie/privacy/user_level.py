@@ -24,9 +24,9 @@ from coterie.trainers.base import SumNoise
 class UserPrivacy:
     """`noise` z times `clip` C is the standard deviation of the noise on a sum of updates of length up to C.
 
-    `rate` is the probability with which a client takes part in a round. Where clients choose between clusters
-    (`choices`), their numbers in them are secret too: they get noise as well, and the two releases together count as
-    one with noise z/√2.
+    `rate` is the probability with which a client takes part in a round, one where that is known anyway. Where clients
+    choose between clusters (`choices`), their numbers in them are secret too: they get noise as well, and the two
+    releases together count as one with noise z/√2.
     """
 
     noise: float

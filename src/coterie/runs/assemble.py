@@ -205,7 +205,7 @@ def _assembled(
         rounds,
         config.participation,
         config.aggregation().on(engine, sums_only=config.privacy == "projection" or config.dp_noise > 0),
-        user_privacy(config, method, engine, rounds),
+        user_privacy(config, method, engine),
         optimizer,
     )
     scenario = None if given or config.data else (config.scenario or DEFAULT_SCENARIO)

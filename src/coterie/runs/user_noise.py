@@ -5,12 +5,11 @@ from __future__ import annotations
 from coterie.engines.base import Engine
 from coterie.errors import ConfigError
 from coterie.methods import IFCA, FedAvg, Method
-from coterie.privacy.accounting import stays_open
 from coterie.privacy.user_level import UserPrivacy
 from coterie.runs.config import RunConfig
 
 
-def user_privacy(config: RunConfig, method: Method, engine: Engine, rounds: int) -> UserPrivacy | None:
+def user_privacy(config: RunConfig, method: Method, engine: Engine) -> UserPrivacy | None:
     """The noise that the configuration asks for; a ConfigError where the account of it would not be true."""
     if not config.dp_noise:
         return None
@@ -21,25 +20,20 @@ def user_privacy(config: RunConfig, method: Method, engine: Engine, rounds: int)
         elif method.averaging != "model" or method.clustered != "all":
             why = "shared layers and gradients are divided by exact numbers of clients"
         elif engine.secure and not method.hide_choice:
-            why = "a secure sum of few is not opened, which tells how many chose a model; use hide_choice=true"
+            why = "secure sums by model show who chose which, and those of few stay closed; use hide_choice=true"
     elif not isinstance(method, FedAvg):
         name = getattr(method, "name", type(method).__name__)
         why = f"{name} clusters by single updates or centroids, which have no noise on them"
+    elif method.rule().private or method.rule().frozen:
+        why = "noise on a sum would move layers that stay with the clients or keep their values; use fedavg or fedprox"
     if why is None and engine.layout.size != engine.layout.trainable:
         why = "the model has buffers (running means), which no length bounds; use one without batch normalisation"
     if why is None and getattr(method, "weighting", "uniform") != "uniform":
         why = "numbers of samples as weights change how much one client counts; use weighting=uniform"
     if why is None and config.patience is not None:
         why = "patience chooses the models by exact metrics; give rounds alone"
-    choices = isinstance(method, IFCA)
-    found = UserPrivacy(config.dp_noise, config.dp_clip, config.dp_delta, config.participation, choices)
-    if why is None and engine.secure:
-        least, clients = max(engine.least_in_sum, 2), len(engine.clients)
-        if not stays_open(least, clients, found.rate, rounds, found.epsilon(rounds), found.delta):
-            why = (
-                f"with participation={found.rate} of {clients} clients fewer than {least} may take part in a round, "
-                "and its sum stays closed, which tells how many there are; raise participation or dp_noise"
-            )
     if why is not None:
         raise ConfigError(f"dp_noise={config.dp_noise}: ε would not be true: {why}")
-    return found
+    # In secure sums the size of the noise tells how many take part, so that is taken as known.
+    rate = 1.0 if engine.secure else config.participation
+    return UserPrivacy(config.dp_noise, config.dp_clip, config.dp_delta, rate, choices=isinstance(method, IFCA))

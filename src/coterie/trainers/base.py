@@ -129,10 +129,11 @@ class SumNoise(NamedTuple):
 
 class SumRules(NamedTuple):
     """What a client demands of secure sums, whatever the server says: `key` is a secret of the clients, by which they
-    know each other's keys, and `least` how many vectors a sum must be of."""
+    know each other's keys, `least` how many vectors a sum must be of, and `allowed` what else is answered, by name."""
 
     key: bytes
     least: int
+    allowed: tuple[str, ...] = ()
 
 
 class Reduction(NamedTuple):
