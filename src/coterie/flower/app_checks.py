@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 from coterie.errors import ConfigError, CoterieError, DataError, users_code
 from coterie.federation import Client, Split
 from coterie.flower.wire import layout_mark, pack_refusal, pack_reply, unpack_task
-from coterie.tasks import HalfLosses, HalfUpdates, SketchHalves
+from coterie.tasks import HalfUpdates, HeldOut
 from coterie.tasks.base import ClientContext
 from coterie.trainers.base import Training, TrainingJob
 from coterie.trainers.loop import LoopTrainer
@@ -85,7 +85,7 @@ class CheckHandler:
         if "kind" not in header:
             return RecordDict({"values": MetricRecord({ABLE: 1.0})})
         task = unpack_task(records, trainer.layout, lambda seed: torch.zeros(trainer.layout.size))
-        if type(task) not in (HalfUpdates, SketchHalves, HalfLosses):
+        if type(task) not in (HalfUpdates, HeldOut):
             raise ConfigError(
                 f"{type(task).__name__} is no part of a check: use the same version of coterie everywhere"
             )

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from coterie.errors import ConfigError, did_you_mean
 from coterie.privacy.projection import Compare, CompareHalves
 from coterie.privacy.secure_tasks import Masked, OfferKeys, Reveal, ShareSecrets
-from coterie.tasks import CountChoice, Evaluate, HalfLosses, HalfUpdates, ScoreHidden, Train, TrainHidden
+from coterie.tasks import CountChoice, Evaluate, HalfUpdates, HeldOut, ScoreHidden, Train, TrainHidden
 from coterie.tasks.base import Task
 from coterie.tasks.embed import Embed
 from coterie.tasks.personalise import Personalise
@@ -23,11 +23,11 @@ from coterie.trainers.base import SumRules
 
 ALWAYS = (OfferKeys, ShareSecrets, Masked, Reveal, Evaluate, Personalise)
 SUMMED = (
-    Train, HalfUpdates, HalfLosses, CountChoice, TrainHidden, ScoreHidden, LayerUpdate, StagedTraining, WordSums,
+    Train, HalfUpdates, CountChoice, TrainHidden, ScoreHidden, LayerUpdate, StagedTraining, WordSums,
 )  # fmt: skip
 """Tasks whose vectors may go into a sum."""
 BESIDE_SUMS: dict[str, tuple[type[Task], ...]] = {
-    "cfl": (Compare, CompareHalves),
+    "cfl": (Compare, CompareHalves, HeldOut),
     "fedcuau": (Divergence,),
     "flt": (Embed,),
     "oneshot": (Collect, Train),

@@ -36,7 +36,7 @@ from coterie.flower.plain_checks import Checks
 from coterie.flower.reports import ACCURACY, EVALUATE_LOSS, NO_LOSS, TRAIN_LOSS, Keys, metrics_of, number
 from coterie.parameters import Layout, gather, scatter
 from coterie.randomness import derive, torch_generator
-from coterie.tasks import Collect, Evaluate, HalfLosses, HalfUpdates, Noise, SketchHalves, Train
+from coterie.tasks import Collect, Evaluate, HalfUpdates, HeldOut, Noise, Train
 from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request, reduced, tensor_key
 from coterie.tasks.staged import LayerUpdate, StagedTraining, trainable_spans
 from coterie.tasks.wire import NUMBER, TENSOR_NUMBER, BadReply, in_words
@@ -146,8 +146,7 @@ class PlainEngine:
             StagedTraining: self._staged,
             Collect: self._collect,
             HalfUpdates: self._check,
-            SketchHalves: self._check,
-            HalfLosses: self._check,
+            HeldOut: self._check,
         }
         kinds = {type(request.task) for request in requests}
         if len(kinds) > 1 or not kinds <= set(work):

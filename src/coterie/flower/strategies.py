@@ -25,12 +25,11 @@ from coterie.methods.fedcuau import FedCUAU as FedCUAUMethod
 class CFL(Clustered):
     """Clustered federated learning: splits nodes whose updates conflict, once one model cannot serve them all.
 
-    Options (as of the method `cfl`): `when`, `eps1`, `eps2`, `gamma_max`, `exponent`, `min_rounds`, `patience`,
-    `min_size`, `linkage`, `weighting` and more. If all nodes answer checks (`answer_checks` in their app) it decides
-    as the method `cfl` does elsewhere, by what halves of their data say; they are asked once, when the run begins.
-    An app as it is cannot answer: then the first split waits for 20 rounds, and for the loss that nodes evaluate to
-    stop falling, and two nodes alone are never told apart. Any of `eps1`, `eps2`, `gamma_max` asks for the paper's
-    rule instead. `when="gain"` and `fallback=True` judge models by the data that the app evaluates on.
+    Options as of the method `cfl`: `rule`, `weighting`, `fallback`. If all nodes answer checks (`answer_checks` in
+    their app) it decides as the method `cfl` does elsewhere, by held-out benefit; they are asked once, when the run
+    begins. An app as it is cannot answer: then the rule is "flattened", the first split waits for 20 rounds, and for
+    the loss that nodes evaluate to stop falling, and two nodes alone are never told apart. `rule="paper(eps1=…)"` asks
+    for the paper's rule instead. `fallback=True` judges models by the data that the app evaluates on.
     """
 
     name = "cfl"
@@ -39,21 +38,19 @@ class CFL(Clustered):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._chosen: PlainEngine | None = None
-        if settings.get("similarity") == "gradient":
-            raise ConfigError("similarity='gradient': an app that only trains sends no gradients, leave it out")
-        if not self.fraction_evaluate and all(settings.get(key) is None for key in ("eps1", "eps2", "gamma_max")):
+        if settings.get("compare", "update") != "update":
+            raise ConfigError(f"compare={settings['compare']!r}: an app that only trains sends updates, leave it out")
+        if not self.fraction_evaluate and settings.get("rule", "auto") == "auto":
             raise ConfigError(
-                "fraction_evaluate=0: CFL watches the loss that nodes evaluate, let some do so or give eps1, eps2 and "
-                "gamma_max"
+                "fraction_evaluate=0: CFL watches the loss that nodes evaluate, let some do so or give rule='paper'"
             )
 
     def _follow_nodes(self, t: int, server: Server, timeout: float) -> None:
         super()._follow_nodes(t, server, timeout)
         engine, method = self._running(), self.method
         assert isinstance(method, CFLMethod)
-        thresholds = (method.eps1, method.eps2, method.gamma_max, method.projection)
-        if self._chosen is engine or method.when != "conflict" or any(given is not None for given in thresholds):
-            return  # chosen already, or another rule decides whatever nodes can answer
+        if self._chosen is engine or method.rule != "auto":
+            return  # chosen already, or a rule was asked for
         self._chosen = engine
         unable = engine.look_for_checks()
         if engine.halves:

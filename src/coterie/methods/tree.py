@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from coterie.clustering.sketch import WIDTH, fold, similarity, sketch
 from coterie.errors import ConfigError, did_you_mean
+from coterie.methods.base import Assignment, ClusterSplit
 from coterie.snapshot import saved
 
 
@@ -55,7 +56,12 @@ class Tree:
 
     def leaves(self) -> list[Node]:
         """The present clusters, in order of their ids."""
-        return [node for node in self.nodes if not node.children]
+        return [node for node in self.nodes if not node.children and self.holds(node.id)]
+
+    def holds(self, number: int) -> bool:
+        """Whether a node is part of the tree: children that were joined again no longer are."""
+        node = self.nodes[number]
+        return node.parent is None or (node.id in self.nodes[node.parent].children and self.holds(node.parent))
 
     def leaf_of(self, client: str) -> Node:
         """The cluster a client is in now."""
@@ -98,6 +104,31 @@ class Tree:
         split = replace(old, model=model, children=ids, split_round=t, evidence=evidence)
         return Tree((*self.updated(split).nodes, *children))
 
+    def joined(self, parent: int, model: Tensor) -> Tree:
+        """Make a cluster of a node's children again, with this model; the children leave the tree."""
+        old = self.nodes[parent]
+        below = [leaf for leaf in self.leaves() if old in self.path(leaf)]
+        members = tuple(client for leaf in below for client in leaf.members)
+        cluster = replace(old, members=members, model=model, children=(), split_round=None, evidence={})
+        return self.updated(cluster)
+
+    def assignment(self, clients: Sequence[str], served_by: Mapping[str, int]) -> Assignment:
+        """Every client's leaf; those that could not be placed yet are served by the largest cluster.
+
+        `served_by` are clients that another node's model serves better.
+        """
+        present = set(clients)
+        members = {leaf.id: [c for c in leaf.members if c in present] for leaf in self.leaves()}
+        placed = {client for own in members.values() for client in own}
+        largest = max(members, key=lambda leaf: len(members[leaf]))
+        members[largest] += [client for client in clients if client not in placed]
+        better = {client: node for client, node in served_by.items() if client in present}
+        leaves = [leaf for leaf, own in members.items() if own]
+        models = [self.nodes[i].model for i in leaves]
+        others = {node: self.nodes[node].model for node in better.values()}
+        why = "their validation loss is lower there (fallback=false gives every client its cluster's model)"
+        return Assignment(models, [members[i] for i in leaves], (), leaves, better, others, why)
+
     def descend(self, update_from: Callable[[Tensor], Tensor], start: int = 0) -> Node:
         """Algorithm 4: walk from a node to a leaf, each time to the child that holds the most similar update.
 
@@ -121,6 +152,16 @@ class Tree:
     def lines(self, scores: Callable[[Node], str] = lambda node: "") -> list[str]:
         """The tree as text, a line per node."""
         return ["  " * depth + describe(node) + scores(node) for depth, node in self.walk()]
+
+
+def splits_since(tree: Tree, before: int) -> list[ClusterSplit]:
+    """The splits that made the nodes from number `before` on."""
+    parents = dict.fromkeys(node.parent for node in tree.nodes[before:])
+    found = [tree.nodes[parent] for parent in parents if parent is not None]
+    return [
+        ClusterSplit(node.id, node.children, [tree.nodes[child].members for child in node.children], node.evidence)
+        for node in found
+    ]
 
 
 def _most_similar(own: Tensor, child: Node) -> float:

@@ -3,16 +3,14 @@
 A client trains, and of its update sends `width` numbers: the update with random signs, mixed by a Hadamard transform,
 twice, and then `width` of the mixed numbers, drawn at random (a subsampled randomised Hadamard transform). Signs and
 draws come from the key's stream, and are the same for all clients, so cosines are kept up to an error
-(Johnson-Lindenstrauss): the cosine ρ of two updates comes out with a standard deviation of (1 − ρ²)/√width. The numbers
-of single outputs, which CFL's checks compare apart, are few: they are turned by a random rotation of their own, which
-keeps cosines exactly, and which part belongs to which output only the clients know. The update itself goes only into
-its cluster's sum.
+(Johnson-Lindenstrauss): the cosine ρ of two updates comes out with a standard deviation of (1 − ρ²)/√width. The update
+itself goes only into its cluster's sum.
 
 The stream depends on the model that is trained from, so that every check has projections of its own: the server knows
 the projection of every sum that it opens, and many such pairs under one projection would give the projection away.
 
 What the server learns: cosines and, from the numbers' size, norms. What it could learn with the key: a projection of an
-update on `width` directions and the last layer's numbers, so whoever has the key must not be the server.
+update on `width` directions, so whoever has the key must not be the server.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from torch import Tensor
 
 from coterie.errors import ConfigError
 from coterie.parameters import Layout
-from coterie.privacy.keys import permutation, signs, uniforms
+from coterie.privacy.keys import permutation, signs
 from coterie.tasks.base import (
     Array,
     ClientContext,
@@ -40,7 +38,7 @@ from coterie.tasks.base import (
     Task,
     tensor_key,
 )
-from coterie.tasks.halves import PART_WIDTH, HalfUpdates, output_parts, part_width
+from coterie.tasks.halves import HalfUpdates
 from coterie.tasks.wire import checksum
 from coterie.trainers.base import Trainer, Training, TrainingJob
 
@@ -95,35 +93,6 @@ def _hadamard_matrix(size: int) -> Tensor:
     return matrix
 
 
-def turn(vectors: Tensor, key: bytes, width: int, name: str) -> Tensor:
-    """Vectors `(n, d)` under a keyed rotation, uniform over all of them, in float32 `(n, min(d, width))`.
-
-    Up to `width` numbers inner products are kept exactly, beyond in expectation.
-    """
-    from scipy.special import ndtri
-
-    d = vectors.shape[1]
-    kept = min(d, width)
-    drawn = ndtri(uniforms(key, f"rotation/{name}", d * kept) + 2.0**-54).reshape(d, kept)
-    columns, upper = np.linalg.qr(drawn)
-    rotation = torch.from_numpy(columns * np.sign(np.diag(upper)) * (d / kept) ** 0.5)
-    return (vectors.double() @ rotation).float()
-
-
-def project_parts(vectors: Tensor, layout: Layout, key: bytes, width: int, most: int, name: str) -> Tensor:
-    """Keyed projections of vectors `(n, trainable)`: of the whole, then of each output's numbers, in a secret order.
-
-    float32 `(n, width + parts · part_width)`. The order of the parts is the same under every `name`.
-    """
-    parts = output_parts(layout, most)
-    found = [project(vectors, key, width, name)]
-    for i in permutation(key, "projection/parts", len(parts)):
-        own = vectors.new_zeros(len(vectors), max(map(len, parts)))
-        own[:, : len(parts[i])] = vectors[:, parts[i]]
-        found.append(turn(own, key, PART_WIDTH, f"{name}/{i}"))
-    return torch.cat(found, 1)
-
-
 @dataclass(frozen=True)
 class Compare(Task):
     """Train as `Train` does with the same fields, and send the keyed projection of the update in its place."""
@@ -164,21 +133,15 @@ class Compare(Task):
 
 @dataclass(frozen=True)
 class CompareHalves(HalfUpdates):
-    """Train on two halves as `HalfUpdates` does, and send keyed projections `(2, …)` in place of the two updates.
-
-    They are of the whole update, `width` numbers, and of the numbers of single outputs, in `parts` parts at most.
-    """
+    """Train on two halves as `HalfUpdates` does, and send keyed projections `(2, width)` of the two updates."""
 
     width: int
-    parts: int
 
     def schema(self, layout: Layout) -> ReplySchema:
-        parts = output_parts(layout, self.parts)
-        shape = 2, self.width + len(parts) * part_width(parts)
-        return ReplySchema(None, {**super().schema(layout).values, "projections": Array(shape)})
+        return ReplySchema(None, {"loss": Number(), "projections": Array((2, self.width))})
 
     def batch_key(self) -> Hashable:
-        return CompareHalves, self.training, self.width, self.parts
+        return CompareHalves, self.training, self.width
 
     def perform(
         self,
@@ -187,15 +150,15 @@ class CompareHalves(HalfUpdates):
         trainer: Trainer,
         reduce: Reduction | None = None,
     ) -> ReplyBlock:
-        key, layout = _key_of(trainer), trainer.layout
+        key, trainable = _key_of(trainer), trainer.layout.trainable
         replies = list(super().perform(tasks, contexts, trainer).replies)
         for own in _by_model([task.model for task in tasks]):
             vectors = [replies[i].vector for i in own]
-            rows = torch.stack([v for v in vectors if v is not None]).reshape(2 * len(own), -1)[:, : layout.trainable]
-            found = project_parts(rows, layout, key, self.width, self.parts, checksum(tasks[own[0]].model))
+            rows = torch.stack([v for v in vectors if v is not None]).reshape(2 * len(own), -1)[:, :trainable]
+            found = project(rows, key, self.width, checksum(tasks[own[0]].model))
             for i, pair in zip(own, found.split(2), strict=True):
-                values = {name: replies[i].values[name] for name in ("loss", "whole")}
-                replies[i] = replace(replies[i], vector=None, values=values | {"projections": pair})
+                values = {"loss": replies[i].values["loss"], "projections": pair}
+                replies[i] = replace(replies[i], vector=None, values=values)
         return ReplyBlock(replies, {})
 
 

@@ -15,13 +15,11 @@ from coterie.data.scenarios import Defaults
 from coterie.errors import ConfigError, CoterieError
 from coterie.federation import Federation
 from coterie.methods import IFCA, FedAvg, Method, make_method
-from coterie.methods.cfl_check import inspect
-from coterie.methods.tree import Tree
-from coterie.runs.advice_rule import Evidence, Recommendation, Way, recommend
+from coterie.runs.advice_rule import Difference, Evidence, Recommendation, Way, recommend
 from coterie.runs.assemble import Model, assemble, make_federation
 from coterie.runs.closed_form import Scores, Sharing, compare_sharing
 from coterie.runs.config import RunConfig
-from coterie.runs.diagnosis import Difference, going_alone
+from coterie.runs.diagnosis import going_alone, look_once
 from coterie.runs.loop import Run
 from coterie.runs.records import to_json
 
@@ -194,7 +192,7 @@ def _trained(clients: Federation, run: Run, say: Callable[[str], None]) -> Evide
         state, _ = method.round(state, t, server)
     asked = server.clients[:MOST_CHECKED]
     say("a check for conflict, and clients that go on alone")
-    seen = inspect(Tree.single(asked, state.model).nodes[0], WARM_ROUNDS + 1, server, method.weighting)
+    look = look_once(asked, state.model, WARM_ROUNDS + 1, server)
     alone = going_alone(asked, state.model, WARM_ROUNDS + 1, server, ALONE_ROUNDS)
     return Evidence(
         clients=len(clients),
@@ -202,12 +200,12 @@ def _trained(clients: Federation, run: Run, say: Callable[[str], None]) -> Evide
         rounds=server.rounds,
         regression=clients.regression,
         one=None,
-        gains={"personal": Difference(100 * alone.mean, 100 * alone.error)},
+        gains={"personal": Difference(100 * alone.gain, 100 * alone.error)},
         k=1,
         skew=0.0,
         compared=len(asked),
         epochs=_epochs(run),
-        conflict=seen is not None and seen.conflict,
+        conflict=look.split is not None,
     )
 
 

@@ -1,4 +1,4 @@
-"""One model or several? Train one for all, ask what CFL's rule asks, and compare with simpler models."""
+"""One model or several? Train one for all, then look once, as CFL's rule does, without splitting."""
 
 from __future__ import annotations
 
@@ -7,141 +7,68 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-import numpy as np
 import torch
 
+from coterie.benefit import Benefit, benefit
 from coterie.errors import ConfigError
 from coterie.federation import Federation
-from coterie.methods.cfl_check import Inspection, inspect
-from coterie.methods.cfl_harm import CONFLICT, LEAST_SHARED
+from coterie.methods.aggregation import WeightedSum
+from coterie.methods.compared import Compared
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.server import Server
+from coterie.methods.splitting import BenefitRule, LeafRound, Look
 from coterie.methods.tree import Tree
-from coterie.runs.assemble import Model, assemble, make_federation
+from coterie.runs.assemble import Model, assemble
 from coterie.runs.callbacks import Callback
 from coterie.runs.config import RunConfig
 from coterie.runs.loop import execute
-from coterie.tasks import Evaluate, Request
+from coterie.tasks import Evaluate, Reply, Request
 
-FEWEST_ROUNDS = 5
-FEWEST_CLIENTS = 4
-"""Fewer clients cannot show that they are alike: the smallest p-value of three is 1/15."""
-DIFFERENT = 0.05
-"""The largest p-value that counts as a difference here: nothing is split, so a doubt is enough."""
 ALONE_ROUNDS = 5
 """Rounds that every client trains on alone from the common model, to see whether it would leave."""
-SURE = 3.0
-"""Standard errors that a mean difference must exceed."""
-LEAST_GAIN = 0.05
-"""The share of the loss that going on alone must save to matter."""
-
-ERRATIC = 0.15
-"""The standard error of what going on alone saves, a share of the loss, above which training is unsteady."""
 
 Verdict = Literal["congruent", "incongruent", "undecided"]
 
 
 @dataclass(frozen=True)
-class Difference:
-    """A mean difference over clients, and its standard error."""
-
-    mean: float
-    error: float
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> Difference:
-        known = np.array([value for value in values if math.isfinite(value)])
-        if len(known) < 2:
-            return cls(float(known.mean()) if len(known) else math.nan, math.inf)
-        return cls(float(known.mean()), float(known.std(ddof=1) / math.sqrt(len(known))))
-
-    @property
-    def sure(self) -> bool:
-        """Is it above zero by more than its noise?"""
-        return self.mean > SURE * self.error
-
-
-@dataclass(frozen=True)
 class Diagnosis:
-    """What the clients say of the model that was trained for all of them."""
+    """What held-out data says of the model that was trained for all clients."""
 
     rounds: int
     clients: int
     accuracy: float | None
-    learned: Difference
-    """How much better the common model is than the most common label (accuracy) or the mean (share of the error)."""
-    alone: Difference
-    """The share of the validation loss that going on alone saves a client."""
-    seen: Inspection | None
+    alone: Benefit
+    """The share of its validation loss that going on alone saves a client."""
+    apart: Benefit | None
+    """What the best split saves of the loss on held-out data; None where no split reproduces on both halves."""
+    sides: tuple[tuple[str, ...], ...]
+    """Who would be split from whom; empty where held-out data does not surely say so."""
 
     @property
     def verdict(self) -> Verdict:
-        """One model (congruent), several (incongruent), or not to be told from this (undecided)."""
-        return self._judged[0]
-
-    @property
-    def _judged(self) -> tuple[Verdict, str]:
-        seen = self.seen
-        if seen is None:
-            return "undecided", "There is one client alone, or none gave an update: there is nothing to compare."
-        if seen.conflict:
-            return "incongruent", (
-                "No single model fits them: a step that helps one side raises the other's loss on labels that both "
-                "hold. Method cfl splits here."
-            )
-        if not self.learned.sure:
-            return "undecided", (
-                "The common model is not surely better than always giving the most common answer, so its updates say "
-                "little. Train longer (--rounds), with larger steps (--lr), or on scaled features."
-            )
-        if self.alone.error > ERRATIC and self.clients >= FEWEST_CLIENTS:
-            return "undecided", (
-                "Training is unsteady: going on alone lowers some clients' losses and raises others' by far, "
-                "so their updates say little. Take smaller steps (--lr), or scale the features."
-            )
-        differ, split = seen.p_value <= DIFFERENT, seen.sides is not None
-        if differ and split and seen.conflict_p_value <= DIFFERENT and seen.shared >= LEAST_SHARED:
-            return "undecided", "There are signs of a conflict, not enough to be sure: more rounds would settle it."
-        if self.alone.sure and self.alone.mean >= LEAST_GAIN:
-            return "undecided", (
-                "Clients that go on alone do better than with all the others. Run cfl:when=gain, which tries separate "
-                "models out, or local, and compare."
-            )
-        if differ and not split:
-            return "undecided", "The clients differ, but no groups are clear: more rounds or samples would settle it."
-        if self.clients < FEWEST_CLIENTS:
-            return "undecided", f"Fewer than {FEWEST_CLIENTS} clients cannot show that they are alike."
-        if differ:
-            return "congruent", (
-                "The clients differ, but no side's step harms the other where both hold the same labels: one model "
-                "serves them, as far as can be seen. Separate models may still be a little better: cfl:when=gain."
-            )
-        return "congruent", "What differs between the clients is no more than noise: one model is right."
+        """Several models (incongruent), one (congruent), or more data is needed to tell (undecided)."""
+        if self.sides:
+            return "incongruent"
+        hint = self.apart is not None and self.apart.p_value <= BenefitRule().level
+        return "undecided" if hint or self.clients < 2 else "congruent"
 
     def words(self) -> list[str]:
-        """The diagnosis in sentences."""
+        """The diagnosis in sentences, made from the numbers that decided."""
         accuracy = "" if self.accuracy is None else f", mean accuracy {self.accuracy:.3f}"
         lines = [f"After {self.rounds} rounds of one model for {self.clients} clients{accuracy}:"]
-        seen = self.seen
-        if seen is not None:
-            kind = "points of accuracy above the most common label" if self.accuracy is not None else "of the error"
-            lines += [
-                f"  the common model is {100 * self.learned.mean:.1f} ± {100 * self.learned.error:.1f} {kind}"
-                if self.accuracy is not None
-                else f"  the common model explains {self.learned.mean:.0%} ± {self.learned.error:.0%} {kind}",
-                f"  going on alone saves a client {self.alone.mean:.0%} ± {self.alone.error:.0%} of its loss",
-                f"  do they differ at all? p = {seen.p_value:.2g}",
-            ]
-            if seen.sides is not None:
-                sizes = " and ".join(str(len(side)) for side in seen.sides)
-                lines.append(
-                    f"  the best split, {sizes}: does each side's step harm the other? p = {seen.conflict_p_value:.2g} "
-                    f"(below {CONFLICT:g} it is a conflict); {seen.shared:.0%} of the samples have labels of both sides"
-                )
-        verdict, reason = self._judged
-        if verdict == "incongruent" and seen is not None and seen.sides is not None:
-            lines += [f"  side {i + 1}: {', '.join(side)}" for i, side in enumerate(seen.sides)]
-        return [*lines, f"{verdict.capitalize()}. {reason}"]
+        if math.isfinite(self.alone.error):
+            lines.append(f"  going on alone saves a client {self.alone} of its validation loss (1 is all of it)")
+        if self.apart is None:
+            lines.append("  no split found on one half of the clients' data was found again on the other")
+        else:
+            lines.append(f"  the best split lowers the loss on held-out data by {self.apart}")
+        lines += [f"  side {i + 1}: {', '.join(side)}" for i, side in enumerate(self.sides)]
+        reason = {
+            "incongruent": "Both sides are surely better served by models of their own: method cfl splits here.",
+            "undecided": "Two models may serve better, which is not sure: give more rounds or samples.",
+            "congruent": "No split surely serves both sides better: one model is right, as far as can be told.",
+        }[self.verdict]
+        return [*lines, f"{self.verdict.capitalize()}. {reason}"]
 
 
 def diagnose(
@@ -152,44 +79,34 @@ def diagnose(
     callbacks: Sequence[Callback] = (),
 ) -> Diagnosis:
     """Train one model for the configured rounds, then judge it and the best split, without making it."""
-    if config.rounds is not None and config.rounds < FEWEST_ROUNDS:
-        raise ConfigError(f"rounds={config.rounds}: a diagnosis needs at least {FEWEST_ROUNDS}")
-    method = FedAvg()
-    clients = make_federation(config)[0] if federation is None else federation
-    run, _ = assemble(config, federation=federation, model=model, method=method)
+    if config.rounds is not None and config.rounds < 1:
+        raise ConfigError(f"rounds={config.rounds}: a diagnosis needs at least one")
+    run, _ = assemble(config, federation=federation, model=model, method=FedAvg())
     try:
         result = execute(run, None, callbacks)
-        server = run.server
-        root = Tree.single(server.clients, result.state.model).nodes[0]
+        server, common = run.server, result.state.model
         t = server.rounds + 1
-        seen = inspect(root, t, server, method.weighting) if len(root.members) > 1 else None
-        learned = _learned(clients, root.model, server)
-        alone = going_alone(root.members, root.model, t, server)
-        return Diagnosis(server.rounds, len(root.members), result.summary.accuracy.mean, learned, alone, seen)
+        look = look_once(server.clients, common, t, server)
+        alone = going_alone(server.clients, common, t, server)
+        sides = () if look.split is None else tuple(branch.members for branch in look.split.branches)
+        seen = look.memory
+        apart = None if math.isnan(seen.p_value) else Benefit(seen.gain, seen.error, seen.p_value, len(seen.clients))
+        return Diagnosis(server.rounds, len(server.clients), result.summary.accuracy.mean, alone, apart, sides)
     finally:
         run.engine.close()
 
 
-def _learned(clients: Federation, model: torch.Tensor, server: Server) -> Difference:
-    """The common model against each client's most common label, or its mean target, on test data."""
-    values = []
-    for reply in server.ask_all(clients.ids, Evaluate(model[None], "test")):
-        client = clients[reply.client]
-        train, test = client.train.y, client.test.y
-        if not len(train) or not len(test):
-            continue
-        if clients.regression:
-            constant = float((test - train.mean(0)).square().mean())
-            values.append(1 - reply.values["loss"][0] / constant if constant > 0 else math.nan)
-        else:
-            usual = train.reshape(-1).mode().values
-            values.append(reply.values["accuracy"][0] - float((test == usual).double().mean()))
-    return Difference.of(values)
+def look_once(clients: Sequence[str], model: torch.Tensor, t: int, server: Server) -> Look:
+    """What CFL's default rule makes of some clients that share a model."""
+    leaf = replace(Tree.single(clients, model).nodes[0], born=t - 1)
+    there = [Reply(client, server.samples[client], None, {}) for client in clients]
+    rule = BenefitRule()
+    return rule.consider(rule.begin(), LeafRound(leaf, WeightedSum(0), there, model, Compared(), "samples"), t, server)
 
 
 def going_alone(
     members: Sequence[str], model: torch.Tensor, t: int, server: Server, rounds: int = ALONE_ROUNDS
-) -> Difference:
+) -> Benefit:
     """The share of its validation loss that each client saves by training on alone, for so many rounds' training."""
     how = server.schedule.at(t)
     longer = replace(how, epochs=rounds * how.epochs, steps=None if how.steps is None else rounds * how.steps)
@@ -199,4 +116,4 @@ def going_alone(
             models = torch.stack([model, model + reply.vector.to(model.dtype)])
             requests.append(Request(reply.client, Evaluate(models, "validation")))
     losses = [reply.values["loss"] for reply in server.ask(requests)]
-    return Difference.of([1 - alone / common if common > 0 else math.nan for common, alone in losses])
+    return benefit([1 - alone / common if common > 0 else math.nan for common, alone in losses])

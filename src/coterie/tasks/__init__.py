@@ -19,12 +19,11 @@ from coterie.tasks.choose import Choose
 from coterie.tasks.embed import Embed
 from coterie.tasks.evaluate import Evaluate
 from coterie.tasks.gradient import Gradient
-from coterie.tasks.halves import HalfLosses, HalfUpdates
+from coterie.tasks.halves import HalfUpdates, HeldOut
 from coterie.tasks.hidden_choice import CountChoice, ScoreHidden, TrainHidden
 from coterie.tasks.mixture import MixtureTraining, MixtureWeights
 from coterie.tasks.noise import Noise
 from coterie.tasks.personalise import Personalise
-from coterie.tasks.sketched_halves import SketchHalves
 from coterie.tasks.soft import ImportanceWeights, SoftTraining
 from coterie.tasks.staged import Divergence, LayerUpdate, StagedTraining
 from coterie.tasks.subspaces import Subspaces
@@ -42,8 +41,8 @@ __all__ = [
     "Embed",
     "Evaluate",
     "Gradient",
-    "HalfLosses",
     "HalfUpdates",
+    "HeldOut",
     "ImportanceWeights",
     "LayerUpdate",
     "MixtureTraining",
@@ -58,7 +57,6 @@ __all__ = [
     "Request",
     "ScoreHidden",
     "Sent",
-    "SketchHalves",
     "SoftTraining",
     "StagedTraining",
     "Subspaces",

@@ -1,0 +1,88 @@
+"""Would these clients be better served by B than by A? One test for everything that is decided automatically.
+
+Every client gives one number: its loss under A less its loss under B, on data that took no part in making or choosing
+either. The unit of the error is the client, because all samples of a client share what is particular to it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from scipy import stats
+
+LIARS = 0.05
+"""Share of the clients whose numbers are left out at either end, so that one of twenty neither forces nor vetoes."""
+FEWEST = 6
+"""Clients from which on the spread over clients is the error; of fewer it is that over their samples."""
+FIRST_LOOK = 4
+"""Rounds before the first look: what updates say before is about the initialisation more than about the clients."""
+
+
+class Benefit(NamedTuple):
+    """What B gains over A on held-out data: a trimmed mean over clients, its standard error and one-sided p-value."""
+
+    gain: float
+    error: float
+    p_value: float
+    clients: int
+
+    def __str__(self) -> str:
+        return f"{self.gain:.3g} ± {self.error:.2g} (p = {self.p_value:.1g}, {self.clients} clients)"
+
+
+def benefit(differences: npt.ArrayLike, within: npt.ArrayLike | None = None) -> Benefit:
+    """The gain of B over A and how sure it is.
+
+    The trimmed t-test of Tukey and McLaughlin (1963): a trimmed mean with the winsorised standard deviation. Fewer than
+    FEWEST clients have no spread to speak of: there it is a normal test with the errors of their own numbers.
+
+    Args:
+        differences: the loss of each client under A less that under B; those that are not finite do not count.
+        within: the squared standard error of each difference over the client's samples.
+
+    Example:
+        >>> benefit([0.30, 0.32, 0.28, 0.31, 0.29, 0.30]).p_value < 0.001
+        True
+        >>> benefit([0.3, -0.3, 0.1, -0.1, 0.2, -0.2]).p_value
+        0.5
+    """
+    given = np.asarray(differences, dtype=np.float64)
+    known = np.isfinite(given)
+    values, count = given[known], int(known.sum())
+    if count < FEWEST:
+        return _by_samples(values, None if within is None else np.asarray(within, dtype=np.float64)[known])
+    trimmed = trimmed_at_each_end(count)
+    kept = np.sort(values)[trimmed : count - trimmed]
+    gain = float(kept.mean())
+    spread = float(np.asarray(stats.mstats.winsorize(values, limits=(trimmed / count, trimmed / count))).std(ddof=1))
+    error = spread / (len(kept) / count * math.sqrt(count))
+    p_value = stats.t.sf(gain / error, len(kept) - 1) if error > 0 else float(gain <= 0)
+    return Benefit(gain, error, float(p_value), count)
+
+
+def trimmed_at_each_end(count: int) -> int:
+    """How many of so many clients are left out at either end: none where fewer than FEWEST would be left."""
+    cut = math.ceil(LIARS * count)
+    return cut if count - 2 * cut >= FEWEST else 0
+
+
+def _by_samples(values: npt.NDArray[np.float64], within: npt.NDArray[np.float64] | None) -> Benefit:
+    count = len(values)
+    if not count or within is None or not np.isfinite(within).all():
+        return Benefit(float(values.mean()) if count else 0.0, math.inf, 1.0, count)
+    gain, error = float(values.mean()), math.sqrt(float(within.sum())) / count
+    p_value = stats.norm.sf(gain / error) if error > 0 else float(gain <= 0)
+    return Benefit(gain, error, float(p_value), count)
+
+
+def level_of_look(level: float, look: int) -> float:
+    """The part of an error level that look number `look` (from 1) may spend; the parts of all looks sum to `level`.
+
+    Example:
+        >>> round(sum(level_of_look(0.05, look) for look in range(1, 10_000)), 4)
+        0.05
+    """
+    return level / (look * (look + 1))

@@ -1,0 +1,48 @@
+"""Clients that come, leave and return, in a method that keeps a tree of models."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from coterie.methods.base import Event
+from coterie.methods.compared import NoUpdate
+from coterie.methods.server import Server
+
+Newcomer = Callable[[str, Tensor, int, Server], Tensor]
+"""`(client, model, round, server) -> vector`: what a newcomer is placed by at a node's model."""
+
+
+def follow_population(state: Any, t: int, server: Server, newcomer: Newcomer) -> tuple[Any, list[Event]]:
+    """Clients that left are taken out; newcomers are placed by Algorithm 4, returning ones from where they were.
+
+    `state` has a `tree` and, in `away`, the leaf of clients that left.
+    """
+    members = {client for leaf in state.tree.leaves() for client in leaf.members}
+    present = set(server.clients)
+    if members == present:
+        return state, []
+    events, tree, away = [], state.tree, dict(state.away)
+    for leaf in tree.leaves():
+        gone = [client for client in leaf.members if client not in present]
+        if gone:
+            away |= dict.fromkeys(gone, leaf.id)
+            tree = tree.updated(replace(leaf, members=tuple(c for c in leaf.members if c in present)))
+            events.append(Event("left", f"{', '.join(gone)} left cluster {leaf.id}", {"clients": gone}))
+    for client in [c for c in server.clients if c not in members]:
+        start = away.get(client, 0)
+        try:
+            leaf = tree.descend(
+                lambda model, c=client: newcomer(c, model, t, server), start if tree.holds(start) else 0
+            )
+        except NoUpdate as problem:  # it stays outside the tree, and the next round tries again
+            events.append(Event("unplaced", str(problem), {"client": client}))
+            continue
+        away.pop(client, None)
+        joined = {*leaf.members, client}
+        tree = tree.updated(replace(leaf, members=tuple(c for c in server.clients if c in joined)))
+        events.append(Event("joined", f"{client} joined cluster {leaf.id}", {"client": client, "cluster": leaf.id}))
+    return replace(state, tree=tree, away=away), events

@@ -1,0 +1,46 @@
+"""When to split a cluster: the contract of a rule, and the rules there are, by name."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from coterie.errors import ConfigError, did_you_mean
+from coterie.methods.options import parse_options
+from coterie.methods.splitting.base import RULES, LeafRound, Look, Split, SplitRule, Watched, split_rule, watch_splits
+from coterie.methods.splitting.benefit import BenefitRule
+from coterie.methods.splitting.flattened import FlattenedRule
+from coterie.methods.splitting.paper import PaperRule
+
+__all__ = [
+    "RULES",
+    "BenefitRule",
+    "FlattenedRule",
+    "LeafRound",
+    "Look",
+    "PaperRule",
+    "Split",
+    "SplitRule",
+    "Watched",
+    "make_rule",
+    "split_rule",
+    "watch_splits",
+]
+
+
+def make_rule(spec: Any) -> SplitRule:
+    """The rule written as `name` or `name(key=value,…)`, or the rule itself.
+
+    Example:
+        >>> make_rule("paper(eps1=0.4,eps2=1.6)").eps1
+        0.4
+    """
+    if not isinstance(spec, str):
+        if not hasattr(spec, "consider"):
+            raise ConfigError(f"rule={spec!r}: expected the name of a rule, or an object with the methods of SplitRule")
+        rule: SplitRule = spec
+        return rule
+    found = re.fullmatch(r"([\w-]+)(?:\((.*)\))?", spec.strip())
+    if found is None or found[1] not in RULES:
+        raise ConfigError(f"rule={spec!r}: {did_you_mean(found[1] if found else spec, RULES)}")
+    return RULES[found[1]](**parse_options(found[2] or "", spec))
