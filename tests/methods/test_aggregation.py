@@ -25,7 +25,7 @@ METHODS = [
     "fedper",
     "ifca:k=2",
     "ifca:k=2,averaging=gradient",
-    "cfl:min_rounds=2",
+    "cfl",
     "fedcuau:clusters=2",
     "fedcuau:clusters=2,base=fedper",
     "fedsem:clusters=2",
@@ -101,7 +101,7 @@ def test_without_limits_that_update_does_move_the_model_far():
     [
         "fedavg",
         "ifca:k=2",
-        "cfl:min_rounds=2",
+        "cfl",
         "fedcuau:clusters=2",
         "fedsem:clusters=2",
         "feddrift:most=3",

@@ -143,7 +143,7 @@ def test_under_noise_no_norm_is_told(tmp_path):
         ("fedper:weighting=uniform", {}, "stay with the clients"),
         ("fedbabu:weighting=uniform", {"secure_sums": False}, "keep their values"),
         (PLAIN, {"patience": 2, "validation": 0.2}, "exact metrics"),
-        ("cfl:projection=64", {"privacy": "projection"}, "single updates"),
+        ("cfl:compare=projection(64)", {"privacy": "projection"}, "single updates"),
     ],
 )
 def test_what_would_make_epsilon_untrue_is_refused(method, extra, words):

@@ -26,7 +26,7 @@ OPTIONS = {"scenario": "digits-permuted", "clients": 8, "groups": 2, "rounds": 3
         "fedavg",
         "fedprox:mu=0.1",
         "ifca:k=2,init=random",
-        "cfl:projection=64,min_rounds=2",
+        "cfl:compare=projection(64)",
         "groups:of={'client-0':'a','client-1':'b','client-2':'a','client-3':'b'}",
         "clove",
         "ditto",

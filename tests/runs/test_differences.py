@@ -51,9 +51,9 @@ def test_holm_by_hand():
 
 
 def test_a_baseline_is_found_by_its_name_where_that_is_clear():
-    methods = ["fedavg", "ifca:k=2", "ifca:k=3", "cfl:when=gain"]
+    methods = ["fedavg", "ifca:k=2", "ifca:k=3", "cfl:fallback=false"]
     assert find_baseline("fedavg", methods) == "fedavg"
-    assert find_baseline("cfl", methods) == "cfl:when=gain"
+    assert find_baseline("cfl", methods) == "cfl:fallback=false"
     assert find_baseline("ifca:k=3", methods) == "ifca:k=3"
     with pytest.raises(ConfigError, match="ifca:k=2 and ifca:k=3 have that name"):
         find_baseline("ifca", methods)
