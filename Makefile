@@ -43,6 +43,7 @@ lint: $(DEV_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/lint-imports
+	$(BIN)/python scripts/import_cycles.py
 	$(BIN)/mypy
 
 format: $(DEV_STAMP)

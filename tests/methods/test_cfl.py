@@ -27,7 +27,8 @@ from coterie.parameters import Layout
 from coterie.privacy.masks import masked_layout
 from coterie.randomness import derive
 from coterie.runs.loading import open_run
-from coterie.runs.loop import Run, execute
+from coterie.runs.loop import execute
+from coterie.runs.prepared import Run
 from coterie.tasks import HalfUpdates, Noise, Reply, Train
 from coterie.tasks.base import Reduction, ReplyBlock, Request
 from coterie.trainers.base import Training

@@ -18,9 +18,8 @@ from coterie.methods import method_classes
 from coterie.methods.base import find_method
 from coterie.methods.option_types import describe_options
 from coterie.models import list_models
-from coterie.runs import Result, api
+from coterie.runs import Result, api, load
 from coterie.runs.config import LIMIT_KEYS, PLACE_KEYS, RunConfig, make_config, overlay, read_config_file
-from coterie.runs.loading import load_result
 from coterie.runs.ranking import ComparedRun
 from coterie.runs.side_by_side import ComparisonJob, performed_beside, pool_start_method
 
@@ -53,7 +52,7 @@ def run(config_file: str | None, **given: Any) -> None:
         with performed_beside(beside) as finish:
             second = _followed(configs[1], folders[1])
             finish()
-        results = [load_result(folders[0]), second]
+        results = [load(folders[0]), second]
     else:
         results = [_followed(config, folder) for config, folder in zip(configs, folders, strict=True)]
     if not quiet:

@@ -9,12 +9,13 @@ from coterie.runs.cells import Cells
 from coterie.runs.config import RunConfig, make_config
 from coterie.runs.diagnosis import diagnose
 from coterie.runs.differences import holm, interval, p_value
-from coterie.runs.loading import load, open_run
-from coterie.runs.loop import Run
+from coterie.runs.history import History
+from coterie.runs.loading import open_run
 from coterie.runs.metrics import score_clients
 from coterie.runs.personalised import global_accuracy, personalised, personalised_accuracy
+from coterie.runs.prepared import Run
 from coterie.runs.records import RoundRecord
-from coterie.runs.result import History, Result
+from coterie.runs.result import Result, load
 from coterie.snapshot import write_atomically
 
 __all__ = [

@@ -16,7 +16,8 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from coterie.data.scenarios import Defaults, find_scenario
+from coterie.data.scenario import Defaults
+from coterie.data.scenarios import find_scenario
 from coterie.engines.local import available_cores
 from coterie.errors import ConfigError, CoterieError, RunError
 from coterie.methods.base import make_method

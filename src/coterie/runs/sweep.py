@@ -18,7 +18,7 @@ from typing import Any, Literal, Unpack
 
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from coterie.data.scenarios import Defaults
+from coterie.data.scenario import Defaults
 from coterie.errors import ConfigError, CoterieError, RunError, did_you_mean
 from coterie.federation import Federation, on_validation
 from coterie.metrics import higher_is_better
