@@ -16,7 +16,8 @@ import torch
 from coterie import Federation, Split
 from coterie.data import find_scenario
 from coterie.randomness import numpy_generator
-from coterie.runs import attacked_run, make_config
+from coterie.runs import make_config
+from coterie_attacks import attacked_run
 from coterie_recipes.base import Findings, Row, Study, recipe
 
 SIZES = ((8, 8, 4), (12, 5, 2, 1))
