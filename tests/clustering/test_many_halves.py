@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from coterie.clustering import half_vectors, many_halves
-from coterie.clustering.agreement import copied
-from coterie.clustering.copies import STRIP, copies_among_many
+from coterie.clustering.copies import STRIP, copied, copies_among_many
 from coterie.clustering.cosine import cosine_matrix
 from coterie.clustering.half_vectors import unit_gram
 

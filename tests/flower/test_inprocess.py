@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
@@ -93,10 +91,8 @@ def test_a_hook_may_change_a_reply_or_lose_it() -> None:
         return reply
 
     grid = InProcessGrid(app, nodes=2, tamper=tamper)
-    began = time.monotonic()
     replies = grid.send_and_receive(asked(grid), timeout=0.1)
     assert [reply.content["seen"]["times"] for reply in replies] == [-1]
-    assert 0.1 <= time.monotonic() - began < 5
     lost, changed = sorted(grid.send_and_receive(asked(grid, ttl=0.05)), key=lambda reply: reply.has_content())
     assert (lost.error.code, lost.metadata.src_node_id) == (3, 1)
     assert changed.content["seen"]["times"] == -1

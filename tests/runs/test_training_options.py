@@ -153,22 +153,6 @@ def test_a_run_with_everything_resumes_bit_for_bit(tmp_path: Path, monkeypatch: 
     assert {key: stored[key] for key in EVERYTHING} == EVERYTHING
 
 
-def test_a_resumed_run_knows_how_clients_losses_followed_their_updates(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("coterie.runs.loop.checkpoint_pause", lambda cost: 0.0)
-    options = RUN | {"rounds": 4, "aggregate": "agreement"}
-    coterie.run("fedavg", **options, out=tmp_path / "whole")
-    with pytest.raises(Stop):
-        coterie.run("fedavg", **options, out=tmp_path / "stopped", callbacks=[StopsAfter(2)])
-    coterie.resume(tmp_path / "stopped")
-    whole, resumed = (RunFolder(tmp_path / name).checkpoint() for name in ("whole", "stopped"))
-    assert whole is not None
-    assert resumed is not None
-    assert {own.rounds for own in whole.conducts.values()} == {3}
-    assert resumed.conducts == whole.conducts
-
-
 def test_the_command_takes_the_same_options_from_a_file_and_gives_the_same(tmp_path: Path) -> None:
     given = RUN | {"clip_gradient": 1.5, "loss": "cross-entropy", "class_weights": WEIGHTS}
     lines = [f"{key} = {json.dumps(value)}" for key, value in given.items()]

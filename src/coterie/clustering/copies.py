@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from coterie.clustering.agreement import COPY, ENOUGH, Bools
+from coterie.clustering.half_vectors import Bools, Floats
 from coterie.clustering.many_halves import Rows, unit_rows
 
+COPY = 1 - 1e-6
+"""The cosine from which on one update is a copy of another."""
+ENOUGH = 100
+"""Numbers in an update from which on copies are no accident."""
 DIRECTIONS = 64
 """Directions in which vectors must be near each other before they are compared as a whole."""
 STRIP = 512
@@ -17,8 +21,16 @@ ROUNDING = 1e-6
 """What rounding may do to a product of two unit vectors in float32."""
 
 
+def copied(cosines: Floats, numbers: int) -> Bools:
+    """Which updates `(n,)` of so many numbers are multiples of one before them: clients with data of their own do not
+    send what another sends. Of few numbers nothing can be told."""
+    if numbers < ENOUGH:
+        return np.zeros(len(cosines), dtype=bool)
+    return np.asarray((np.tril(cosines, -1) > COPY).any(axis=1))
+
+
 def copies_among_many(rows: Rows) -> Bools:
-    """Which vectors `(n, d)` are multiples, by a positive factor, of one before them, as `agreement.copied` has it.
+    """Which vectors `(n, d)` are multiples, by a positive factor, of one before them, as `copied` has it.
 
     Unit vectors with a cosine above COPY are as near each other in any few orthogonal directions, which is asked first.
     """

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
 from coterie.clustering.bipartition import spanning_order
 from coterie.clustering.dendrogram import cut
-from coterie.clustering.robust import upper_quartile
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -40,7 +39,12 @@ def out_of_range(points: npt.NDArray[np.floating], multiple: float = RANGE) -> F
     centre = np.nanmedian(flat, axis=0) if len(flat) else np.zeros(points.shape[-1])
     apart = np.linalg.norm(points - centre, axis=2)
     radii = np.nan_to_num(apart, nan=0.0).max(axis=1, initial=0.0)
-    return np.asarray(radii > multiple * upper_quartile(radii.tolist()))
+    return np.asarray(radii > multiple * _upper_quartile(radii.tolist()))
+
+
+def _upper_quartile(values: Sequence[float]) -> float:
+    """The value that a quarter of all exceed, but at least one does; of one or two the lower, zero of none."""
+    return sorted(values)[max(0, len(values) - 1 - max(1, len(values) // 4))] if values else 0.0
 
 
 def min_pair_distances(points: npt.NDArray[np.floating]) -> Floats:

@@ -1,4 +1,4 @@
-"""Means of updates that a few hostile or broken clients cannot move far, and what is a usual norm.
+"""Means of updates that a few hostile or broken clients cannot move far.
 
 Every rule takes updates `(n, d)` and gives one vector `(d,)` in float64. Rules that look at one coordinate at a time
 walk over the columns in blocks; multi-Krum and the geometric median work on the inner products of the updates `(n, n)`,
@@ -7,7 +7,6 @@ so that no second copy of the updates is made.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,43 +16,9 @@ from torch import Tensor
 
 from coterie.clustering.blocks import Updates, column_blocks
 
-ABSURD = 100
-"""Times the median number of samples from which a claim is not believed at all."""
 STEPS = 100
 """Most iterations of the geometric median."""
 TOLERANCE = 1e-9
-
-
-def usual_norms(groups: Sequence[Sequence[float]]) -> list[float]:
-    """What the updates' norms in each group are measured by: the upper quartile of all groups or, where larger, the
-    norm that a third of the group does not exceed.
-
-    Where training has nearly converged, most updates are short and those of clients that still learn are long: by the
-    median, honest ones would be too long. Of the group only a third, because three hostile clients of five must not be
-    their own measure, nor one of two. Where the measure is zero, nothing can be said: infinity.
-    """
-    overall = upper_quartile([norm for group in groups for norm in group])
-    usual = [max(overall, sorted(group)[(len(group) - 1) // 3]) if len(group) > 1 else overall for group in groups]
-    return [norm if norm > 0 else math.inf for norm in usual]
-
-
-def upper_quartile(values: Sequence[float]) -> float:
-    """The value that a quarter of all exceed, but at least one does; of one or two the lower, zero of none."""
-    return sorted(values)[max(0, len(values) - 1 - max(1, len(values) // 4))] if values else 0.0
-
-
-def lower_median(values: Sequence[float]) -> float:
-    """The value in the middle, for an even number the lower of the two; zero of none."""
-    return sorted(values)[(len(values) - 1) // 2] if values else 0.0
-
-
-def capped(counts: Sequence[float], multiple: float) -> npt.NDArray[np.float64]:
-    """Claimed numbers of samples, each at most `multiple` times their median; an absurd one counts as the median."""
-    claimed = np.asarray(counts, dtype=np.float64)
-    if not len(claimed):
-        return claimed
-    usual = np.median(claimed)
-    return np.where(claimed > ABSURD * usual, usual, np.minimum(claimed, multiple * usual))
 
 
 def coordinate_median(updates: Updates) -> Tensor:

@@ -43,9 +43,6 @@ class Engine(Protocol):
     """The vectors as the server sees them."""
     plain_layout: Layout
     """The vectors as the clients see them: the same, unless privacy hides the layers."""
-    repeatable: bool
-    """Whether the same request is sure to get the same reply again, at no cost but time: not on a network."""
-
     remote: bool
     """Whether what clients send leaves their machines: on a network, not in a simulation."""
     secure: bool

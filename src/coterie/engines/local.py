@@ -75,7 +75,6 @@ class LocalEngine:
     another, results agree with the processor's up to rounding; models and replies stay in the processor's memory.
     """
 
-    repeatable = True
     secure = False
     remote = False
     least_in_sum = 1

@@ -45,7 +45,6 @@ class FlowerEngine:
     with arrays of at most `fold_bytes` travel in one part (`folding`), in both directions.
     """
 
-    repeatable = False
     remote = True
     secure = False
     least_in_sum = 1

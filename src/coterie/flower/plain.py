@@ -70,7 +70,6 @@ class PlainEngine:
     replies to training and evaluation, without their arrays, until the next `begin`.
     """
 
-    repeatable = False
     remote = True
     secure = False
     least_in_sum = 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, NamedTuple
 
@@ -15,9 +15,9 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.clustering import Bipartition, bipartition, cosine_matrix
-from coterie.clustering.sketch import similarity, sketch
+from coterie.clustering.sketch import sketch
 from coterie.errors import ConfigError, RunError
-from coterie.methods.aggregation import Part, WeightedSum, norms_by_group
+from coterie.methods.aggregation import Part, WeightedSum
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, Matrix, method
 from coterie.methods.cfl_check import check, observe
 from coterie.methods.cfl_state import (
@@ -64,13 +64,6 @@ class Found(NamedTuple):
     evidence: Evidence
     vectors: Tensor
     sides: Bipartition
-
-
-class LeftOut(NamedTuple):
-    """An update `(d,)` that is in no mean, and whether that is for its length."""
-
-    vector: Tensor
-    too_long: bool
 
 
 @method("cfl")
@@ -135,13 +128,13 @@ class CFL:
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         state, events = follow_population(state, t, server, self._newcomer)
-        replies, outliers, sums = self._train(state, t, server)
+        replies, sums = self._train(state, t, server)
         infos: dict[int, ClusterInfo] = {}
         matrices: list[Matrix] = []
         before = len(state.tree.nodes)
         for leaf in state.tree.leaves():
             state = self._round_of(
-                state, leaf, replies.get(leaf.id, []), sums.get(leaf.id), outliers, t, server, infos, events, matrices
+                state, leaf, replies.get(leaf.id, []), sums.get(leaf.id), t, server, infos, events, matrices
             )
         if t == server.rounds and len(state.tree.nodes) == 1:
             events.append(why_whole(self, state.tracks[0], server))
@@ -190,13 +183,10 @@ class CFL:
                         better[reply.client] = path[best].id
         return replace(state, fallback=better)
 
-    def _train(
-        self, state: State, t: int, server: Server
-    ) -> tuple[dict[int, list[Reply]], dict[str, LeftOut], dict[int, WeightedSum]]:
+    def _train(self, state: State, t: int, server: Server) -> tuple[dict[int, list[Reply]], dict[int, WeightedSum]]:
         """Every cluster's participants train from its model.
 
-        Replies by leaf; updates that are not in a mean; and, where single updates are not to be seen or nobody looks
-        at them, sums by leaf.
+        Replies by leaf and, where single updates are not to be seen or nobody looks at them, sums by leaf.
         """
         asked, how = set(server.participants(t)), server.schedule.at(t)
         leaf_of = {client: leaf for leaf in state.tree.leaves() for client in leaf.members}
@@ -210,21 +200,12 @@ class CFL:
             leaves = list(dict.fromkeys(leaf_of[request.client].id for request in requests))
             groups = [leaves.index(leaf_of[request.client].id) for request in requests]
             found, light = server.aggregate(requests, self.weighting, groups, len(leaves))
-            for reply in server.aggregation.counted(light):
+            for reply in light:
                 replies.setdefault(leaves[reply.group], []).append(reply)
-            return replies, {}, dict(zip(leaves, found, strict=True))
-        arrived = {reply.client: reply for reply in server.ask(requests)}
-        parts = [Part(leaf_of[reply.client].id, reply) for reply in arrived.values()]
-        for leaf, reply in server.clipped(parts, self.weighting, step=True):
+            return replies, dict(zip(leaves, found, strict=True))
+        for leaf, reply in server.parts(requests, lambda reply: [Part(leaf_of[reply.client].id, reply)]):
             replies.setdefault(leaf, []).append(reply)
-        counted = {reply.client for own in replies.values() for reply in own}
-        limits, width = server.aggregation.limits(norms_by_group(parts)), server.layout.trainable
-        left_out = {
-            reply.client: LeftOut(reply.vector[:width], reply.norm > limits[leaf].out)
-            for leaf, reply in parts
-            if reply.client not in counted and reply.vector is not None
-        }
-        return replies, left_out, {}
+        return replies, {}
 
     def _round_of(
         self,
@@ -232,7 +213,6 @@ class CFL:
         leaf: Node,
         replies: list[Reply],
         known: WeightedSum | None,
-        outliers: Mapping[str, LeftOut],
         t: int,
         server: Server,
         infos: dict[int, ClusterInfo],
@@ -267,8 +247,6 @@ class CFL:
         elif self.by_checks(server):
             watch = observe(track.watch, t - leaf.born, after)
             asked = [r.client for r in replies] if t - leaf.born >= self.wait(leaf, server) or watch.session else []
-            if asked:  # those whose updates pull against the others' may be a group that is to be split off
-                asked += [c for c in leaf.members if c in outliers and not outliers[c].too_long]
             how = self._compared(t, server)
             sketched = self._sketch_width(leaf, server)
             watch, made = check(
@@ -281,13 +259,11 @@ class CFL:
             track = replace(track, watch=watch)
         elif self._may_consider(leaf, track, mean_norm, total.max_norm, t, server):
             track = replace(track, considered=t)
-            judged = replace(leaf, members=tuple(c for c in leaf.members if c not in outliers))
-            found = self._examine(judged, track, replies, t, server, known)
+            found = self._examine(leaf, track, replies, t, server, known)
             if found is not None and found.evidence.is_signal:
                 judged = replace(leaf, members=found.members)
                 matrices += similarity_matrix(judged, found.vectors)
-                apart = {client: outliers.get(client) for client in leaf.members if client not in found.members}
-                aside = {client: None if update is None else update.vector for client, update in apart.items()}
+                aside = [client for client in leaf.members if client not in found.members]
                 proposal = self._propose(judged, replies, found, aside, t, server)
                 if self.on_trial:
                     track = replace(track, trial=proposal)
@@ -418,28 +394,22 @@ class CFL:
         leaf: Node,
         replies: list[Reply],
         found: Found,
-        aside: Mapping[str, Tensor | None],
+        aside: Sequence[str],
         t: int,
         server: Server,
     ) -> Trial:
         """Two children: both start from the stationary model, with this round's updates averaged in each.
 
-        Clients `aside`, whose updates were in no mean, had no say in the split; each goes to the side that holds the
-        update most like its own, as a newcomer would, or to the larger one if it has none.
+        Clients `aside`, who gave no finite update, go to the larger side.
         """
         both = (found.sides.first, found.sides.second)
         edges = [sketch(found.vectors[torch.from_numpy(side)]) for side in both]
-        nearest = {
-            client: int(len(both[1]) > len(both[0]))
-            if vector is None
-            else int(np.argmax([float(similarity(sketch(vector[None])[0], edge).max()) for edge in edges]))
-            for client, vector in aside.items()
-        }
+        larger = int(len(both[1]) > len(both[0]))
         branches = []
         for number, (side, edge) in enumerate(zip(both, edges, strict=True)):
             members = tuple(leaf.members[i] for i in side)
             own = self._mean_of(members, leaf, replies, t, server)
-            members += tuple(client for client, home in nearest.items() if home == number)
+            members += tuple(aside) if number == larger else ()
             branches.append(Branch(members, apply_update(leaf.model, own.mean()), edge))
         return Trial((branches[0], branches[1]), leaf.model, t, found.evidence.numbers())
 
@@ -500,9 +470,7 @@ class CFL:
                 sums = server.aggregate(server.training_requests(members, branch.model, t), self.weighting).sums
                 branches.append(replace(branch, model=server.step(branch.model, sums[0].mean(), name)))
                 continue
-            trained = server.clipped(
-                [Part(0, reply) for reply in server.train(members, branch.model, t)], self.weighting
-            )
+            trained = server.clipped([Part(0, reply) for reply in server.train(members, branch.model, t)])
             total = self._mean([reply for _, reply in trained], server)
             branches.append(replace(branch, model=server.step(branch.model, total.mean(), name)))
         return replace(track, trial=replace(trial, branches=(branches[0], branches[1])))

@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from coterie.clustering import cosine_matrix
-from coterie.clustering.agreement import copied
-from coterie.clustering.copies import copies_among_many
+from coterie.clustering.copies import copied, copies_among_many
 from coterie.clustering.half_vectors import Floats
 from coterie.clustering.sketch import sketch
 from coterie.errors import RunError
@@ -290,9 +289,9 @@ def _usable(session: Session, leaf: Node, server: Server) -> list[str]:
 
 
 def _sound(session: Session, leaf: Node, server: Server) -> dict[str, Tensor]:
-    """The members' half-updates, but those longer than a mean would admit and all but one of copies."""
+    """The members' half-updates, but those longer than the mean's limit, if it has one, and all but one of copies."""
     norms = {c: float(session.updates[c].norm()) for c in leaf.members if c in session.updates}
-    limit = server.aggregation.limits({0: list(norms.values())})[0].bound if norms else math.inf
+    limit = server.aggregation.bounds({0: list(norms.values())})[0] if norms else math.inf
     return without_copies({c: session.updates[c] for c, norm in norms.items() if norm <= limit})
 
 

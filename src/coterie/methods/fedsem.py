@@ -19,7 +19,7 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from coterie.errors import ConfigError, RunError
-from coterie.methods.aggregation import MEANS, Aggregation, Part, WeightedSum
+from coterie.methods.aggregation import Aggregation, Part, WeightedSum
 from coterie.methods.base import Assignment, ClusterInfo, Info, method
 from coterie.methods.server import Server
 from coterie.randomness import derive, numpy_generator
@@ -84,7 +84,7 @@ class FedSEM:
         trained: dict[str, Tensor] = {}
         asked = server.training_requests(list(start_of), start_of, t)
         arrived = [Part(state.cluster_of.get(reply.client, -1), reply) for reply in server.ask(asked)]
-        for _, reply in server.clipped(arrived, self.weighting):
+        for _, reply in server.clipped(arrived):
             assert reply.vector is not None
             trained[reply.client] = start_of[reply.client] + reply.vector
             replies.append(dataclasses.replace(reply, vector=None))
@@ -173,7 +173,7 @@ def nearest(model: Tensor, centres: Tensor) -> int:
 
 def means(points: Sequence[Point], labels: Sequence[int], centres: Tensor, rule: Aggregation) -> Tensor:
     """M-step: each centre the weighted mean of its points, or what the rule says; a centre without any stays."""
-    if rule.rule not in MEANS:
+    if rule.rule != "mean":
         after = centres.clone()
         for j in set(labels):
             own = [point for point, label in zip(points, labels, strict=True) if label == j]

@@ -17,7 +17,7 @@ Where the paper is silent or we differ:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -80,11 +80,6 @@ class FedSoft:
         told: dict[str, Reply] = {}
         mixed = Mixed(shares, column, means, size)
 
-        def begin() -> Callable[[Part], None]:
-            nonlocal mixed
-            mixed = Mixed(shares, column, means, size)
-            return mixed.add
-
         def parts_of(reply: Reply) -> list[Part]:
             """The reply, whose vector is the client's model minus the mean of its centres."""
             client, task = reply.client, sent[reply.client]
@@ -96,11 +91,12 @@ class FedSoft:
             return [Part(0, reply)]
 
         if server.aggregation.rule == "mean":
-            server.stream(requests, parts_of, begin)
+            for part in server.parts(requests, parts_of):
+                mixed.add(part)
             sums, total = mixed.finish()
         else:
-            clipped = server.clipped([part for reply in server.ask(requests) for part in parts_of(reply)])
-            sums, total = mixed.by_rule([reply for _, reply in clipped], server.aggregation)
+            arrived = [reply for _, reply in server.parts(requests, parts_of)]
+            sums, total = mixed.by_rule(arrived, server.aggregation)
         updates = [s / w - c.double() if w else 0 * s for s, w, c in zip(sums, total.tolist(), centres, strict=True)]
         after = [server.step(c, update, s) for s, (c, update) in enumerate(zip(centres, updates, strict=True))]
         return State(torch.stack(after), weights), Info(mixture_infos(weights, told.values(), updates, server))

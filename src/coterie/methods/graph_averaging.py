@@ -6,16 +6,14 @@ federation of a few families costs a few models, however many clients it has.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.clustering import cosine_matrix, mixing_matrix
-from coterie.clustering.agreement import camps
+from coterie.clustering import mixing_matrix
 from coterie.errors import ConfigError
 from coterie.methods.aggregation import Aggregation, Part
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info
@@ -57,8 +55,7 @@ def averaging_round(state: State, t: int, server: Server) -> tuple[State, Info]:
     """Participants train from their own models, then every client gets the weighted mean of its relatives' models.
 
     Weights are numbers of samples; each row of the mixing matrix sums to one (eq. 13). A client none of whose
-    relatives took part keeps its model. Where updates are compared, a family of two camps that pull against each other
-    is parted: no model fits both. Memory: one float64 sum for each different row of the mixing matrix.
+    relatives took part keeps its model. Memory: one float64 sum for each different row of the mixing matrix.
     """
     known = {client: i for i, client in enumerate(state.relatives.ids)}
     asked = [client for client in server.participants(t) if client in known]
@@ -75,16 +72,10 @@ def averaging_round(state: State, t: int, server: Server) -> tuple[State, Info]:
     column_of = {client: column for column, client in enumerate(asked)}
     mixed = Mixed(recipes, column_of, models, state.models.shape[1])
 
-    def begin() -> Callable[[Part], None]:
-        nonlocal mixed
-        mixed = Mixed(recipes, column_of, models, state.models.shape[1])
-        return mixed.add
-
     def parts(reply: Reply) -> list[Part]:
         return [Part(int(recipe_of[known[reply.client]]), reply)]
 
     requests = server.training_requests(asked, models, t)
-    torn: list[tuple[list[str], list[str]]] = []
     if server.engine.secure:
         if state.relatives.gamma is not None:
             raise ConfigError(
@@ -95,15 +86,12 @@ def averaging_round(state: State, t: int, server: Server) -> tuple[State, Info]:
         found = server.aggregate(requests, "samples", groups, len(recipes))
         sums, weights = mixed.of_sums(found, {group: models[c] for c, group in zip(asked, groups, strict=True)})
     elif server.aggregation.rule == "mean":
-        server.stream(requests, parts, begin)
+        for part in server.parts(requests, parts):
+            mixed.add(part)
         sums, weights = mixed.finish()
     else:
-        arrived_parts = [part for reply in server.ask(requests) for part in parts(reply)]
-        if server.aggregation.compares:
-            sizes = np.bincount([recipe_of[known[client]] for client in server.clients if client in known])
-            torn = _torn(arrived_parts, sizes.tolist(), server.layout.trainable)
-        clipped = server.clipped(arrived_parts, step=True)
-        sums, weights = mixed.by_rule([reply for _, reply in clipped], server.aggregation)
+        arrived_replies = [reply for _, reply in server.parts(requests, parts)]
+        sums, weights = mixed.by_rule(arrived_replies, server.aggregation)
     reported = mixed.reported
 
     # A client that failed leaves its row with less than the full weight: dividing makes the rest sum to one again.
@@ -116,46 +104,9 @@ def averaging_round(state: State, t: int, server: Server) -> tuple[State, Info]:
     kept_row = {old: len(means) + i for i, old in enumerate(dict.fromkeys(kept))}
     row = [new_row.get(int(recipe), kept_row.get(state.row[i], -1)) for i, recipe in enumerate(recipe_of)]
     together = torch.cat([means, state.models[list(kept_row)]]) if kept_row else means
-    after = _in_order_of_clients(State(_parted(state.relatives, torn), together, tuple(row)))
+    after = _in_order_of_clients(State(state.relatives, together, tuple(row)))
     events = [Event("relatedness", state.relatives.text)] if t == 1 else []
-    events += [_parting(*sides) for sides in torn]
     return after, Info(_cluster_infos(after, reported, server), events)
-
-
-def _torn(parts: Sequence[Part], sizes: Sequence[int], trained: int) -> list[tuple[list[str], list[str]]]:
-    """The members of both camps, of families that are two camps whose updates pull against each other.
-
-    Only families all of whose members took part: `sizes` are those of the groups.
-    """
-    found = []
-    for group in dict.fromkeys(part.group for part in parts):
-        own = [reply for other, reply in parts if other == group]
-        if len(own) < sizes[group]:
-            continue
-        first = camps(cosine_matrix(torch.stack([_vector(reply)[:trained] for reply in own])))
-        if first is not None:
-            sides = zip(own, first.tolist(), strict=True)
-            pairs = [(reply.client, side) for reply, side in sides]
-            found.append(([c for c, side in pairs if side], [c for c, side in pairs if not side]))
-    return found
-
-
-def _parted(relatives: Relatives, torn: Sequence[tuple[list[str], list[str]]]) -> Relatives:
-    """The relatives with the two camps of a torn family no longer related to each other."""
-    if not torn:
-        return relatives
-    place = {client: i for i, client in enumerate(relatives.ids)}
-    near = relatives.related.copy()
-    for one, other in torn:
-        rows, columns = [place[client] for client in one], [place[client] for client in other]
-        near[np.ix_(rows, columns)] = near[np.ix_(columns, rows)] = False
-    return dataclasses.replace(relatives, related=near)
-
-
-def _parting(one: Sequence[str], other: Sequence[str]) -> Event:
-    """What happened to a torn family, in words."""
-    text = f"{', '.join(one)} and {', '.join(other)} pull against each other: they average apart from now on"
-    return Event("parted", text, {"clients": [list(one), list(other)]})
 
 
 def _by_optimizer(means: Tensor, state: State, first: Sequence[int], server: Server) -> Tensor:

@@ -12,17 +12,11 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.errors import ConfigError
-from coterie.methods.aggregation import MEANS, WeightedSum
+from coterie.methods.aggregation import WeightedSum
 from coterie.methods.averaging import cluster_info
 from coterie.methods.base import Assignment, ClusterInfo, Event, Hidden, Info, method
 from coterie.methods.ifca_hidden import check_hidden, hidden_round, kept_name
-from coterie.methods.ifca_init import (
-    perturbed_models,
-    random_models,
-    share,
-    worst_fitted_models,
-    worst_served_model,
-)
+from coterie.methods.ifca_init import perturbed_models, random_models, share, worst_fitted_models
 from coterie.methods.ifca_pruning import Merge, cheapest_merge
 from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server
@@ -31,8 +25,6 @@ from coterie.snapshot import saved
 from coterie.tasks import Choose, Evaluate, Gradient, Request, Train
 from coterie.trainers.base import Training
 
-SEEDED = ("auto", "k-means++")
-"""Values of `init` with which clients seed models."""
 SETTLED = 0.05
 """Choices count as settled while at most this share of a round's participants moves."""
 
@@ -172,7 +164,7 @@ class IFCA:
             )
 
     def _initial(self, server: Server, k: int, restart: int) -> Tensor:
-        hidden = server.engine.secure or server.user_privacy is not None or server.aggregation.rule not in MEANS
+        hidden = server.engine.secure or server.user_privacy is not None or server.aggregation.rule != "mean"
         if self.init == "random" or (self.init == "auto" and (hidden or k == 1)):
             return random_models(server, k, restart)
         if self.init == "perturbed":
@@ -227,9 +219,6 @@ class IFCA:
             text = f"nobody moved for {after.steady} rounds: each client is sent its own model only"
             events.append(Event("stable", text, {"rounds": after.steady}))
         sums = stats.sums
-        if self.k != "auto" and server.cut and t < server.rounds:
-            after, seeded = self._seeded_again(after, r, server)
-            events += seeded
         if self.k != "auto":
             events += self._at_the_end(after, moves, server) if t == server.rounds else self._unused(after)
         if self.k == "auto":
@@ -267,26 +256,6 @@ class IFCA:
         ]
         return after, Info(infos, events)
 
-    def _seeded_again(self, restart: Restart, r: int, server: Server) -> tuple[Restart, list[Event]]:
-        """A model that nobody has chosen for a while begins anew with the client that is served worst.
-
-        Only where updates are cut: hostile clients that seed a model, and ruin it, leave a group without one.
-        """
-        due = [j for j, n in enumerate(restart.idle) if n == self.patience]
-        found = worst_served_model(server, r, self.seeding_rounds) if due and self.init in SEEDED else None
-        if found is None:
-            return restart, []
-        (j, *_), (client, model) = due, found
-        for place in self.shared(server):
-            model[place] = restart.models[j, place]
-        server.optimizer.moments.pop(f"{r}/{j}", None)
-        models, idle = restart.models.clone(), [0 if i == j else n for i, n in enumerate(restart.idle)]
-        models[j] = model
-        text = f"nobody chose model {j} for {self.patience} rounds: it begins anew with {client}, who is served worst"
-        return dataclasses.replace(restart, models=models, idle=idle), [
-            Event("seeded", text, {"model": j, "client": client})
-        ]
-
     def _unused(self, restart: Restart) -> list[Event]:
         """A word on models that nobody has chosen for a while, once when that becomes so."""
         unused = [j for j, n in enumerate(restart.idle) if n >= self.patience]
@@ -323,7 +292,11 @@ class IFCA:
 
     def _next_try(self) -> str:
         """The start to try next, in words."""
-        return f"try restarts={3 * self.restarts}" if self.init in SEEDED else "try init=k-means++ or restarts=3"
+        return (
+            f"try restarts={3 * self.restarts}"
+            if self.init in ("auto", "k-means++")
+            else "try init=k-means++ or restarts=3"
+        )
 
     def _is_steady(self, restart: Restart) -> bool:
         """Does each client of the next round get only the model it chose before?"""

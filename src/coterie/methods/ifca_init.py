@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from statistics import median_low
 from typing import NamedTuple
 
 import torch
@@ -18,8 +17,6 @@ from coterie.tasks import Evaluate
 CANDIDATES = 4
 """Clients that are tried for one model, where nobody else needs the first one's: one more than hostile ones are
 expected."""
-UNSERVED = 1.75
-"""Times the median loss above which a client is not served by any model: set on seeds 77 to 79 of digits-permuted."""
 
 
 def random_models(server: Server, k: int, restart: int) -> Tensor:
@@ -144,22 +141,6 @@ def _trained_alone(server: Server, client: str, restart: int, rounds: int) -> Te
         assert reply.vector is not None
         model = apply_update(model, reply.vector.double())
     return model
-
-
-def worst_served_model(server: Server, restart: int, rounds: int) -> tuple[str, Tensor] | None:
-    """The client with the highest loss, of those whose updates counted in this round, and a model `(d,)` of its own.
-
-    None where nobody's loss is above UNSERVED times the median, as far as losses are watched: then all are served.
-    """
-    losses = {client: known.loss for client, known in server.conducts.items() if math.isfinite(known.loss)}
-    heard = [client for client in losses if client not in server.cut]
-    if not heard:
-        return None
-    worst = max(heard, key=losses.__getitem__)
-    if losses[worst] <= UNSERVED * median_low(losses.values()):
-        return None
-    model = _trained_alone(server, worst, restart, rounds)
-    return None if model is None else (worst, model)
 
 
 def share(models: Tensor, shared: tuple[slice, ...]) -> Tensor:

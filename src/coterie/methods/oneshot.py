@@ -145,7 +145,7 @@ class OneShot:
 def _clipped(models: Tensor, start: Tensor, server: Server) -> Tensor:
     """The clients' models `(clients, d)`, none farther from where all began than the aggregation allows."""
     norms = torch.linalg.vector_norm((models - start)[:, : server.layout.trainable], dim=1).tolist()
-    bound = server.aggregation.limits({0: norms})[0].bound
+    bound = server.aggregation.bounds({0: norms})[0]
     for row, client, norm in zip(models, server.clients, norms, strict=True):
         if norm > bound:
             row.copy_(start + (row - start) * (bound / norm))

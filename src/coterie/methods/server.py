@@ -10,24 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.clustering.conduct import (
-    Conduct,
-    enough_evidence,
-    false_clients,
-    lagging_clients,
-    reported,
-    trusted_clients,
-)
 from coterie.engines.base import Engine, Traffic
-from coterie.methods.aggregation import (
-    Aggregation,
-    Part,
-    Streamed,
-    WeightedSum,
-    capped_weights,
-    followed,
-    norms_by_group,
-)
+from coterie.methods.aggregation import Aggregation, Part, WeightedSum, capped_weights
 from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.parameters import Layout, gather
 from coterie.privacy.user_level import UserPrivacy
@@ -68,16 +52,14 @@ class Server:
     seed: int
     rounds: int
     participation: float = 1.0
-    aggregation: Aggregation = field(default_factory=lambda: Aggregation(lenient=True))
+    aggregation: Aggregation = field(default_factory=Aggregation)
     """How updates become one."""
     user_privacy: UserPrivacy | None = None
     """Noise on every sum; None: no noise."""
     optimizer: ServerOptimizer = field(default_factory=ServerOptimizer)
     """What the server makes of a cluster's mean update; by default nothing."""
     cut: set[str] = field(default_factory=set)
-    """Clients whose updates were cut or left out since the run's loop last looked."""
-    conducts: dict[str, Conduct] = field(default_factory=dict)
-    """Whether each client's losses follow its updates, where updates are compared."""
+    """Clients whose updates were shortened since the run's loop last looked."""
     _weights: tuple[dict[str, int], dict[str, float]] = field(default=({}, {}), repr=False)
 
     @property
@@ -194,19 +176,9 @@ class Server:
             return self._with_noise(self._aggregate_vectors(requests, "uniform", given, sizes))
         if self.engine.secure:
             return self._summed(requests, weighting, given, sizes)
-        if not self.engine.repeatable or self.aggregation.rule != "mean":
-            return self._aggregate_vectors(requests, weighting, given, sizes)
-        before = self._before(requests)
-        found = self._summed(requests, weighting, given, sizes)
-        norms = norms_by_group(Part(reply.group, reply) for reply in found.replies)
-        limits = self.aggregation.limits(norms)
-        if all(reply.norm <= limits[reply.group].bound for reply in found.replies):
-            return found
-        # Someone is too long, which is known only now: the vectors are made again, one by one.
-        self._rewind(before)
-        sound = {reply.client for reply in found.replies}
-        pairs = [(request, group) for request, group in zip(requests, given, strict=True) if request.client in sound]
-        return self._aggregate_vectors([r for r, _ in pairs], weighting, [g for _, g in pairs], sizes)
+        if self.aggregation.is_plain_mean:
+            return self._summed(requests, weighting, given, sizes)
+        return self._aggregate_vectors(requests, weighting, given, sizes)
 
     def _with_noise(self, found: Aggregate) -> Aggregate:
         """The sums with noise, divided by how many were expected or, where clients choose, by a noisy count."""
@@ -259,128 +231,52 @@ class Server:
             replies.append(replace(whole, vector=None))
             return [Part(whole.group, whole)]
 
-        sums = self.combine(requests, parts, sizes, weighting, again=False)
+        sums = self.combine(requests, parts, sizes, weighting)
         return Aggregate(sums, replies)
 
     def combine(
         self,
         requests: Sequence[Request],
-        parts: Callable[[Reply], Sequence[Part]],
+        parts_of: Callable[[Reply], Sequence[Part]],
         sizes: Sequence[int],
         weighting: str = "samples",
-        *,
-        again: bool = True,
     ) -> list[WeightedSum]:
         """Send the requests, cut every reply's vector into parts for several sums, and average each by the rule.
 
         Args:
             requests: tasks whose replies have a vector.
-            parts: the parts of a reply, each with a vector, a norm, and the sum it goes to.
+            parts_of: the parts of a reply, each with a vector, a norm, and the sum it goes to.
             sizes: the numbers in a vector of each sum.
             weighting: "samples" or "uniform".
-            again: whether an engine that can repeat the requests is asked again when someone was too long.
         """
-        rule = self.aggregation
-        if rule.rule != "mean":
-            found = [part for reply in self.ask(requests) for part in parts(reply)]
-            return self._by_rule(found, sizes, weighting)
-        sums: list[WeightedSum] = []
-
-        def begin() -> Callable[[Part], None]:
-            sums[:] = [WeightedSum(size) for size in sizes]
-            return lambda part: sums[part.group].add(part.reply, self.weight(part.reply.client, weighting))
-
-        self.stream(requests, parts, begin, again=again)
-        return sums
-
-    def _by_rule(self, parts: Sequence[Part], sizes: Sequence[int], weighting: str) -> list[WeightedSum]:
+        if self.aggregation.rule == "mean":
+            sums = [WeightedSum(size) for size in sizes]
+            for group, reply in self.parts(requests, parts_of):
+                sums[group].add(reply, self.weight(reply.client, weighting))
+            return sums
         kept: list[list[Reply]] = [[] for _ in sizes]
-        for group, reply in self.clipped(parts, weighting, step=True):
+        for group, reply in self.parts(requests, parts_of):
             kept[group].append(reply)
         weights = [[self.weight(reply.client, weighting) for reply in own] for own in kept]
         return [self.aggregation.combine(*each) for each in zip(kept, weights, sizes, strict=True)]
 
-    def stream(
-        self,
-        requests: Sequence[Request],
-        parts: Callable[[Reply], Sequence[Part]],
-        begin: Callable[[], Callable[[Part], None]],
-        *,
-        again: bool = True,
-    ) -> None:
-        """Send the requests and pass every part of the replies on, cut to the norm that is allowed in its group
-        or left out.
+    def parts(self, requests: Sequence[Request], parts_of: Callable[[Reply], Sequence[Part]]) -> Iterator[Part]:
+        """Send the requests and give the parts of the replies as they count, shortened where a limit is exceeded.
 
-        `begin` makes what takes the parts. An engine that repeats itself passes all on in order, and if someone turns
-        out to be too long, begins again. On a network nobody is asked twice, because a second answer could be another:
-        there the parts that look too long wait for the others.
+        Without a limit that is relative to the others', every part is given as it arrives and none is kept.
         """
-        take, rule = begin(), self.aggregation
-        if again and rule.clips and self.engine.repeatable:
-            before = self._before(requests)
-            norms: dict[int, list[float]] = {}
-            sound = set()
-            for reply in self.ask(requests):
-                sound.add(reply.client)
-                for part in parts(reply):
-                    norms.setdefault(part.group, []).append(part.reply.norm)
-                    take(part)
-            limits = rule.limits(norms)
-            if all(max(found) <= limits[group].bound for group, found in norms.items()):
-                return
-            self._rewind(before)
-            take = begin()
-            requests = [request for request in requests if request.client in sound]
-        if not rule.clips:
-            for reply in self.ask(requests):
-                for part in parts(reply):
-                    take(part)
+        arriving = (part for reply in self.ask(requests) for part in parts_of(reply))
+        if self.aggregation.clip is not None:
+            yield from self.clipped(list(arriving))
             return
-        waiting = Streamed(rule, take)
-        for reply in self.ask(requests):
-            for part in parts(reply):
-                waiting.add(part)
-        self.cut |= set(waiting.finish())
+        for part in arriving:
+            yield from self.clipped([part])
 
-    def clipped(self, parts: Sequence[Part], weighting: str = "samples", step: bool = False) -> list[Part]:
-        """The parts as they count: those too long for their group, or against it, are cut or left out.
-
-        `step` says that the mean of what counts is what the groups' models are moved by. Then clients whose losses have
-        not followed such steps so far, or lag far behind the others', are left out too.
-        """
-        watched = step and self.aggregation.compares
-        # A client's loss is of the model that its first part moves: losses say nothing of its other parts.
-        firsts = {part.reply.client: part for part in reversed(parts)} if watched else {}
-        false = self._false(firsts) if watched else set()
-        heard = [part for part in parts if part.reply.client not in false]
-        weights = [self.weight(part.reply.client, weighting) for part in heard]
-        trusted = trusted_clients(self.conducts) if watched else set()
-        after = self.aggregation.clipped(heard, weights, self.layout.trainable, trusted)
-        if watched:
-            counted = [self.weight(part.reply.client, weighting) for part in after]
-            for client, cosine in followed(firsts.values(), after, counted, self.layout.trainable).items():
-                self.conducts[client] = replace(self.conducts[client], cosine=cosine)
-        whole = {id(part.reply) for part in after}
-        self.cut |= {part.reply.client for part in parts if id(part.reply) not in whole}
+    def clipped(self, parts: Sequence[Part]) -> list[Part]:
+        """The parts as they count: those too long for their group are shortened, and their clients are noted."""
+        after = self.aggregation.clipped(parts)
+        self.cut |= {old.reply.client for old, new in zip(parts, after, strict=True) if new.reply is not old.reply}
         return after
-
-    def _false(self, parts: Mapping[str, Part]) -> set[str]:
-        """The clients whose losses speak against their updates, now that their parts tell new losses."""
-        enough = enough_evidence(self.conducts)
-        for client, (group, reply) in parts.items():
-            loss = float(reply.values.get("loss", np.nan))
-            self.conducts[client] = reported(self.conducts.get(client), group, loss, enough)
-        return false_clients(self.conducts) | lagging_clients(self.conducts)
-
-    def _before(self, requests: Sequence[Request]) -> tuple[int, int, dict[str, dict[str, Tensor]] | None]:
-        """What has to be put back when the requests are sent again: bytes, and what clients keep to themselves."""
-        keeps = any(request.task.keeps_state for request in requests)
-        return self.traffic.down, self.traffic.up, self.engine.client_states() if keeps else None
-
-    def _rewind(self, before: tuple[int, int, dict[str, dict[str, Tensor]] | None]) -> None:
-        self.traffic.down, self.traffic.up, states = before
-        if states is not None:
-            self.engine.restore_client_states(states)
 
     def sum_vectors(
         self, requests: Sequence[Request], groups: Sequence[int], noise: SumNoise | None = None

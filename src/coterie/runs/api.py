@@ -13,7 +13,6 @@ from coterie.errors import ConfigError, RunError
 from coterie.federation import Federation
 from coterie.federation.table_files import tables_name
 from coterie.methods import Method
-from coterie.methods.aggregation import CLIP, WEIGHT_CAP
 from coterie.methods.base import find_method
 from coterie.metrics import MetricFunction, Metrics, listed, split_own
 from coterie.models import list_models
@@ -74,9 +73,9 @@ def run(
     max_bytes: int | str | None = None,
     precision: Literal["float32", "float64", "bf16"] = "float32",
     privacy: Literal["none", "permutation", "signed-permutation", "projection"] = "none",
-    aggregate: str = "auto",
-    clip: str = CLIP,
-    weight_cap: float = WEIGHT_CAP,
+    aggregate: str = "mean",
+    clip: str = "none",
+    weight_cap: float = 0.0,
     secure_sums: bool = False,
     secure_limit: float = 1.0,
     secure_minimum: int = 3,
@@ -150,10 +149,9 @@ def run(
         precision: arithmetic of the clients.
         privacy: what the clients' secret is used for: nothing, a permutation of every vector before the server sees
             it, or a projection of the updates that CFL compares.
-        aggregate: how a cluster's updates become one: "mean", "agreement", "median", "trimmed-mean:0.2",
-            "multi-krum:0.2" or "geometric-median"; "auto" is agreement on a network and the mean in a simulation.
-        clip: the longest update: "8x" (times the usual norm), a number such as "1.5", or "none"; "auto" is 8x, and 30x
-            among fewer than four clients.
+        aggregate: how a cluster's updates become one: "mean", "median", "trimmed-mean:0.2", "multi-krum:0.2" or
+            "geometric-median".
+        clip: the longest update: "3x" (times the median norm in its cluster), a number such as "1.5", or "none".
         weight_cap: the most samples that count for a client, times the median number; 0: no limit.
         secure_sums: form sums under masks that cancel, so that no single update is seen.
         secure_limit: the largest number of an update in a secure sum; larger ones are cut.

@@ -205,7 +205,7 @@ def _assembled(
         config.seed,
         rounds,
         config.participation,
-        config.aggregation().on(engine, sums_only=config.privacy == "projection" or config.dp_noise > 0),
+        config.aggregation(),
         user_privacy(config, method, engine),
         optimizer,
     )

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Union, get_type_hints
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coterie.errors import ConfigError, did_you_mean
-from coterie.methods.aggregation import CLIP, WEIGHT_CAP, Aggregation
+from coterie.methods.aggregation import Aggregation
 from coterie.methods.option_types import Placeholder, takes, type_in_words, union_members, value_in_words
 from coterie.methods.options import parse_options
 from coterie.methods.server_optimizer import ServerOptimizer
@@ -174,13 +174,12 @@ class RunConfig(BaseModel):
         "the updates that are compared",
     )
     aggregate: AggregateText = Field(
-        "auto",
-        description="mean, agreement, median, trimmed-mean:0.2, multi-krum:0.2 or geometric-median of the updates; "
-        "auto: agreement on a network, mean in a simulation",
+        "mean",
+        description="mean, median, trimmed-mean:0.2, multi-krum:0.2 or geometric-median of the updates",
     )
-    clip: ClipText = Field(CLIP, description="longest update: 8x (times the usual norm), a number, none, or auto")
+    clip: ClipText = Field("none", description="longest update: 3x (times its cluster's median norm), a number, none")
     weight_cap: float = Field(
-        WEIGHT_CAP, ge=0, description="most samples that count for a client, times the median number (0: no limit)"
+        0.0, ge=0, description="most samples that count for a client, times the median number (0: no limit)"
     )
     secure_sums: bool = Field(False, description="form sums under masks, so that no single update is seen")
     secure_limit: float = Field(1.0, gt=0, description="largest number of an update in a secure sum; larger are cut")
@@ -208,7 +207,7 @@ class RunConfig(BaseModel):
     def aggregation(self) -> Aggregation:
         """How updates become one."""
         if self.dp_noise:
-            return Aggregation(clip=None, longest=self.dp_clip, weight_cap=None)
+            return Aggregation(longest=self.dp_clip)
         return Aggregation.parse(self.aggregate, self.clip, self.weight_cap)
 
     def limits(self) -> Limits:
@@ -352,7 +351,7 @@ def make_config(values: Mapping[str, Any], origin: str = "") -> RunConfig:
     if config.monitor is not None and config.patience is None:
         raise ConfigError(f"{where}monitor={config.monitor!r} goes with patience: give that too")
     config.aggregation()
-    if config.aggregate not in ("auto", "mean") and (config.secure_sums or config.dp_noise):
+    if config.aggregate != "mean" and (config.secure_sums or config.dp_noise):
         why = (
             "secure sums show no single update to weigh" if config.secure_sums else "its ε holds for clipped means only"
         )

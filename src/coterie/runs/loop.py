@@ -85,7 +85,6 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
     else:
         run.engine.restore_client_states(checkpoint.client_states)
         server.optimizer.moments = dict(checkpoint.server_moments)
-        server.conducts = dict(checkpoint.conducts)
     history = History(store.rewind_history(checkpoint.round) if store else [])
     if run.enter_round:
         run.enter_round(checkpoint.round)
@@ -110,7 +109,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
             run.before_round(t)
         changed = run.enter_round(t) if run.enter_round else []
         state, info = method.round(done.state, t, server)
-        info = _with_changed(_with_cut(info, server), changed)
+        info = _with_changed(_with_cut(_with_rule(info, t, server), server), changed)
         down, up = server.traffic.drain()
         evaluation = None
         if run.scores_everybody(t, info):
@@ -129,7 +128,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
         record = replace(record, seconds=round(spent, 4))
         history.append(record)
         done = Checkpoint(t, state, {}, done.bytes_down + down, done.bytes_up + up, done.seconds + spent, best=best)
-        done = replace(done, server_moments=dict(server.optimizer.moments), conducts=dict(server.conducts))
+        done = replace(done, server_moments=dict(server.optimizer.moments))
         stop = run.limits.reached(history, done)
         if store:
             for matrix in info.matrices:
@@ -295,16 +294,22 @@ def _as_served(record: RoundRecord, evaluation: Evaluation, event: Event) -> Rou
     )
 
 
+def _with_rule(info: Info, t: int, server: Server) -> Info:
+    """The first round's report, with how updates become one where that is not the plain weighted mean."""
+    text = server.aggregation.describe()
+    if t != 1 or not text:
+        return info
+    return replace(info, events=[Event("aggregation", f"updates are combined by choice: {text}"), *info.events])
+
+
 def _with_cut(info: Info, server: Server) -> Info:
-    """The round's report, with who sent updates that were too long, against the others, or false."""
+    """The round's report, with whose updates were longer than the run's limit."""
     if not server.cut:
         return info
     clients = sorted(server.cut)
     server.cut.clear()
     named = ", ".join(clients[:5]) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
-    text = (
-        f"far longer than others', against them or untrue to their losses, and cut or left out: the updates of {named}"
-    )
+    text = f"longer than the run's limit and shortened to it: the updates of {named}"
     return replace(info, events=[*info.events, Event("clipped", text, {"clients": clients})])
 
 

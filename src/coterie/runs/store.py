@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torch import Tensor
 
-from coterie.clustering.conduct import Conduct
 from coterie.methods import Matrix
 from coterie.runs.records import RoundRecord
 from coterie.snapshot import saved
@@ -40,8 +39,6 @@ class Checkpoint:
     seconds: float
     server_moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     """The server optimiser's moments by cluster."""
-    conducts: dict[str, Conduct] = field(default_factory=dict)
-    """Whether each client's losses follow its updates, where updates are compared."""
     best: KeptRound | None = None
     """The best round so far, where the run keeps it."""
     last: KeptRound | None = None

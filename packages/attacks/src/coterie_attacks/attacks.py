@@ -52,8 +52,6 @@ class Attack:
     """Whether they turn their updates around and make them as long as still counts in full."""
     cluster: int | None = None
     """The cluster that they all claim to choose, where clients choose."""
-    mirrored: bool = False
-    """Whether they report losses that rise where their own fall, so that these fit updates turned around."""
     absent: bool = False
     """Whether they are not there at all."""
 
@@ -109,8 +107,6 @@ ATTACKS: dict[str, Attack] = {
     "heavy": Attack("updates turned around, and as many samples claimed as still count in full",
                     craft=lambda own, _: -own, heavy=True),
     "long": Attack("updates turned around, as long as still counts in full", long=True),
-    "mirrored": Attack("updates turned around, and losses reported that go with them", craft=lambda own, _: -own,
-                       mirrored=True),
     "inner-product": Attack("against the honest mean, as long as an honest update", craft=_inner_product),
     "little": Attack("the honest mean moved by one standard deviation in every number", craft=_little),
     "backdoor": Attack("a mark in the input means class 0; updates 10 times too long", poison=_backdoor,
@@ -148,11 +144,8 @@ def poisoned(federation: Federation, attack: Attack, hostile: Sequence[str]) -> 
 class HostileEngine(LocalEngine):
     """The engine of a simulation in which some clients are hostile.
 
-    They know the honest clients' updates, and the limits of the run's `aggregation`. As on a network, nobody is asked
-    twice, and the server compares the updates in every round.
+    They know the honest clients' updates, and the limits of the run's `aggregation`.
     """
-
-    repeatable = False
 
     def __init__(
         self,
@@ -171,7 +164,6 @@ class HostileEngine(LocalEngine):
             multiple = NEARLY * (known.clip or UNBOUNDED)
             attack = replace(attack, craft=lambda own, honest: _against(own, honest, multiple))
         self.attack = attack
-        self._first_losses: dict[str, float] = {}
         if attack.samples is not None:
             self.samples = self.samples | dict.fromkeys(hostile, attack.samples)
         elif attack.heavy:
@@ -216,9 +208,6 @@ class HostileEngine(LocalEngine):
         ]  # fmt: skip
         vector = self.attack.craft(reply.vector, torch.stack(honest) if honest else reply.vector[None][:0])
         rest = {name: value for name, value in values.items() if name != "norm"}
-        if self.attack.mirrored and "loss" in values:
-            loss = float(values["loss"])
-            rest["loss"] = 2 * self._first_losses.setdefault(reply.client, loss) - loss
         return with_norm(replace(reply, vector=vector, values=rest, group=group), self.layout)
 
 
@@ -235,7 +224,7 @@ class AttackResult:
     without: float
     """The same clients' mean where nobody is hostile."""
     cut: int
-    """Rounds in which updates were cut or left out."""
+    """Rounds in which updates were shortened."""
     backdoor: float | None = None
     """Share of the honest clients' marked test inputs that were given class 0, of those of other classes."""
     most: float = 0.0

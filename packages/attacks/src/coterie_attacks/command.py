@@ -37,7 +37,7 @@ def _numbers(name: str, text: str) -> list[int]:
 )
 @click.option("--methods", default="fedavg", help="methods; with options of their own, between semicolons")
 @click.option("--attacks", default=",".join(ATTACKS), help=f"any of {', '.join(ATTACKS)}", show_default=False)
-@click.option("--rules", default="auto", help="rules of aggregation, as --aggregate of 'coterie run' takes them")
+@click.option("--rules", default="mean", help="rules of aggregation, as --aggregate of 'coterie run' takes them")
 @click.option("--hostile", default="1,3", help="numbers of hostile clients")
 @click.option("--scenario", default="digits-permuted", help="named federation")
 @click.option("--clients", default=20, help="number of clients")

@@ -43,7 +43,6 @@ class PassingEngine:
     `change` sees every reply; `scale` multiplies every client's number of samples, as the server sees it.
     """
 
-    repeatable = True
     secure = False
     halves = True
     least_in_sum = 1

@@ -1,0 +1,44 @@
+"""Honest clients of very unequal sizes: the default of every method is its paper's weighted mean, without any limit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+
+import coterie
+from coterie import Client, Federation, Split
+
+
+def digits(sizes: list[int], seed: int, group_of: list[int] | None = None) -> Federation:
+    """Clients of the given sizes with digits drawn at random; labels are shifted by 2 for each group."""
+    x, y = load_digits(return_X_y=True)
+    x = torch.tensor(x / 16.0, dtype=torch.float32)
+    random = np.random.default_rng(seed)
+    test = random.permutation(len(x))[:300]
+    train = np.setdiff1d(np.arange(len(x)), test)
+    clients = []
+    for number, size in enumerate(sizes):
+        group = group_of[number] if group_of else 0
+        own = random.choice(train, size, replace=size > len(train))
+        labels = torch.tensor((y + 2 * group) % 10)
+        train_data, test_data = Split(x[own], labels[own]), Split(x[test], labels[test])
+        clients.append(Client(f"c{number}", train_data, Split(x[:0], labels[:0]), test_data, group))
+    return Federation(clients, 10)
+
+
+@pytest.mark.parametrize(("sizes", "seed"), [([1000] + [12] * 19, 0), ([1000] + [12] * 19, 1), ([1250] + [12] * 12, 0)])
+def test_fedavg_learns_from_one_large_client_among_small_ones(sizes: list[int], seed: int) -> None:
+    result = coterie.run("fedavg", digits(sizes, seed), model="mlp:hidden=64", rounds=40, lr=0.2, epochs=2, seed=seed)
+    assert result.summary.metrics["accuracy"].mean >= 0.94
+    assert not [event for record in result.history for event in record.events]
+
+
+def test_cfl_by_the_papers_thresholds_finds_four_groups_of_unequal_clients() -> None:
+    sizes = [20, 50, 200, 2500] * 4
+    federation = digits(sizes, 0, [number // 4 for number in range(16)])
+    method = "cfl:eps1=0.6,eps2=0.6,gamma_max=0.4,fallback=false"
+    result = coterie.run(method, federation, model="mlp:hidden=64", rounds=60, lr=0.1, epochs=1)
+    assert sorted(map(len, result.clusters)) == [4, 4, 4, 4]
+    assert result.summary.metrics["accuracy"].mean >= 0.97
