@@ -15,10 +15,10 @@ from coterie.methods.aggregation import Aggregation, Part, capped_weights
 from coterie.methods.ifca_init import worst_fitted_models
 from coterie.models import build
 from coterie.randomness import numpy_generator
-from coterie.runs.attacks import ATTACKS, HostileEngine, choose_hostile
 from coterie.tasks import Reply
 from coterie.trainers.base import Training
 from coterie.trainers.schedules import make_schedule
+from coterie_attacks.attacks import ATTACKS, HostileEngine, choose_hostile
 
 METHODS = [
     "fedavg",

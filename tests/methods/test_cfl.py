@@ -29,7 +29,8 @@ from coterie.methods.splitting import Watched as WatchedSplit
 from coterie.methods.tree import Branch
 from coterie.randomness import derive
 from coterie.runs.loading import open_run
-from coterie.runs.loop import Run, execute
+from coterie.runs.loop import execute
+from coterie.runs.prepared import Run
 from coterie.tasks import HalfUpdates, Noise, Train
 from coterie.tasks.base import Reduction, ReplyBlock, Request
 from coterie.trainers.base import Training

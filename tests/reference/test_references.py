@@ -38,7 +38,7 @@ def splitting(
     eps: tuple[float, float], gamma_max: float = 0.3, weighting: str = "samples", similarity: str = "update", **how: Any
 ) -> Setting:
     """CFL by the paper's rule, from the first round on. Its clients' permutation is not the library's."""
-    rule = f"eps1={eps[0]},eps2={eps[1]},gamma_max={gamma_max},min_rounds=1,patience=1,recheck=1,fallback=false"
+    rule = f"rule=paper(eps1={eps[0]},eps2={eps[1]},gamma_max={gamma_max}),fallback=false"
 
     def reference(made: Recorded) -> Iterator[Round]:
         numbers, private = len(made.initial[0]), "privacy" in made.setting.run
@@ -46,7 +46,7 @@ def splitting(
         made.reference = CFL(made.clients, *eps, gamma_max, weighting, similarity, order)
         return made.reference.run(made.initial[0], made.schedule)
 
-    return Setting(f"cfl:{rule},weighting={weighting},similarity={similarity}", reference, rounds=12, **how)
+    return Setting(f"cfl:{rule},weighting={weighting},compare={similarity}", reference, rounds=12, **how)
 
 
 def choosing(k: int, option: str = "II", weighting: str = "uniform", shared: bool = False, **how: Any) -> Setting:

@@ -16,7 +16,8 @@ from coterie.data.builders import (
 )
 from coterie.data.partitions import by_group_classes, power_law_sizes
 from coterie.data.pools import Pool, TextPool
-from coterie.data.scenarios import Defaults, Scenario, find_scenario, list_scenarios
+from coterie.data.scenario import Defaults, Scenario
+from coterie.data.scenarios import find_scenario, list_scenarios
 from coterie.data.shifts import rotate
 from coterie.data.sources import Source, TextSource, available, data_folder, load_source, load_text_source
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from coterie.errors import DataError
-from coterie.federation.base import PARTS, STANDARD, Client, Splits, make_client
+from coterie.federation.client import PARTS, STANDARD, Client, Splits, make_client
 from coterie.federation.labels import encode_texts, label_order
 from coterie.federation.mapped import UNREADABLE, divided_as_it_lies, mapped_arrays, npy_files, within_memory
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import ConfigError, DataError
-from coterie.federation.base import PARTS, STANDARD, Client, Splits, make_client
+from coterie.federation.client import PARTS, STANDARD, Client, Splits, make_client
 
 GREY = frozenset({"1", "L", "LA", "I", "I;16", "F"})
 """Pillow's modes without colour."""

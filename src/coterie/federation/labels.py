@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError, DataError
-from coterie.federation.base import PARTS, Client, Split, label_values
+from coterie.federation.client import PARTS, Client, Split, label_values
 from coterie.federation.table_files import RawColumn, number_name
 
 Task = Literal["classification", "regression"]

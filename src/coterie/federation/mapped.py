@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import DataError
-from coterie.federation.base import PARTS, Client, Split, part_bounds
+from coterie.federation.client import PARTS, Client, Split, part_bounds
 
 NAMED = re.compile(r"(.+)\.((?:x|y)(?:_\w+)?|group)\.npy")
 """The name of a client's file: its id, then which array it holds."""

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from coterie.errors import ConfigError, DataError, did_you_mean
-from coterie.federation.base import PARTS, STANDARD, Client, Split, Splits, split_rows
+from coterie.federation.client import PARTS, STANDARD, Client, Split, Splits, split_rows
 from coterie.federation.labels import Task, classes_of_columns, encode_column
 from coterie.federation.table_columns import Column, counts_rows, describe_site_column, fit_column, listed
 from coterie.federation.table_files import RawTable, is_frame, read_frame, read_table

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError
-from coterie.federation.base import Client, Federation, Split
+from coterie.federation.base import Federation
 from coterie.federation.changing import ChangingFederation
+from coterie.federation.client import Client, Split
 from coterie.randomness import torch_generator
 
 ON_DISK_BYTES = 2**26

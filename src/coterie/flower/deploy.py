@@ -16,7 +16,7 @@ from urllib.parse import quote
 import numpy as np
 
 from coterie import __version__, models
-from coterie.data.scenarios import Defaults
+from coterie.data.scenario import Defaults
 from coterie.errors import ConfigError
 from coterie.federation import PARTS, Client, Federation
 from coterie.flower.demands import tasks_beside_sums

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from coterie import models
-from coterie.data.scenarios import Defaults, find_scenario
+from coterie.data.scenario import Defaults
+from coterie.data.scenarios import find_scenario
 from coterie.engines import LocalEngine
 from coterie.engines.base import Engine
 from coterie.engines.ray import RayEngine
 from coterie.engines.secure import SecureEngine
 from coterie.errors import ConfigError, RunError
 from coterie.federation import PARTS, Federation
-from coterie.federation.base import JOINED, joined
 from coterie.federation.changing import ChangingFederation
+from coterie.federation.client import JOINED, joined
 from coterie.federation.images import holds_images
 from coterie.federation.table_files import find_tables, is_table_path, read_table
 from coterie.federation.validation import hold_out
@@ -32,8 +33,8 @@ from coterie.metrics import ALWAYS, MetricFunction, check_target, listed, resolv
 from coterie.models.custom import find_callable
 from coterie.randomness import derive
 from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, memory_bytes
-from coterie.runs.loop import Run
 from coterie.runs.newcomers import Placing
+from coterie.runs.prepared import Run
 from coterie.runs.user_noise import user_privacy
 from coterie.trainers.augment import own_function
 from coterie.trainers.base import Training

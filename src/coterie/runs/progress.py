@@ -11,7 +11,7 @@ from coterie.runs.callbacks import Callback
 from coterie.runs.records import RoundRecord, Spread
 
 if TYPE_CHECKING:
-    from coterie.runs.loop import Run
+    from coterie.runs.prepared import Run
     from coterie.runs.result import Result
 
 REWRITE_SECONDS = 0.1

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from coterie.errors import ConfigError
-from coterie.runs.differences import find_baseline, holm, interval, p_value, paired_differences, standard_error
+from coterie_studies.differences import find_baseline, holm, interval, p_value, paired_differences, standard_error
 
 
 def test_seeds_are_tested_by_the_means_of_their_clients_differences():

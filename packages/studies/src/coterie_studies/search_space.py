@@ -11,11 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.errors import ConfigError, did_you_mean
-from coterie.methods.base import find_method, make_method
-from coterie.methods.option_types import field_types
-from coterie.methods.options import literal, split_outside_brackets
-from coterie.runs.comparison import split_methods
-from coterie.runs.config import PLACE_KEYS, RunConfig, make_config
+from coterie.methods import field_types, find_method, literal, make_method, split_outside_brackets
+from coterie.runs import PLACE_KEYS, RunConfig, make_config
+from coterie_studies.comparison import split_methods
 
 EXAMPLES = "lr=log:0.001:1, epochs=1:5, batch_size=10,20, method=ifca,cfl or ifca.k=2:6"
 FIXED = PLACE_KEYS | {"seed", "method", "scenario", "data"}

@@ -16,26 +16,31 @@ from typing import Any
 
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from coterie.data.scenarios import Defaults, find_scenario
-from coterie.engines.local import available_cores
+from coterie.data import Defaults, find_scenario
+from coterie.engines import available_cores, pool_start_method
 from coterie.errors import ConfigError, CoterieError, RunError
-from coterie.methods.base import make_method
-from coterie.methods.options import split_outside_brackets
-from coterie.runs.assemble import fingerprint, make_architecture, make_federation
-from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, make_config, overlay
-from coterie.runs.differences import Test, check_test, find_baseline
-from coterie.runs.folder import RunFolder
-from coterie.runs.ranking import ComparedRun, rank, tested
+from coterie.methods import make_method, split_outside_brackets
+from coterie.runs import (
+    DEFAULT_SCENARIO,
+    RunConfig,
+    RunFolder,
+    fingerprint,
+    make_architecture,
+    make_config,
+    make_federation,
+    overlay,
+    write_atomically,
+)
 from coterie.runs.records import from_json, parse_json
-from coterie.runs.side_by_side import (
+from coterie_studies.differences import Test, check_test, find_baseline
+from coterie_studies.ranking import ComparedRun, rank, tested
+from coterie_studies.side_by_side import (
     NOTHING,
     ComparisonJob,
     Given,
     performed_here,
     performed_in_pool,
-    pool_start_method,
 )
-from coterie.snapshot import write_atomically
 
 FILE = "comparison.json"
 

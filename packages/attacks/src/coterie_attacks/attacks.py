@@ -16,18 +16,14 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from coterie.engines.local import LocalEngine
+from coterie.engines import LocalEngine
 from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import Client, Federation, Split
-from coterie.methods.aggregation import Aggregation
+from coterie.methods import Aggregation
 from coterie.randomness import numpy_generator
-from coterie.runs.assemble import assemble, make_federation
-from coterie.runs.config import RunConfig, make_config
-from coterie.runs.loop import execute
-from coterie.runs.result import Result
-from coterie.tasks import Evaluate, Reply, ReplyBlock, Request
-from coterie.tasks.base import Reduction, reduced, with_norm
-from coterie.trainers.losses import predicted_labels
+from coterie.runs import Result, RunConfig, assemble, execute, make_config, make_federation
+from coterie.tasks import Evaluate, Reduction, Reply, ReplyBlock, Request, reduced, with_norm
+from coterie.trainers import predicted_labels
 
 CLAIM = 2**40
 """Samples that a liar claims."""

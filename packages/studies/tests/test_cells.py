@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from coterie.errors import RunError
-from coterie.runs import Cells
+from coterie_studies import Cells
 
 
 def test_what_is_kept_is_not_computed_again(tmp_path: Path) -> None:

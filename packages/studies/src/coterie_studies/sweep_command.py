@@ -11,7 +11,7 @@ from rich.table import Table
 
 from coterie.cli.options import config_options, examples
 from coterie.cli.terminal import make_console
-from coterie.runs.config import make_config
+from coterie.runs import make_config
 
 MOST_ROWS = 20
 """Trials that are printed; the file has them all."""
@@ -40,8 +40,8 @@ def sweep(searches: tuple[str, ...], trials: int, seeds: int, objective: str | N
     place, or a fifth of the training data where there is none. The same command again goes on where it was stopped, and
     with more --trials goes further.
     """
-    from coterie.runs.search_space import parse_searches
-    from coterie.runs.sweep import sweep as search_all
+    from coterie_studies.search_space import parse_searches
+    from coterie_studies.sweeping import sweep as search_all
 
     values = {key: value for key, value in given.items() if value is not None}
     config = make_config(values)

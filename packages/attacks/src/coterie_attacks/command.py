@@ -11,9 +11,9 @@ import click
 
 from coterie.cli.options import examples
 from coterie.errors import ConfigError
-from coterie.methods.options import split_outside_brackets
-from coterie.runs.attacks import ATTACKS, AttackResult, as_markdown, attack_table
-from coterie.runs.config import make_config
+from coterie.methods import split_outside_brackets
+from coterie.runs import make_config
+from coterie_attacks.attacks import ATTACKS, AttackResult, as_markdown, attack_table
 
 
 def _names(text: str) -> list[str]:

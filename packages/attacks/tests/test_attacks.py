@@ -12,7 +12,8 @@ from click.testing import CliRunner
 
 from coterie.errors import ConfigError
 from coterie.runs.assemble import make_federation
-from coterie.runs.attacks import (
+from coterie.runs.config import make_config
+from coterie_attacks.attacks import (
     ATTACKS,
     AttackResult,
     as_markdown,
@@ -22,7 +23,6 @@ from coterie.runs.attacks import (
     poisoned,
     with_trigger,
 )
-from coterie.runs.config import make_config
 
 SMALL = {"scenario": "digits-iid", "clients": 8, "rounds": 6, "model": "mlp:hidden=16", "workers": 1}
 
@@ -115,7 +115,7 @@ WORDS = ["--scenario", "digits-iid", "--clients", "6", "--rounds", "1", "--attac
 
 
 def test_an_attack_is_measured_on_the_clients_that_are_honest(tmp_path):
-    command = importlib.import_module("coterie.cli.attack_command").attack
+    command = importlib.import_module("coterie_attacks.command").attack
     result = CliRunner().invoke(command, [*WORDS, "--out", str(tmp_path / "t.json")])
     assert result.exit_code == 0, result.output
     none, scale = json.loads((tmp_path / "t.json").read_text())
@@ -127,7 +127,7 @@ def test_an_attack_is_measured_on_the_clients_that_are_honest(tmp_path):
 
 
 def test_the_command_writes_the_table(tmp_path):
-    command = importlib.import_module("coterie.cli.attack_command").attack
+    command = importlib.import_module("coterie_attacks.command").attack
     result = CliRunner().invoke(command, [*WORDS, "--rules", "mean,trimmed-mean:0.2", "--out", str(tmp_path / "t.md")])
     assert result.exit_code == 0, result.output
     table = (tmp_path / "t.md").read_text()

@@ -12,7 +12,7 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from coterie.errors import ConfigError
 from coterie.metrics import higher_is_better
-from coterie.runs.search_space import Space, Value
+from coterie_studies.search_space import Space, Value
 
 if TYPE_CHECKING:
     import pandas

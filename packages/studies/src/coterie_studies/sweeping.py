@@ -18,25 +18,34 @@ from typing import Any, Literal, Unpack
 
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
-from coterie.data.scenarios import Defaults
+from coterie.data import Defaults
 from coterie.errors import ConfigError, CoterieError, RunError, did_you_mean
 from coterie.federation import Federation, on_validation
 from coterie.metrics import higher_is_better
-from coterie.runs import api
-from coterie.runs.assemble import Model, assemble, fingerprint, make_architecture, make_federation
-from coterie.runs.comparison import FILE as COMPARISON
-from coterie.runs.config import PLACE_KEYS, RunConfig, make_config
-from coterie.runs.differences import standard_error
-from coterie.runs.folder import RunFolder
-from coterie.runs.loop import execute
-from coterie.runs.proposals import need_optuna, propose
+from coterie.runs import (
+    PLACE_KEYS,
+    Model,
+    Result,
+    RunConfig,
+    RunFolder,
+    assemble,
+    execute,
+    fingerprint,
+    make_architecture,
+    make_config,
+    make_federation,
+    new_folder,
+    resume,
+    write_atomically,
+)
 from coterie.runs.records import from_json, parse_json
-from coterie.runs.result import Result
-from coterie.runs.run_options import RunOptions, config_values
-from coterie.runs.search_space import Searched, Space, Value, make_space
-from coterie.runs.trials import Sweep, Trial, as_text, shown
-from coterie.snapshot import write_atomically
-from coterie.trainers.losses import Loss
+from coterie.trainers import Loss
+from coterie_studies.comparison import FILE as COMPARISON
+from coterie_studies.differences import standard_error
+from coterie_studies.proposals import need_optuna, propose
+from coterie_studies.run_options import RunOptions, config_values
+from coterie_studies.search_space import Searched, Space, Value, make_space
+from coterie_studies.trials import Sweep, Trial, as_text, shown
 
 FILE = "sweep.json"
 OF_THE_DATA = frozenset(
@@ -125,7 +134,7 @@ def sweep(
     known = {"accuracy", "loss", *(asked.split(",") if isinstance(asked, str) else asked)}
     if goal not in known:
         raise ConfigError(f"objective={goal!r}: no metric of these runs: {did_you_mean(goal, known)}")
-    place = Path(out) if out else api.new_folder(config, "sweep")
+    place = Path(out) if out else new_folder(config, "sweep")
     kept = KeptSweep(shared.identity(), _spelled(space), seeds, goal, [])
     done = _claim(place, kept)
     talk = say or (lambda text: None)
@@ -211,7 +220,7 @@ class _Shared:
         own = {**self.values, **options, "seed": seed}
         if RunFolder(folder).has("config.json"):
             places = {key: own[key] for key in PLACE_KEYS & own.keys()}
-            return api.resume(folder, federation=federation, model=self.model, loss=self.loss, **places)
+            return resume(folder, federation=federation, model=self.model, loss=self.loss, **places)
         config = make_config({key: value for key, value in own.items() if key not in OF_THE_DATA})
         prepared, used = assemble(config, federation=federation, model=self.model, loss=self.loss, defaults=defaults)
         try:

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.runs.differences import Difference, Test, find_baseline, paired_differences, standard_error
-from coterie.runs.folder import RunFolder
+from coterie.runs import RunFolder
 from coterie.runs.records import RoundRecord, Summary
+from coterie_studies.differences import Difference, Test, find_baseline, paired_differences, standard_error
 
 SHARE_OF_BEST = 0.9
 """Speed is the number of rounds until a run reaches this share of the best method's final mean accuracy."""

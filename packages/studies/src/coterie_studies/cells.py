@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
-
-from coterie.engines.local import available_cores
+from coterie.engines import available_cores, begin_child
 from coterie.errors import RunError
-from coterie.snapshot import write_atomically
+from coterie.runs import write_atomically
 
 
 class Cells:
@@ -73,7 +69,7 @@ class Cells:
             return found
         if self._pool is None:
             count = available_cores() if self.workers == "auto" else int(self.workers)
-            self._pool = ProcessPoolExecutor(max(1, count), mp_context=get_context("spawn"), initializer=_begin)
+            self._pool = ProcessPoolExecutor(max(1, count), mp_context=get_context("spawn"), initializer=begin_child)
         try:
             waiting: dict[Future[dict[str, Any]], str] = {self._pool.submit(job): key for key, job in left.items()}
             try:
@@ -116,19 +112,6 @@ class Cells:
         write_atomically(path, json.dumps(result).encode())
         self.computed += 1
         return result
-
-
-def _begin() -> None:
-    """Compute with one thread, others use the other cores; and end when the process that started this one is killed."""
-    torch.set_num_threads(1)
-    parent = parent_process()
-    assert parent is not None
-
-    def follow() -> None:
-        parent.join()
-        os._exit(1)
-
-    threading.Thread(target=follow, daemon=True).start()
 
 
 def cell_file(key: str) -> str:

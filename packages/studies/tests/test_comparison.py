@@ -15,7 +15,15 @@ import coterie
 from coterie.cli import main
 from coterie.engines.spawning import start_method
 from coterie.errors import ConfigError, CoterieError, RunError
-from coterie.report.tables import (
+from coterie.runs import api, loop
+from coterie.runs.config import RunConfig, make_config
+from coterie.runs.records import Bytes, RoundRecord, Spread, to_json
+from coterie_studies import side_by_side
+from coterie_studies.comparison import read_comparison, run_folder, run_methods, split_methods
+from coterie_studies.ranking import ComparedRun, over_seeds, rounds_to
+from coterie_studies.run_options import RunOptions, config_values
+from coterie_studies.side_by_side import NOTHING, ComparisonJob, Given, next_job, performed_in_pool
+from coterie_studies.tables import (
     as_csv,
     as_latex,
     caption,
@@ -27,13 +35,6 @@ from coterie.report.tables import (
     markdown,
     problems,
 )
-from coterie.runs import api, loop, side_by_side
-from coterie.runs.comparison import read_comparison, run_folder, run_methods, split_methods
-from coterie.runs.config import RunConfig, make_config
-from coterie.runs.ranking import ComparedRun, over_seeds, rounds_to
-from coterie.runs.records import Bytes, RoundRecord, Spread, to_json
-from coterie.runs.run_options import RunOptions, config_values
-from coterie.runs.side_by_side import NOTHING, ComparisonJob, Given, next_job, performed_in_pool
 
 OPTIONS = {"scenario": "xor", "clients": 6, "samples": 20, "rounds": 8, "evaluate_every": 2}
 METHODS = ["fedavg", "ifca:k=2", "local", "flt:case=1,clusters=2"]

@@ -8,10 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.report.drawing import Draw, colour
-from coterie.report.figures import Figure
-from coterie.report.reading import RunView, gains_over, read_run
-from coterie.runs.folder import RunFolder
+from coterie.report import Draw, Figure, RunView, colour, gains_over, read_run
+from coterie.runs import RunFolder
 
 MOST_METHODS = 20
 

@@ -14,10 +14,10 @@ import coterie
 from coterie.cli import main
 from coterie.errors import ConfigError, CoterieError, RunError
 from coterie.federation import ChangingFederation, on_validation
-from coterie.runs import sweep as module
 from coterie.runs.assemble import make_federation
 from coterie.runs.config import make_config
-from coterie.runs.search_space import Choice, Range, make_space, parse_searches
+from coterie_studies import sweeping as module
+from coterie_studies.search_space import Choice, Range, make_space, parse_searches
 
 SMALL = {"scenario": "xor", "clients": 4, "samples": 20, "rounds": 2}
 SEARCH = {"method": "ifca:init=random,fedavg", "ifca.k": "2:3", "lr": "log:0.01:1"}

@@ -8,23 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from coterie.errors import ConfigError
-from coterie.report import tables
-from coterie.report.comparing import comparison_figures
-from coterie.report.drawing import need_matplotlib, pdf_of
-from coterie.report.markup import element, table
-from coterie.runs.api import new_folder
-from coterie.runs.comparison import read_comparison, run_methods, split_methods
-from coterie.runs.config import make_config
-from coterie.runs.run_options import RunOptions, config_values
-from coterie.runs.side_by_side import Given
-from coterie.snapshot import write_atomically
+from coterie.report import element, need_matplotlib, pdf_of, table
+from coterie.runs import make_config, new_folder, write_atomically
+from coterie_studies import tables
+from coterie_studies.comparing import comparison_figures
+from coterie_studies.comparison import read_comparison, run_methods, split_methods
+from coterie_studies.run_options import RunOptions, config_values
+from coterie_studies.side_by_side import Given
 
 if TYPE_CHECKING:
     import pandas
     from torch import Tensor
 
     from coterie.federation import Federation
-    from coterie.runs.assemble import Model
+    from coterie.runs import Model
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from coterie.errors import ConfigError
 from coterie.randomness import derive
-from coterie.runs.search_space import Range, Space, Value
-from coterie.runs.trials import Trial
+from coterie_studies.search_space import Range, Space, Value
+from coterie_studies.trials import Trial
 
 if TYPE_CHECKING:
     import optuna
