@@ -8,12 +8,11 @@ from coterie.data.builders import (
     by_writer,
     class_sets,
     client_name,
-    dirichlet,
     dirichlet_quarters,
     group_shifts,
     groups_of,
-    shifted,
 )
+from coterie.data.combined import combined
 from coterie.data.partitions import by_group_classes, power_law_sizes
 from coterie.data.pools import Pool, TextPool
 from coterie.data.scenarios import Defaults, Scenario, find_scenario, list_scenarios
@@ -33,8 +32,8 @@ __all__ = [
     "by_writer",
     "class_sets",
     "client_name",
+    "combined",
     "data_folder",
-    "dirichlet",
     "dirichlet_quarters",
     "find_scenario",
     "group_shifts",
@@ -44,5 +43,4 @@ __all__ = [
     "load_text_source",
     "power_law_sizes",
     "rotate",
-    "shifted",
 ]
