@@ -80,6 +80,42 @@ def group_shifts(kind: str, classes: int, groups: int, seed: int) -> list[Shift]
     return [lambda x, y, turn=turn: (shifts.rotate(x, turn), y) for turn in turns]  # type: ignore[misc]
 
 
+def dealt_clients(
+    pool: Pool, rows: tuple[np.ndarray, np.ndarray], members: range, order: BuildOptions, shift: Shift = unshifted
+) -> list[Client]:
+    """The clients of a group with random shares of some of the pool's training and test samples, which `rows` are.
+
+    `members` are the clients' numbers, of which the first is the group's.
+    """
+    group = members[0]
+    seed = derive(order.seed, "group", group)
+    train, validation = _with_validation(len(rows[0]), len(members), order.samples, seed)
+    test = partitions.iid(len(rows[1]), len(members), None, derive(seed, "test"))
+    return [
+        pooled_client(client_name(m, order.clients), pool, (rows[0][a], rows[0][b], rows[1][c]), group, shift)
+        for m, a, b, c in zip(members, train, validation, test, strict=True)
+    ]
+
+
+def _with_validation(
+    available: int, clients: int, samples: int | None, seed: int
+) -> tuple[partitions.Partition, partitions.Partition]:
+    """Train and validation indices: a tenth for validation, or what `samples` for training per client leave over."""
+    if samples is None:
+        whole = partitions.iid(available, clients, None, seed)
+        kept = [round(len(part) * VALIDATION) for part in whole]
+    else:
+        spare = (available - clients * samples) // clients
+        extra = min(max(1, round(samples * VALIDATION)), max(spare, 0))
+        whole = partitions.iid(available, clients, samples + extra, seed)
+        kept = [extra] * clients
+    cut = []
+    for number, (part, keep) in enumerate(zip(whole, kept, strict=True)):
+        mixed = numpy_generator(seed, "validation", number).permutation(part)
+        cut.append((mixed[keep:], mixed[:keep]))
+    return [a for a, _ in cut], [b for _, b in cut]
+
+
 def split_client(
     client_id: str, pool: Pool, index: np.ndarray, group: int | None, order: BuildOptions, shift: Shift = unshifted
 ) -> Client:
@@ -178,6 +214,25 @@ def by_writer(source: str) -> Callable[[BuildOptions], Federation]:
             split_client(client_name(m, order.clients), pool, index, None, order) for m, index in enumerate(parts)
         ]
         return Federation(clients, pool.classes, order.name)
+
+    return make
+
+
+def by_site(source: str) -> Callable[[BuildOptions], Federation]:
+    """Clients with shares of one site's samples each; the site is the hidden group."""
+
+    def make(order: BuildOptions) -> Federation:
+        pool = load_source(source, order.data_dir)
+        assert pool.writer is not None
+        assert pool.writer_test is not None
+        if order.groups > (most := int(pool.writer.max()) + 1):
+            raise ConfigError(f"groups={order.groups}: {order.name} has {most} sites, each a group: ask for fewer")
+        clients: dict[int, Client] = {}
+        for site in range(order.groups):
+            members = range(site, order.clients, order.groups)
+            rows = np.flatnonzero(pool.writer == site), np.flatnonzero(pool.writer_test == site)
+            clients |= zip(members, dealt_clients(pool, rows, members, order), strict=True)
+        return Federation([clients[number] for number in range(order.clients)], pool.classes, order.name)
 
     return make
 

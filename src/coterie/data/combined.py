@@ -15,13 +15,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, NoReturn
 
+import numpy as np
+
 from coterie.data import partitions
 from coterie.data.builders import (
-    VALIDATION,
     BuildOptions,
     client_name,
+    dealt_clients,
     group_shifts,
-    pooled_client,
     split_client,
     without_groups,
 )
@@ -31,7 +32,7 @@ from coterie.data.sources import GROUP, SOURCES, load_source
 from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import Client, Federation
 from coterie.plugins import offered
-from coterie.randomness import derive, numpy_generator
+from coterie.randomness import derive
 
 SHORT = {"fashion": "fashion-mnist", "cifar": "cifar10"}
 """Names that a formula may use for a source beside the source's own."""
@@ -188,33 +189,7 @@ def _check(formula: Formula, order: BuildOptions) -> None:
 
 def _dealt(formula: Formula, pool: Pool, members: range, shift: Shift, order: BuildOptions) -> list[Client]:
     """The clients of a group with random shares of the source's training and test sets."""
-    group = members[0]
-    seed = derive(order.seed, "group", group)
-    train, validation = _with_validation(len(pool.y), len(members), order.samples, seed)
-    test = partitions.iid(len(pool.y_test), len(members), None, derive(seed, "test"))
-    return [
-        pooled_client(client_name(number, order.clients), pool, parts, group, shift)
-        for number, parts in zip(members, zip(train, validation, test, strict=True), strict=True)
-    ]
-
-
-def _with_validation(
-    available: int, clients: int, samples: int | None, seed: int
-) -> tuple[partitions.Partition, partitions.Partition]:
-    """Train and validation indices: a tenth for validation, or what `samples` for training per client leave over."""
-    if samples is None:
-        whole = partitions.iid(available, clients, None, seed)
-        kept = [round(len(part) * VALIDATION) for part in whole]
-    else:
-        spare = (available - clients * samples) // clients
-        extra = min(max(1, round(samples * VALIDATION)), max(spare, 0))
-        whole = partitions.iid(available, clients, samples + extra, seed)
-        kept = [extra] * clients
-    cut = []
-    for number, (part, keep) in enumerate(zip(whole, kept, strict=True)):
-        mixed = numpy_generator(seed, "validation", number).permutation(part)
-        cut.append((mixed[keep:], mixed[:keep]))
-    return [a for a, _ in cut], [b for _, b in cut]
+    return dealt_clients(pool, (np.arange(len(pool.y)), np.arange(len(pool.y_test))), members, order, shift)
 
 
 def _held_out(formula: Formula, pool: Pool, members: range, shift: Shift, order: BuildOptions) -> list[Client]:

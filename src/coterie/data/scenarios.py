@@ -9,6 +9,7 @@ from pathlib import Path
 from coterie.data import builders, drifting, natural
 from coterie.data.builders import BuildOptions
 from coterie.data.combined import check_source, combined, parse
+from coterie.data.sites import FOLIATED, SUBURBAN
 from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import Federation
 from coterie.plugins import load_as, offered
@@ -258,6 +259,51 @@ for _name, _label, _schools, _drop, _summary in (
             defaults=_PUPILS,
         )
     )
+register(
+    Scenario(
+        "air",
+        "hours of 12 stations in Beijing, urban or suburban: log PM2.5, trained on three years, tested on the fourth "
+        "(regression)",
+        natural.sites(
+            "air",
+            "log PM2.5",
+            task="regression",
+            categorical=("month", "hour"),
+            group_of=lambda station: int(station in SUBURBAN),
+            splits=(0.9, 0.1, 0.0),
+            time="week",
+        ),
+        clients=12,
+        samples=2000,
+        groups=2,
+        defaults=Defaults(rounds=50, training=Training(lr=0.05, epochs=1, batch_size=32)),
+    )
+)
+register(
+    Scenario(
+        "landmine",
+        "29 minefields, foliated or desert: mine or clutter from nine radar features (see metrics=auc)",
+        natural.sites(
+            "landmine",
+            "mine",
+            task="classification",
+            group_of=lambda field: int(int(field.removeprefix("field-")) > FOLIATED),
+            splits=(0.5, 0.1, 0.4),
+        ),
+        clients=29,
+        groups=2,
+        defaults=Defaults(model="logistic", rounds=50, training=Training(lr=0.1, epochs=1, batch_size=32)),
+    )
+)
+register(
+    Scenario(
+        "digits-4",
+        "digits from four origins, MNIST, USPS, optdigits and semeion, at 28×28: each group one of them",
+        builders.by_site("digits-4"),
+        samples=200,
+        defaults=_DIGITS,
+    )
+)
 register(
     Scenario(
         "watch",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import DataError
+from coterie.federation.blocks import block_numbers, blocks_of, split_blocks
 
 if TYPE_CHECKING:
     from coterie.federation.datasets import Datasets, Values
@@ -35,6 +36,8 @@ class Split:
 
     x: Tensor
     y: Tensor
+    block: Tensor | None = None
+    """The number of the block (a recording, a day, a patient) that each sample is of: (n,), where that is known."""
 
     def __post_init__(self) -> None:
         # A slice of a larger tensor remembers what it is a slice of, for gradients that data never get. That takes
@@ -46,6 +49,10 @@ class Split:
 
     def __len__(self) -> int:
         return self.y.shape[0]  # len() of a tensor takes several times as long
+
+    def take(self, rows: Tensor | slice) -> Split:
+        """The samples at some places, or where a mask is true."""
+        return Split(self.x[rows], self.y[rows], None if self.block is None else self.block[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +178,7 @@ class Federation:
         *,
         splits: Splits = STANDARD,
         groups: Mapping[str, int] | Sequence[int] | None = None,
+        blocks: Mapping[str, Any] | Sequence[Any] | None = None,
         classes: int | None = None,
         task: Task | None = None,
         label_names: Sequence[str] | None = None,
@@ -187,6 +195,8 @@ class Federation:
             splits: fractions for train, validation and test. A bare pair, or a dict of `train` alone, is divided by
                 them at random; (1, 0, 0) leaves it as it is.
             groups: the hidden group of each client, for metrics only.
+            blocks: per client the block of each (training) sample: numbers or texts that name its recording, day or
+                patient. The samples of a block are never divided between train, validation and test.
             classes: the number of labels; by default one more than the highest.
             task: "classification" or "regression", where the targets do not show it: floats are quantities, unless
                 they are 0 and 1 only.
@@ -219,7 +229,8 @@ class Federation:
                 group = None if groups is None else groups[key]
             except (KeyError, IndexError):
                 raise DataError(f"client {client_id!r} has no entry in groups: give every client one") from None
-            clients.append(make_client(str(client_id), item, splits, seed, group))
+            block = blocks_of(blocks, client_id, position)
+            clients.append(make_client(str(client_id), item, splits, seed, group, block))
         return cls._named(clients, classes, name, task, names)
 
     @classmethod
@@ -341,6 +352,7 @@ class Federation:
         decimal: str = ".",
         splits: Splits = STANDARD,
         groups: Mapping[str, int] | None = None,
+        blocks: str | None = None,
         seed: int = 0,
     ) -> Federation:
         """A federation from tables: CSV or Parquet files, or data frames.
@@ -364,6 +376,8 @@ class Federation:
             decimal: "," for files with decimal commas.
             splits: fractions for train, validation and test, drawn at random.
             groups: the hidden group of each client, for metrics only.
+            blocks: a column such as a day, a patient or a recording, whose rows of one value are never divided between
+                train, validation and test. It is no input.
             seed: the seed of the random division.
 
         Returns:
@@ -400,6 +414,7 @@ class Federation:
             decimal=decimal,
             splits=splits,
             groups=groups,
+            blocks=blocks,
             seed=seed,
         )
         names = table.label_names
@@ -543,8 +558,12 @@ def make_client(
     splits: Splits = STANDARD,
     seed: int = 0,
     group: int | None = None,
+    blocks: Any = None,
 ) -> Client:
-    """One client from `(x, y)` or from a dict of `(x, y)` pairs, divided by `splits` where no parts are given."""
+    """One client from `(x, y)` or from a dict of `(x, y)` pairs, divided by `splits` where no parts are given.
+
+    `blocks` names the block of each training sample (n,), where that is known.
+    """
     given = dict(item) if isinstance(item, Mapping) else {"train": item}
     unknown = set(given) - set(PARTS)
     if unknown or "train" not in given:
@@ -558,6 +577,8 @@ def make_client(
         first, *others = came_as_bytes
         other = next(part for part in others if came_as_bytes[part] != came_as_bytes[first])
         raise DataError(f"client {client_id!r}: of {first} and {other} one came as uint8, which is scaled: {ONE_TYPE}")
+    if blocks is not None:
+        parts["train"] = replace(parts["train"], block=block_numbers(client_id, blocks, len(parts["train"])))
     if set(parts) == {"train"}:
         parts = _divide(client_id, parts["train"], splits, seed)
     empty = Split(parts["train"].x[:0], parts["train"].y[:0])
@@ -631,19 +652,22 @@ def _divide(client_id: str, data: Split, splits: Splits, seed: int) -> dict[str,
     if splits[0] == 1 and part_bounds(len(data), splits):
         # Nothing is drawn, so nothing is copied: a memory-mapped array stays on disk.
         return {"train": data}
-    rows = split_rows(client_id, len(data), splits, seed)
-    return {part: Split(data.x[own], data.y[own]) for part, own in rows.items()}
+    rows = split_rows(client_id, len(data), splits, seed, data.block)
+    return {part: data.take(own) for part, own in rows.items()}
 
 
-def split_rows(client_id: str, n: int, splits: Splits, seed: int) -> dict[str, Tensor]:
-    """Which of a client's n samples are for train, validation and test: drawn at random, or all for train in order."""
+def split_rows(client_id: str, n: int, splits: Splits, seed: int, block: Tensor | None = None) -> dict[str, Tensor]:
+    """Which of a client's n samples are for train, validation and test: drawn at random, or all for train in order.
+
+    Where samples have blocks (n,), whole blocks are drawn.
+    """
     from coterie.randomness import torch_generator
 
     bounds = part_bounds(n, splits)
-    if splits[0] == 1:
-        order = torch.arange(n)
-    else:
-        order = torch.randperm(n, generator=torch_generator(seed, "split", client_id))
+    generator = torch_generator(seed, "split", client_id)
+    if block is not None:
+        return split_blocks(block, {part: b - a for part, (a, b) in bounds.items()}, generator)
+    order = torch.arange(n) if splits[0] == 1 else torch.randperm(n, generator=generator)
     return {part: order[a:b] for part, (a, b) in bounds.items()}
 
 
