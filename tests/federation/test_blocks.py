@@ -17,6 +17,7 @@ from coterie.errors import ConfigError, DataError
 from coterie.federation import on_validation
 from coterie.federation.blocks import draw_blocks
 from coterie.federation.validation import hold_out
+from coterie.flower.deploy import write_client
 
 PARTS = ("train", "validation", "test")
 
@@ -111,6 +112,17 @@ def test_without_blocks_everything_is_as_it_was() -> None:
     assert on_validation(Federation.from_tensors({"ann": (x, y)}, splits=(1, 0, 0)), 3)["ann"].test.x[
         :, 0
     ].tolist() == [4.0, 32.0, 0.0, 14.0]
+
+
+@pytest.mark.parametrize("memory", [None, 64])
+def test_a_node_holds_out_what_the_simulation_does(tmp_path: Path, memory: int | None) -> None:
+    federation = federation_of([10] * 20, splits=(0.6, 0.2, 0.2), seed=3)
+    for client in federation:
+        write_client(client, tmp_path / f"{client.id}.npz")
+    stored = Federation.from_folder(tmp_path, memory_bytes=memory)
+    for own, theirs in zip(hold_out(federation, 0.25, 1), hold_out(stored, 0.25, 1), strict=True):
+        assert torch.equal(own.train.x, theirs.train.x)
+        assert torch.equal(own.validation.x, theirs.validation.x)
 
 
 def write_days(folder: Path) -> str:

@@ -9,7 +9,7 @@ import json
 import pickle
 import struct
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -167,13 +167,13 @@ def read_cifar_pickle(path: Path, label_key: str) -> tuple[Bytes, IntArray]:
         raise damaged(path, "not a readable batch (a size in it is impossible)") from error
 
 
-def read_mat(path: Path, names: Sequence[str]) -> list[npt.NDArray[Any]]:
+def read_mat(path: Path, names: tuple[str, ...]) -> list[npt.NDArray[Any]]:
     """The named arrays of a MATLAB file (version 5); a cell array has the type object."""
     from scipy.io import loadmat
     from scipy.io.matlab import MatReadError
 
     try:
-        found = loadmat(io.BytesIO(read_bytes(path)), variable_names=names)
+        found = loadmat(io.BytesIO(read_bytes(path)), variable_names=names)  # type: ignore[arg-type]
         return [found[name] for name in names]
     # A damaged file can fail in any of these ways, depending on which byte is wrong.
     except (MatReadError, ValueError, TypeError, LookupError, NotImplementedError, OSError, MemoryError) as error:

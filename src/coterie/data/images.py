@@ -80,8 +80,8 @@ def load_four_sites(files: Files) -> Pool:
         _divided("semeion-test", *_read_semeion(semeion)),
     ]
     train, test = (_joined([part[i] for part in parts]) for i in (0, 1))
-    sites = [np.repeat(np.arange(len(parts)), [len(part[i][1]) for part in parts]) for i in (0, 1)]
-    return Pool("digits-4", *train, *test, 10, *sites)
+    site, site_test = (np.repeat(np.arange(len(parts)), [len(part[i][1]) for part in parts]) for i in (0, 1))
+    return Pool("digits-4", *train, *test, 10, site, site_test)
 
 
 def _joined(parts: Sequence[Labelled]) -> Labelled:

@@ -27,7 +27,8 @@ DIRICHLET_TRIES = 50
 
 def _lognormal(logarithms: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     """Numbers in proportion to those with these logarithms, the largest 1, so that none overflows."""
-    return np.exp(logarithms - logarithms.max())
+    scaled: npt.NDArray[np.float64] = np.exp(logarithms - logarithms.max())
+    return scaled
 
 
 SIZE_LAWS: dict[str, SizeLaw] = {

@@ -306,8 +306,8 @@ class Federation:
 
         Args:
             folder: it holds `<id>.npz` files with arrays `x` and `y`, or `x_train`, `y_train`, `x_test`, … and
-                optionally `group`; or `<id>.x.npy`, `<id>.y.npy` and so on. Inputs in `.npy` files, float32 or int64,
-                stay on disk and are read as they are used.
+                optionally `group` and `block`, the block of each (training) sample; or `<id>.x.npy`, `<id>.y.npy` and
+                so on. Inputs in `.npy` files, float32 or int64, stay on disk and are read as they are used.
             splits: fractions for train, validation and test where a client's data comes undivided. Archives are divided
                 at random; `.npy` files as they lie, the first rows to train, because a random choice would copy them.
             task: "classification" or "regression", as in `from_tensors`.
