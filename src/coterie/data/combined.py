@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -37,18 +37,41 @@ from coterie.randomness import derive
 SHORT = {"fashion": "fashion-mnist", "cifar": "cifar10"}
 """Names that a formula may use for a source beside the source's own."""
 SHIFTS = ("none", "permuted", "rotated", "swapped")
-PARTS = ("classes", "dirichlet", "sizes")
 SMALLEST = 5
 """Samples per client at the least: fewer leave none to test on."""
 _TERM = re.compile(r"([A-Za-z]\w*)(?:\(([^()+]*)\))?")
 
 
-class Term(NamedTuple):
-    """A name in a formula with its arguments, and where it begins, counted from 0."""
+def _refuse(text: str, at: int, why: str) -> NoReturn:
+    raise ConfigError(f"scenario {text!r}, character {at + 1}: {why}")
 
+
+class Term(NamedTuple):
+    """A name in a formula with its arguments, and where in the text it begins, counted from 0."""
+
+    text: str
+    start: int
     name: str
     arguments: tuple[str, ...]
-    start: int
+
+    def refuse(self, why: str) -> NoReturn:
+        """Raise a ConfigError that says where the term is."""
+        _refuse(self.text, self.start, why)
+
+    def expect(self, known: Collection[str], what: str) -> None:
+        """Refuse a name that is not known."""
+        if self.name not in known:
+            self.refuse(f"{self.name!r} is no {what}: {did_you_mean(self.name, known)}")
+
+    def number(self, kind: type[float], expected: str, place: int = 0) -> float:
+        """The last argument, which is at that place, as a positive number."""
+        try:
+            number = kind(self.arguments[place])
+        except (ValueError, IndexError):
+            number = math.nan
+        if not 0 < number < math.inf or len(self.arguments) > place + 1:
+            self.refuse(f"{self.name}({','.join(self.arguments)}): expected {expected}")
+        return number
 
 
 @dataclass(frozen=True)
@@ -59,38 +82,30 @@ class Formula:
     source: str
     shift: str
     groups: int | None = None
-    alpha: float | None = None
+    dirichlet: float | None = None
     classes: int | None = None
     sizes: tuple[partitions.SizeLaw, float] | None = None
 
     @property
     def has_parts(self) -> bool:
         """Whether clients hold back samples of their own to test on."""
-        return (self.alpha, self.classes, self.sizes) != (None, None, None)
+        return (self.dirichlet, self.classes, self.sizes) != (None, None, None)
 
 
 def parse(text: str) -> Formula:
     """The formula in a scenario's name; a misspelling is a ConfigError that says where it is."""
     source = text.partition(":")[0]
     shift, *parts = _terms(text, len(source) + 1)
-    _expect(text, shift, SHIFTS, "shift")
-    found: dict[str, object] = {}
+    shift.expect(SHIFTS, "shift")
+    found: dict[str, Any] = {}
     for part in parts:
-        _expect(text, part, PARTS, "part")
-        values = _PART_VALUES[part.name](text, part)
-        if found.keys() & values.keys():
-            _refuse(text, part.start, f"{part.name!r} is given twice: keep one")
-        found |= values
-    if "alpha" in found and "classes" in found:
-        _refuse(text, parts[-1].start, "dirichlet and classes both say which labels a client holds: keep one")
-    return Formula(text, SHORT.get(source, source), shift.name, _groups(text, shift), **found)  # type: ignore[arg-type]
-
-
-def check_source(formula: Formula) -> None:
-    """The source is one of ours or of an installed package, which stays unloaded; else a ConfigError."""
-    name = formula.source
-    if name not in SOURCES and name not in offered(GROUP):
-        _refuse(formula.text, 0, f"{name!r} is no data set of images: {did_you_mean(name, [*SHORT, *SOURCES])}")
+        part.expect(_PARTS, "part")
+        if part.name in found:
+            part.refuse(f"{part.name!r} is given twice: keep one")
+        found[part.name] = _PARTS[part.name](part)
+        if {"dirichlet", "classes"} <= found.keys():
+            part.refuse("dirichlet and classes both say which labels a client holds: keep one")
+    return Formula(text, SHORT.get(source, source), shift.name, _groups(shift), **found)
 
 
 def _terms(text: str, at: int) -> list[Term]:
@@ -99,8 +114,8 @@ def _terms(text: str, at: int) -> list[Term]:
         match = _TERM.match(text, at)
         if match is None:
             _refuse(text, at, "expected a name such as swapped(4)")
-        arguments = tuple(value.strip() for value in match[2].split(",")) if match[2] is not None else ()
-        terms.append(Term(match[1], arguments, at))
+        arguments = () if match[2] is None else tuple(value.strip() for value in match[2].split(","))
+        terms.append(Term(text, at, match[1], arguments))
         at = match.end()
         if at == len(text):
             return terms
@@ -109,55 +124,36 @@ def _terms(text: str, at: int) -> list[Term]:
         at += 1
 
 
-def _refuse(text: str, at: int, why: str) -> NoReturn:
-    raise ConfigError(f"scenario {text!r}, character {at + 1}: {why}")
-
-
-def _expect(text: str, term: Term, known: Iterable[str], what: str) -> None:
-    if term.name not in known:
-        _refuse(text, term.start, f"{term.name!r} is no {what}: {did_you_mean(term.name, known)}")
-
-
-def _number(text: str, term: Term, value: str, expected: str, whole: bool) -> float:
-    """A positive number, whole where it counts something."""
-    try:
-        number = int(value) if whole else float(value)
-    except ValueError:
-        number = math.nan
-    if not 0 < number < math.inf:
-        _refuse(text, term.start, f"{term.name}({','.join(term.arguments)}): expected {expected}")
-    return number
-
-
-def _groups(text: str, shift: Term) -> int | None:
+def _groups(shift: Term) -> int | None:
     if not shift.arguments:
         return None
-    expected = "none without a number" if shift.name == "none" else f"the number of groups, as in {shift.name}(4)"
-    value = shift.arguments[0] if len(shift.arguments) == 1 and shift.name != "none" else ""
-    return int(_number(text, shift, value, expected, whole=True))
+    if shift.name == "none":
+        shift.refuse("expected none without a number")
+    return int(shift.number(int, f"the number of groups, as in {shift.name}(4)"))
 
 
-def _dirichlet_values(text: str, part: Term) -> dict[str, object]:
-    value = part.arguments[0] if len(part.arguments) == 1 else ""
-    return {"alpha": _number(text, part, value, "a number above 0, as in dirichlet(0.3)", whole=False)}
-
-
-def _classes_values(text: str, part: Term) -> dict[str, object]:
-    value = part.arguments[0] if len(part.arguments) == 1 else ""
-    return {"classes": int(_number(text, part, value, "labels per client, as in classes(2)", whole=True))}
-
-
-def _sizes_values(text: str, part: Term) -> dict[str, object]:
+def _law(part: Term) -> tuple[partitions.SizeLaw, float]:
     law, *more = part.arguments or ("",)
     if law not in partitions.SIZE_LAWS:
-        _refuse(text, part.start, f"sizes({law}): {did_you_mean(law, partitions.SIZE_LAWS)}")
-    if len(more) > (law != "equal"):
-        _refuse(text, part.start, f"sizes({','.join(part.arguments)}): expected sizes({law}) without more")
-    spread = _number(text, part, more[0], f"a number above 0, as in sizes({law},1)", whole=False) if more else 1.0
-    return {"sizes": (partitions.SIZE_LAWS[law], spread)}
+        part.refuse(f"sizes({law}): {did_you_mean(law, partitions.SIZE_LAWS)}")
+    if more and law == "equal":
+        part.refuse("expected sizes(equal) without a number")
+    spread = part.number(float, f"a number above 0, as in sizes({law},1)", place=1) if more else 1.0
+    return partitions.SIZE_LAWS[law], spread
 
 
-_PART_VALUES = {"classes": _classes_values, "dirichlet": _dirichlet_values, "sizes": _sizes_values}
+_PARTS: dict[str, Callable[[Term], Any]] = {
+    "classes": lambda part: part.number(int, "labels per client, as in classes(2)"),
+    "dirichlet": lambda part: part.number(float, "a number above 0, as in dirichlet(0.3)"),
+    "sizes": _law,
+}
+
+
+def check_source(formula: Formula) -> None:
+    """The source is one of ours or of an installed package, which stays unloaded; else a ConfigError."""
+    name = formula.source
+    if name not in SOURCES and name not in offered(GROUP):
+        _refuse(formula.text, 0, f"{name!r} is no data set of images: {did_you_mean(name, [*SHORT, *SOURCES])}")
 
 
 def combined(text: str) -> Callable[[BuildOptions], Federation]:
@@ -211,8 +207,8 @@ def _partition(
     if formula.sizes is not None:
         least = max(SMALLEST, formula.classes or 0)
         each = partitions.sizes_by_law(*formula.sizes, len(labels), clients, samples, least, seed)
-    if formula.alpha is not None:
-        return partitions.dirichlet(labels, clients, formula.alpha, seed, each, minimum=SMALLEST)
+    if formula.dirichlet is not None:
+        return partitions.dirichlet(labels, clients, formula.dirichlet, seed, each, minimum=SMALLEST)
     if formula.classes is not None:
         return partitions.classes_per_client(labels, clients, formula.classes, seed, each)
     return partitions.iid(len(labels), clients, each, seed)
