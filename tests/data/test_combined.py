@@ -70,6 +70,7 @@ def test_every_group_deals_the_whole_source_with_its_own_rule_skew_and_sizes() -
         shares = np.array([1 / rank for rank in range(1, 7)])
         expected = 5 + (len(pool.y) - 30) * shares / shares.sum()
         assert np.abs(np.array(sizes) - expected).max() < 1
+    assert held(made.clients[0]) != held(made.clients[1])  # each group is dealt by itself
     most = [max(Counter(client.train.y.tolist()).values()) / len(client.train) for client in made]
     assert np.mean(most) > 0.3  # ten classes alike would give a tenth and a little noise
 
@@ -82,6 +83,8 @@ def test_classes_per_client_and_the_mean_size() -> None:
         sizes = [held(client).total() for client in made if client.group == group]
         assert sum(sizes) == 5 * 60
         assert len(set(sizes)) > 2
+    steep = find_scenario("digits:none+classes(8)+sizes(zipf,50)").build(clients=10, samples=30)
+    assert sorted(held(client).total() for client in steep) == [8] * 9 + [228]  # the smallest have one of each label
 
 
 def test_sizes_follow_their_law() -> None:
