@@ -10,7 +10,7 @@ import pytest
 import torch
 from published_files import cifar_arrays, cifar_pickle, idx_bytes, leaf_bytes, write, write_idx_set
 
-from coterie.data.catalog import BY_HAND, CATALOG
+from coterie.data.catalog import BY_HAND, CATALOG, TERMS
 from coterie.data.pools import windows
 from coterie.data.sources import (
     TABLE_SOURCES,
@@ -288,3 +288,8 @@ def test_a_plain_file_wins_over_its_packed_copy(tmp_path: Path) -> None:
     arrays = write_idx_set(tmp_path / "MNIST/raw")
     (tmp_path / "MNIST/raw/train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"something else"))
     assert np.array_equal(load_source("mnist", tmp_path).y, arrays["train-labels"])
+
+
+def test_every_set_has_a_source_and_terms() -> None:
+    assert set(TERMS) == {row.name for row in available()}
+    assert all(row.terms for row in available())

@@ -8,12 +8,11 @@ from coterie.data.builders import (
     by_writer,
     class_sets,
     client_name,
-    dirichlet,
     dirichlet_quarters,
     group_shifts,
     groups_of,
-    shifted,
 )
+from coterie.data.combined import combined
 from coterie.data.partitions import by_group_classes, power_law_sizes
 from coterie.data.pools import Pool, TextPool
 from coterie.data.scenario import Defaults, Scenario
@@ -34,8 +33,8 @@ __all__ = [
     "by_writer",
     "class_sets",
     "client_name",
+    "combined",
     "data_folder",
-    "dirichlet",
     "dirichlet_quarters",
     "find_scenario",
     "group_shifts",
@@ -45,5 +44,4 @@ __all__ = [
     "load_text_source",
     "power_law_sizes",
     "rotate",
-    "shifted",
 ]

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import DataError
+from coterie.federation.blocks import blocks_of
 from coterie.federation.client import ONE_TYPE, PARTS, STANDARD, Client, Splits, make_client, several, values_of
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class Federation:
         *,
         splits: Splits = STANDARD,
         groups: Mapping[str, int] | Sequence[int] | None = None,
+        blocks: Mapping[str, Any] | Sequence[Any] | None = None,
         classes: int | None = None,
         task: Task | None = None,
         label_names: Sequence[str] | None = None,
@@ -143,6 +145,8 @@ class Federation:
             splits: fractions for train, validation and test. A bare pair, or a dict of `train` alone, is divided by
                 them at random; (1, 0, 0) leaves it as it is.
             groups: the hidden group of each client, for metrics only.
+            blocks: per client the block of each (training) sample: numbers or texts that name its recording, day or
+                patient. The samples of a block are never divided between train, validation and test.
             classes: the number of labels; by default one more than the highest.
             task: "classification" or "regression", where the targets do not show it: floats are quantities, unless
                 they are 0 and 1 only.
@@ -175,7 +179,8 @@ class Federation:
                 group = None if groups is None else groups[key]
             except (KeyError, IndexError):
                 raise DataError(f"client {client_id!r} has no entry in groups: give every client one") from None
-            clients.append(make_client(str(client_id), item, splits, seed, group))
+            block = blocks_of(blocks, client_id, position)
+            clients.append(make_client(str(client_id), item, splits, seed, group, block))
         return cls._named(clients, classes, name, task, names)
 
     @classmethod
@@ -251,8 +256,8 @@ class Federation:
 
         Args:
             folder: it holds `<id>.npz` files with arrays `x` and `y`, or `x_train`, `y_train`, `x_test`, … and
-                optionally `group`; or `<id>.x.npy`, `<id>.y.npy` and so on. Inputs in `.npy` files, float32 or int64,
-                stay on disk and are read as they are used.
+                optionally `group` and `block`, the block of each (training) sample; or `<id>.x.npy`, `<id>.y.npy` and
+                so on. Inputs in `.npy` files, float32 or int64, stay on disk and are read as they are used.
             splits: fractions for train, validation and test where a client's data comes undivided. Archives are divided
                 at random; `.npy` files as they lie, the first rows to train, because a random choice would copy them.
             task: "classification" or "regression", as in `from_tensors`.
@@ -297,6 +302,7 @@ class Federation:
         decimal: str = ".",
         splits: Splits = STANDARD,
         groups: Mapping[str, int] | None = None,
+        blocks: str | None = None,
         seed: int = 0,
     ) -> Federation:
         """A federation from tables: CSV or Parquet files, or data frames.
@@ -320,6 +326,8 @@ class Federation:
             decimal: "," for files with decimal commas.
             splits: fractions for train, validation and test, drawn at random.
             groups: the hidden group of each client, for metrics only.
+            blocks: a column such as a day, a patient or a recording, whose rows of one value are never divided between
+                train, validation and test. It is no input.
             seed: the seed of the random division.
 
         Returns:
@@ -356,6 +364,7 @@ class Federation:
             decimal=decimal,
             splits=splits,
             groups=groups,
+            blocks=blocks,
             seed=seed,
         )
         names = table.label_names

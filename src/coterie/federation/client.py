@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import DataError
+from coterie.federation.blocks import block_numbers, split_blocks
 from coterie.randomness import torch_generator
 
 PARTS = ("train", "validation", "test")
@@ -27,6 +28,8 @@ class Split:
 
     x: Tensor
     y: Tensor
+    block: Tensor | None = None
+    """The number of the block (a recording, a day, a patient) that each sample is of: (n,), where that is known."""
 
     def __post_init__(self) -> None:
         # A slice of a larger tensor remembers what it is a slice of, for gradients that data never get. That takes
@@ -38,6 +41,10 @@ class Split:
 
     def __len__(self) -> int:
         return self.y.shape[0]  # len() of a tensor takes several times as long
+
+    def take(self, rows: Tensor | slice) -> Split:
+        """The samples at some places, or where a mask is true."""
+        return Split(self.x[rows], self.y[rows], None if self.block is None else self.block[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +71,12 @@ def make_client(
     splits: Splits = STANDARD,
     seed: int = 0,
     group: int | None = None,
+    blocks: Any = None,
 ) -> Client:
-    """One client from `(x, y)` or from a dict of `(x, y)` pairs, divided by `splits` where no parts are given."""
+    """One client from `(x, y)` or from a dict of `(x, y)` pairs, divided by `splits` where no parts are given.
+
+    `blocks` names the block of each training sample (n,), where that is known.
+    """
     given = dict(item) if isinstance(item, Mapping) else {"train": item}
     unknown = set(given) - set(PARTS)
     if unknown or "train" not in given:
@@ -79,6 +90,8 @@ def make_client(
         first, *others = came_as_bytes
         other = next(part for part in others if came_as_bytes[part] != came_as_bytes[first])
         raise DataError(f"client {client_id!r}: of {first} and {other} one came as uint8, which is scaled: {ONE_TYPE}")
+    if blocks is not None:
+        parts["train"] = replace(parts["train"], block=block_numbers(client_id, blocks, len(parts["train"])))
     if set(parts) == {"train"}:
         parts = _divide(client_id, parts["train"], splits, seed)
     empty = Split(parts["train"].x[:0], parts["train"].y[:0])
@@ -152,17 +165,20 @@ def _divide(client_id: str, data: Split, splits: Splits, seed: int) -> dict[str,
     if splits[0] == 1 and part_bounds(len(data), splits):
         # Nothing is drawn, so nothing is copied: a memory-mapped array stays on disk.
         return {"train": data}
-    rows = split_rows(client_id, len(data), splits, seed)
-    return {part: Split(data.x[own], data.y[own]) for part, own in rows.items()}
+    rows = split_rows(client_id, len(data), splits, seed, data.block)
+    return {part: data.take(own) for part, own in rows.items()}
 
 
-def split_rows(client_id: str, n: int, splits: Splits, seed: int) -> dict[str, Tensor]:
-    """Which of a client's n samples are for train, validation and test: drawn at random, or all for train in order."""
+def split_rows(client_id: str, n: int, splits: Splits, seed: int, block: Tensor | None = None) -> dict[str, Tensor]:
+    """Which of a client's n samples are for train, validation and test: drawn at random, or all for train in order.
+
+    Where samples have blocks (n,), whole blocks are drawn.
+    """
     bounds = part_bounds(n, splits)
-    if splits[0] == 1:
-        order = torch.arange(n)
-    else:
-        order = torch.randperm(n, generator=torch_generator(seed, "split", client_id))
+    generator = torch_generator(seed, "split", client_id)
+    if block is not None:
+        return split_blocks(block, {part: b - a for part, (a, b) in bounds.items()}, generator)
+    order = torch.arange(n) if splits[0] == 1 else torch.randperm(n, generator=generator)
     return {part: order[a:b] for part, (a, b) in bounds.items()}
 
 

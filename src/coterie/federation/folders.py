@@ -51,11 +51,13 @@ def client_from_npz(
 ) -> Client:
     """One client from its file; the file's name is its id. With `label_names` its labels are looked up there."""
     arrays = _archive(file)
+    blocks = arrays.pop("block", None)
     try:
         group = _group(arrays.pop("group", None))
     except ValueError as problem:
         raise DataError(f"{file}: not a readable .npz file of plain arrays ({problem})") from problem
-    return make_client(file.stem, _labelled(file.stem, _parts(file, arrays), label_names), splits, seed, group)
+    parts = _labelled(file.stem, _parts(file, arrays), label_names)
+    return make_client(file.stem, parts, splits, seed, group, blocks)
 
 
 def _archive(file: Path, begin: str = "") -> dict[str, np.ndarray]:
@@ -107,7 +109,8 @@ def _parts(origin: Path, arrays: Mapping[str, np.ndarray]) -> Parts:
     if "train" not in parts or len(arrays) != 2 * len(parts):
         raise DataError(
             f"{origin}: expected arrays x and y, or pairs x_train and y_train, x_validation and y_validation, x_test "
-            f"and y_test, and nothing else but group; found {', '.join(sorted(arrays)) or 'none'}: rename or remove"
+            f"and y_test, and nothing else but group and (in .npz) block; found "
+            f"{', '.join(sorted(arrays)) or 'none'}: rename or remove"
         )
     return parts
 

@@ -204,7 +204,7 @@ def name_numbers(
 
 
 def _changed(client: Client, change: Any) -> Client:
-    train, validation, test = (Split(split.x, change(split.y)) for split in map(client.part, PARTS))
+    train, validation, test = (replace(split, y=change(split.y)) for split in map(client.part, PARTS))
     return replace(client, train=train, validation=validation, test=test)
 
 

@@ -128,7 +128,8 @@ def _divided_between(clients: Iterable[Client], budget: int, file: BinaryIO) -> 
             continue
         stored[len(kept)] = [_write(file, values) for values in tensors]
         nothing = Split(tensors[0].new_empty(0), tensors[1].new_empty(0))
-        kept.append(replace(client, train=nothing, validation=nothing, test=nothing))
+        blocks = replace(nothing, block=client.train.block)
+        kept.append(replace(client, train=blocks, validation=nothing, test=nothing))
     if stored:
         file.flush()
         # One mapping for all; shared, because the system sets memory aside for what a private one might write.
@@ -136,6 +137,7 @@ def _divided_between(clients: Iterable[Client], budget: int, file: BinaryIO) -> 
         for position, places in stored.items():
             x, y = ([_read(memory, place) for place in places[i::2]] for i in (0, 1))
             train, validation, test = map(Split, x, y)
+            train = replace(train, block=kept[position].train.block)
             kept[position] = replace(kept[position], train=train, validation=validation, test=test)
     return kept
 

@@ -84,6 +84,7 @@ def _own_data(config: RunConfig, data: str) -> Federation:
             categorical=config.categorical or (),
             task=config.task,
             decimal=config.decimal or ".",
+            blocks=config.block_column,
             seed=config.seed,
         )
     if holds_images(Path(data)):
@@ -189,7 +190,7 @@ def _assembled(
             "choice: give one of the two"
         )
     federation, defaults = (given, defaults or Defaults()) if given else make_federation(config)
-    if config.validation is not None and engine_for is None:
+    if isinstance(config.validation, float) and engine_for is None:
         federation = hold_out(federation, config.validation, config.seed)
     asked = run_metrics(config, metrics, federation.regression)
     network: Model = model or config.model or defaults.model

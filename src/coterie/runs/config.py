@@ -68,6 +68,7 @@ MOST_CLIENTS, MOST_SAMPLES, MOST_WORKERS, MOST_PIXELS = 10**7, 10**9, 1024, 10**
 
 Address = Annotated[str, Placeholder("ADDRESS")]
 AggregateText = Annotated[str, Placeholder("RULE")]
+BlocksText = Annotated[str, Placeholder("blocks:COLUMN"), Field(pattern="^blocks:.")]
 ClipText = Annotated[str, Placeholder("LENGTH")]
 ColumnName = Annotated[str, Placeholder("COLUMN")]
 ColumnNames = Annotated[str, Placeholder("COLUMNS")]
@@ -156,8 +157,10 @@ class RunConfig(BaseModel):
     metrics: MetricNames | None = Field(
         None, description="what to evaluate by beside loss and accuracy, such as auc,f1 (see docs/guide/metrics.md)"
     )
-    validation: float | None = Field(
-        None, gt=0, lt=1, description="fraction of every client's training data that is held out as validation data"
+    validation: Annotated[float, Field(gt=0, lt=1)] | BlocksText | None = Field(
+        None,
+        description="fraction of every client's training data that is held out as validation data; of tables also "
+        "blocks:COLUMN, to divide them by whole values of a column such as a day or a patient",
     )
     patience: int | None = Field(
         None, ge=1, description="stop after so many rounds without progress on validation data; the best models stay"
@@ -199,6 +202,11 @@ class RunConfig(BaseModel):
     data_dir: Folder | None = Field(None, description="folder with the data sets")
     out: Folder | None = Field(None, description="folder for the results")
     quiet: bool = Field(False, description="print nothing but errors")
+
+    @property
+    def block_column(self) -> str | None:
+        """The column of tables whose values are held out as a whole."""
+        return self.validation.partition(":")[2] if isinstance(self.validation, str) else None
 
     def identity(self) -> dict[str, Any]:
         """The part of the configuration that decides what is computed."""
@@ -296,6 +304,8 @@ def overlay(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
 
 def option_type(key: str) -> str:
     """What may be given for a key, in words: "whole number from 1", "one of local, ray"."""
+    if key == "validation":  # the one key whose text has a form
+        return "number above 0 and below 1 or blocks:COLUMN"
     return type_in_words(option_annotation(key), RunConfig.model_fields[key].metadata)
 
 
@@ -386,6 +396,11 @@ def _check_data_options(config: RunConfig, where: str) -> None:
     of_images = [key for key in given if key in IMAGE_KEYS]
     if of_table and of_images:
         raise ConfigError(f"{where}{of_table[0]} is for tables and {of_images[0]} for images: give one of the two")
+    if config.label is None and config.block_column is not None:
+        raise ConfigError(
+            f"{where}validation={config.validation!r} names a column of tables: give their data and label too; other "
+            "data, and nodes, keep the blocks whole that they have with validation=0.2"
+        )
     if config.label is None and of_table:
         raise ConfigError(f"{where}{of_table[0]} goes with tables, which need label: give the column to predict")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie import Federation, run
-from coterie.data import BuildOptions, dirichlet, shifted
+from coterie.data import BuildOptions, combined
 from coterie.randomness import derive
 from coterie_recipes.base import Findings, Row, Study, recipe
 
@@ -25,7 +25,7 @@ def federation_of(source: str, samples: int | None, shift: str, seed: int, data_
     """Twenty congruent clients."""
     folder = None if data_dir is None else Path(data_dir)
     options = BuildOptions(shift, 20, samples, 1, derive(seed, "cfl-cost"), folder)
-    return dirichlet(source, 0.3)(options) if shift.startswith("dirichlet") else shifted(source, shift)(options)
+    return combined(f"{source}:none" if shift == "iid" else f"{source}:none+dirichlet(0.3)")(options)
 
 
 def measure(size: str, shift: str, participation: float, seed: int, data_dir: str | None) -> dict[str, float]:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from coterie import Client, Federation, Split, run
-from coterie.data import BuildOptions, by_writer, class_sets, dirichlet, find_scenario, shifted
+from coterie.data import BuildOptions, by_writer, class_sets, combined, find_scenario
 from coterie.randomness import derive, numpy_generator
 from coterie_recipes.base import Findings, Row, Study, recipe
 
@@ -109,13 +109,13 @@ def federation_of(case: Case, data_dir: str | None) -> Federation:
     folder = None if data_dir is None else Path(data_dir)
     options = BuildOptions(case.shift, wide, samples, case.groups, seed, folder)
     if case.shift.startswith("dirichlet"):
-        made = dirichlet(source, float(case.shift.split()[1]))(options)
+        made = combined(f"{source}:none+dirichlet({case.shift.split()[1]})")(options)
     elif case.shift == "halves":
         made = class_sets(source, lambda groups: [list(range(5)), list(range(5, 10))])(options)
     elif case.shift == "writers":
         made = by_writer("mnist-writers")(options._replace(samples=None))
     else:
-        made = shifted(source, "iid" if case.shift == "inverted" else case.shift)(options)
+        made = combined(f"{source}:{'none' if case.shift in ('iid', 'inverted') else case.shift}")(options)
     clients = list(made)
     if case.shift == "inverted":
         clients = [_inverted(c, i % 2) for i, c in enumerate(clients)]

@@ -58,7 +58,7 @@ class RunOptions(TypedDict, total=False):
     augment: str | None
     server_optimizer: str
     metrics: str | Sequence[str] | None
-    validation: float | None
+    validation: float | str | None
     patience: int | None
     monitor: str | None
     max_seconds: float | None
