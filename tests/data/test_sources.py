@@ -202,7 +202,7 @@ def test_every_set_can_be_fetched_or_says_why_not() -> None:
 
 def test_available(tmp_path: Path) -> None:
     write_idx_set(tmp_path / "MNIST/raw", ending=".gz")
-    listing = {name: (present, detail) for name, present, detail in available(tmp_path)}
+    listing = {row.name: (row.present, row.detail) for row in available(tmp_path)}
     assert listing["digits"][0]
     assert listing["mnist"] == (True, str(tmp_path / "MNIST/raw"))
     assert listing["mnist+fashion"] == (False, "missing FashionMNIST/raw/train-images-idx3-ubyte and 3 more")
@@ -276,7 +276,7 @@ def test_windows_by_hand() -> None:
 
 
 def test_the_real_mnist_writers_where_they_are() -> None:
-    if not {name: present for name, present, _ in available()}["mnist-writers"]:
+    if not {row.name: row.present for row in available()}["mnist-writers"]:
         pytest.skip("MNIST and QMNIST are not in the data folder (COTERIE_DATA)")
     pool = load_source("mnist-writers")
     assert pool.writer is not None
