@@ -25,6 +25,8 @@ PARTS = ("train", "validation", "test")
 Splits = tuple[float, float, float]
 """Fractions of a client's samples for train, validation and test."""
 L = TypeVar("L")
+MOST_LABEL = 2**24
+"""The largest label: up to here every whole number is one of float32, in which counts of labels are kept."""
 ONE_TYPE = "give all inputs in one type"
 STANDARD: Splits = (0.8, 0.1, 0.1)
 
@@ -614,6 +616,12 @@ def _as_split(client_id: str, part: str, pair: Any) -> Split:
     return Split(x, y)
 
 
+def check_regular(file: Path) -> None:
+    """DataError for a pipe, a device or a link to one: reading it might never end. One that is missing is let pass."""
+    if file.exists() and not file.is_file():
+        raise DataError(f"{file}: not a regular file: give one, or remove it")
+
+
 def _describe(value: Any) -> str:
     return f"{type(value).__name__} of length {len(value)}" if hasattr(value, "__len__") else type(value).__name__
 
@@ -639,6 +647,7 @@ def split_rows(client_id: str, n: int, splits: Splits, seed: int) -> dict[str, T
     """Which of a client's n samples are for train, validation and test: drawn at random, or all for train in order."""
     from coterie.randomness import torch_generator
 
+    _check_id(client_id)
     bounds = part_bounds(n, splits)
     if splits[0] == 1:
         order = torch.arange(n)
@@ -650,11 +659,21 @@ def split_rows(client_id: str, n: int, splits: Splits, seed: int) -> dict[str, T
 def _check_ids(ids: Sequence[str]) -> None:
     seen: set[str] = set()
     for client_id in ids:
-        if not isinstance(client_id, str) or not client_id:
-            raise DataError(f"client id {client_id!r}: expected a non-empty string")
+        _check_id(client_id)
         if client_id in seen:
             raise DataError(f"client {client_id!r} appears twice: give every client an id of its own")
         seen.add(client_id)
+
+
+def _check_id(client_id: str) -> None:
+    if not isinstance(client_id, str) or not client_id:
+        raise DataError(f"client id {client_id!r}: expected a non-empty string")
+    try:
+        client_id.encode()
+    except UnicodeEncodeError:  # the system gives bytes of a file's name that are no UTF-8 as surrogates
+        raise DataError(
+            f"client id {client_id!r}: not text in UTF-8: rename the client, or the file that names it"
+        ) from None
 
 
 def _check_alike(clients: Sequence[Client]) -> None:
@@ -739,24 +758,24 @@ def _check_labels(clients: Sequence[Client], classes: int | None) -> int:
     """The highest label of the clients."""
     values = _values(clients, "y")
     low, high = int(values.min()), int(values.max())
-    if low >= 0 and (classes is None or high < classes):
+    if low >= 0 and high < (MOST_LABEL if classes is None else classes):
         return high
     return _check_labels_one_by_one(clients, classes)
 
 
 def _check_labels_one_by_one(clients: Sequence[Client], classes: int | None) -> int:
     highest = 0
+    above = MOST_LABEL if classes is None else classes
     for client in clients:
         for part in PARTS:
             y = client.part(part).y
             if len(y) == 0:
                 continue
             low, high = int(y.min()), int(y.max())
-            if low < 0 or (classes is not None and high >= classes):
+            if low < 0 or high >= above:
                 bad = low if low < 0 else high
-                limit = f"0 to {classes - 1}" if classes else "0 and above"
                 raise DataError(
-                    f"client {client.id!r}, {part}: label {bad} is out of range, expected {limit}: "
+                    f"client {client.id!r}, {part}: label {bad} is out of range, expected 0 to {above - 1}: "
                     "renumber the labels or give the right number of classes"
                 )
             highest = max(highest, high)

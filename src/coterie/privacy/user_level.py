@@ -42,6 +42,11 @@ class UserPrivacy:
                 "delta below 1, well below one over the number of clients"
             )
 
+        try:
+            self.epsilon(1)
+        except (ZeroDivisionError, OverflowError) as problem:
+            raise ConfigError(f"dp_noise={self.noise}: no ε can be computed for it: give 0.3 to 10 or so") from problem
+
     def epsilon(self, rounds: int) -> float:
         """What so many rounds give away of any one client, at `delta`."""
         return epsilon(self.noise / (2**0.5 if self.choices else 1.0), self.rate, rounds, self.delta)

@@ -34,6 +34,11 @@ def user_privacy(config: RunConfig, method: Method, engine: Engine) -> UserPriva
         why = "patience chooses the models by exact metrics; give rounds alone"
     if why is not None:
         raise ConfigError(f"dp_noise={config.dp_noise}: ε would not be true: {why}")
+    if config.dp_delta * len(engine.clients) >= 1:
+        raise ConfigError(
+            f"dp_delta={config.dp_delta}: with {len(engine.clients)} clients it allows to publish all data of one: "
+            f"give well below 1/{len(engine.clients)}"
+        )
     # In secure sums the size of the noise tells how many take part, so that is taken as known.
     rate = 1.0 if engine.secure else config.participation
     return UserPrivacy(config.dp_noise, config.dp_clip, config.dp_delta, rate, choices=isinstance(method, IFCA))
