@@ -131,6 +131,10 @@ def _try_out(module: nn.Module, federation: Federation, loss: Loss | None) -> No
         raise ConfigError(f"the model cannot take an input of shape {shape} {first.x.dtype}: {said}") from problem
     if not isinstance(outputs, torch.Tensor):
         raise ConfigError(f"the model returns {type(outputs).__name__}: expected a tensor")
+    if outputs.ndim == 0:
+        raise ConfigError("the model returns one number for all its inputs: expected a row of outputs per sample")
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ConfigError("the model has no parameters to train: give it a layer with weights")
     # A loss of the user's own may read two classes from one logit.
     single = federation.classes == 2 and loss not in (None, softmax_loss) and outputs.shape[-1] == 1
     if loss is binary_loss and not federation.regression and not single:
