@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import ConfigError, DataError
-from coterie.federation.base import check_regular
+from coterie.federation.client import check_regular
 
 DELIMITERS = ",;\t|"
 MISSING = frozenset({"", "?", "#N/A", "N/A", "NA", "NaN", "n/a", "nan", "-nan", "null", "NULL", "None", "<NA>"})
