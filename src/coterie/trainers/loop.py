@@ -24,7 +24,8 @@ from coterie.trainers.devices import CPU
 from coterie.trainers.losses import Loss, class_weights_of, correct, sample_losses, sample_weighted_loss, weighted_loss
 from coterie.trainers.low_rank import FactoredLinear, apart, factor_layers, worth_keeping_apart
 from coterie.trainers.optimizers import Moving, Optimizer
-from coterie.trainers.recognition import hooked, sequentials
+from coterie.trainers.pure_code import hooked
+from coterie.trainers.recognition import sequentials
 
 EVALUATION_ROWS = 512
 """Samples in one forward pass of an evaluation."""
