@@ -32,7 +32,7 @@ def make_trainer(
     except Unrecognised as why:
         if precision == "bf16" and device == CPU:
             require_bfloat16()
-        loop = LoopTrainer(module, loss, dtype, bf16=precision == "bf16", device=device)
+        loop = LoopTrainer(module, loss, dtype, bf16=precision == "bf16", device=device, sample=sample)
         loop.description = f"one client after another, as the model is not a chain of Linear, ReLU and Tanh: {why}"
         return loop
     trainer = BatchedTrainer(module, plan, dtype, gram_bytes=gram_bytes, device=device)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import pairwise
 
 import torch
@@ -21,7 +20,17 @@ from coterie.trainers.augment import augmentation
 from coterie.trainers.base import OutputSink, Trainer, Training, TrainingJob
 from coterie.trainers.batching import batches
 from coterie.trainers.devices import CPU
-from coterie.trainers.losses import Loss, class_weights_of, correct, sample_losses, sample_weighted_loss, weighted_loss
+from coterie.trainers.joining import independent_samples, join, passes
+from coterie.trainers.losses import (
+    LOSSES,
+    Loss,
+    class_weights_of,
+    correct,
+    hits,
+    sample_losses,
+    sample_weighted_loss,
+    weighted_loss,
+)
 from coterie.trainers.low_rank import FactoredLinear, apart, factor_layers, worth_keeping_apart
 from coterie.trainers.optimizers import Moving, Optimizer
 from coterie.trainers.pure_code import hooked
@@ -34,7 +43,8 @@ EVALUATION_ROWS = 512
 class LoopTrainer(Trainer):
     """Trains and evaluates a private copy of `module` whose tensors are views of one flat vector.
 
-    It computes on `device`; what it is given and what it returns is in the processor's memory.
+    It computes on `device`; what it is given and what it returns is in the processor's memory. With a `sample` it tries
+    whether samples of several clients can be evaluated in one pass.
     """
 
     def __init__(
@@ -45,6 +55,7 @@ class LoopTrainer(Trainer):
         *,
         bf16: bool = False,
         device: torch.device = CPU,
+        sample: Split | None = None,
     ) -> None:
         self.device = device
         self.module = copy.deepcopy(module).to(device, dtype)
@@ -58,6 +69,8 @@ class LoopTrainer(Trainer):
         pool_before_relu(self.module)
         self.factored = factor_layers(self.module)
         self._counters = self._bind()
+        self.module.eval()
+        self.joins = sample is not None and independent_samples(self.module, self._trial_outputs, sample.x)
 
     def _bind(self) -> list[tuple[slice, Tensor]]:
         """Make the module's tensors views of `flat` and their gradients views of `grad`; integers stay apart."""
@@ -94,6 +107,9 @@ class LoopTrainer(Trainer):
         """Inputs or targets on the trainer's device, reals in its precision."""
         values = values.to(self.device, non_blocking=True)
         return values.to(self.dtype) if values.is_floating_point() else values
+
+    def _trial_outputs(self, x: Tensor) -> Tensor:
+        return self._outputs(self._placed(x))
 
     def _outputs(self, x: Tensor) -> Tensor:
         if self.channels_last and x.ndim == 4:
@@ -211,28 +227,32 @@ class LoopTrainer(Trainer):
         self, data: Sequence[Split], models: Tensor, outputs_to: OutputSink | None = None
     ) -> tuple[Tensor, Tensor]:
         """Mean losses and accuracies `(clients, k)` of each model on each client's data; NaN where it has none."""
-        losses = torch.full((len(data), len(models)), float("nan"), dtype=self.dtype)
-        accuracies = losses.clone()
+        sums = torch.zeros(2, len(models), len(data), dtype=torch.float64)
         self.module.eval()
         with torch.no_grad():
             for j, model in enumerate(models):
                 self._load(model)
-                for i, split in enumerate(data):
-                    if len(split):
-                        sink = None if outputs_to is None else partial(outputs_to, i, j)
-                        losses[i, j], accuracies[i, j] = self._evaluate_one(split, sink)
+                for pieces in passes(data, EVALUATION_ROWS, self.joins):
+                    outputs = self._outputs(self._placed(join([piece.x for piece in pieces])))
+                    counts = [len(piece.y) for piece in pieces]
+                    if outputs_to is not None:
+                        for piece, own in zip(pieces, outputs.cpu().split(counts), strict=True):
+                            outputs_to(piece.client, j, own)
+                    owners = torch.tensor([piece.client for piece in pieces]).repeat_interleave(torch.tensor(counts))
+                    targets = self._placed(join([piece.y for piece in pieces]))
+                    sums[0, j].index_add_(0, owners, self._sample_losses(outputs, targets, counts))
+                    sums[1, j].index_add_(0, owners, hits(outputs, targets, self.loss).cpu().double())
+        means = sums / torch.tensor([len(split) for split in data])  # 0/0 is the NaN of a client without samples
+        losses, accuracies = means.to(self.dtype).transpose(1, 2)
         return losses, accuracies
 
-    def _evaluate_one(self, split: Split, outputs_to: Callable[[Tensor], None] | None) -> tuple[float, float]:
-        loss = accuracy = 0.0
-        for x, y in zip(split.x.split(EVALUATION_ROWS), split.y.split(EVALUATION_ROWS), strict=True):
-            outputs, targets = self._outputs(self._placed(x)), self._placed(y)
-            if outputs_to is not None:
-                outputs_to(outputs.cpu())
-            share = len(y) / len(split)
-            loss += share * float(self._loss_of(outputs, targets))
-            accuracy += share * float(correct(outputs, targets, self.loss))
-        return loss, accuracy
+    def _sample_losses(self, outputs: Tensor, targets: Tensor, counts: Sequence[int]) -> Tensor:
+        """The loss of each sample `(n,)`; under a loss of the user's own that of its piece, for it may be no mean."""
+        if self.loss in LOSSES.values():
+            return sample_losses(self.loss, outputs[None], targets)[0].cpu().double()
+        pieces = zip(outputs.split(list(counts)), targets.split(list(counts)), strict=True)
+        means = torch.tensor([float(self._loss_of(*piece)) for piece in pieces], dtype=torch.float64)
+        return means.repeat_interleave(torch.tensor(counts))
 
     def outputs(self, data: Split, models: Tensor) -> Tensor:
         """What the models `(k, d)` say of a client's samples: `(k, n, ..., outputs)`, in evaluation mode."""
