@@ -93,7 +93,8 @@ def test_models_that_nobody_chooses_are_named_once() -> None:
     server = server_for(rounds=12)
     method = IFCA(k=2, patience=3)
     state = method.start(server)
-    state.runs[0].models[1] = 1e3  # far from everybody
+    far = 100 * torch.randn(server.layout.size, generator=torch.Generator().manual_seed(0))
+    state.runs[0].models[1] = far
     told = []
     for t in range(1, 9):
         state, info = method.round(state, t, server)
