@@ -41,7 +41,7 @@ class CFL:
     server_steps: ClassVar[bool] = True
     departures: ClassVar[tuple[Departure, ...]] = (
         Departure(
-            "rule", "paper", "held-out benefit decides without thresholds, and a split that does not last is undone"
+            "rule", "paper", "held-out benefit decides, without thresholds, and undoes a split that does not last"
         ),
         Departure("fallback", False, "a client may end with a model on its path that its validation data likes better"),
     )

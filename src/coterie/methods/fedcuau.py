@@ -66,7 +66,7 @@ class FedCUAU:
 
     departures: ClassVar[tuple[Departure, ...]] = (
         Departure(
-            "measure", "update", "gradients of two halves measure the clients' data, not their sizes or the step"
+            "measure", "update", "gradients of two halves measure clients' data, not their sizes or the step"
         ),
     )
 

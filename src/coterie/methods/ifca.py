@@ -87,7 +87,7 @@ class IFCA:
 
     departures: ClassVar[tuple[Departure, ...]] = (
         Departure(
-            "init", "random", "models begin with clients that the others fit worst: random draws often share one"
+            "init", "random", "models begin with clients that the others fit worst: random ones often share one"
         ),
     )
 
