@@ -65,9 +65,7 @@ class FedCUAU:
     server_steps: ClassVar[bool] = True
 
     departures: ClassVar[tuple[Departure, ...]] = (
-        Departure(
-            "measure", "update", "gradients of two halves measure clients' data, not their sizes or the step"
-        ),
+        Departure("measure", "update", "gradients of two halves measure clients' data, not their sizes or the step"),
     )
 
     base: str = "fedavg"

@@ -86,9 +86,7 @@ class IFCA:
     publishes_sums_only: ClassVar[bool] = True
 
     departures: ClassVar[tuple[Departure, ...]] = (
-        Departure(
-            "init", "random", "models begin with clients that the others fit worst: random ones often share one"
-        ),
+        Departure("init", "random", "models begin with clients that the others fit worst: random ones often share one"),
     )
 
     k: Annotated[int, Field(ge=1)] | Literal["auto"] = 2
