@@ -25,7 +25,10 @@ CURATED = frozenset(
     )
 ) | {"coterie"}
 """Packages of which only the names in `__all__` are public."""
-MODULES = frozenset(f"coterie.{name}" for name in ("errors", "parameters", "randomness"))
+MODULES = frozenset(
+    f"coterie.{name}"
+    for name in ("cli.options", "cli.terminal", "errors", "metrics", "parameters", "randomness", "runs.records")
+)
 """Plain modules of which every name without a leading underscore is public."""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coterie.methods import method_classes
 
 SPECS = {
-    "cfl": "cfl:min_rounds=2,patience=9,gamma_max=0.05,eps1=10,eps2=0.001",
+    "cfl": "cfl:rule=paper(eps1=10,eps2=0.001,gamma_max=0.05,wait=2)",
     "clove": "clove:k=2",
     "fedcuau": "fedcuau:clusters=2",
     "feddrift": "feddrift:most=3",

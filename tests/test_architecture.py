@@ -5,6 +5,10 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
+import pytest
+
+from import_cycles import cycles, import_graph
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -14,10 +18,11 @@ def contract(name: str) -> dict[str, object]:
     return found  # type: ignore[no-any-return]
 
 
-def test_the_documented_layers_are_the_linters() -> None:
+@pytest.mark.parametrize(("picture", "name"), [("layers", "layers"), ("packages", "packages beside the core")])
+def test_the_documented_layers_are_the_linters(picture: str, name: str) -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
-    documented = text.split("```layers\n")[1].split("```")[0].strip().splitlines()
-    assert documented == contract("layers")["layers"]
+    documented = text.split(f"```{picture}\n")[1].split("```")[0].strip().splitlines()
+    assert documented == contract(name)["layers"]
 
 
 def test_every_package_is_documented_and_in_a_layer() -> None:
@@ -30,3 +35,22 @@ def test_every_package_is_documented_and_in_a_layer() -> None:
     }
     assert here == layers
     assert all(f"`{name}`" in text for name in layers)
+
+
+def test_no_modules_import_one_another() -> None:
+    assert cycles(import_graph()) == []
+
+
+def test_cycles_are_found_through_functions_and_not_through_type_checking(tmp_path: Path) -> None:
+    package = tmp_path / "toy"
+    package.mkdir()
+    for name, text in {
+        "__init__": "",
+        "a": "from toy.b import f",
+        "b": "def f():\n    from toy import c",
+        "c": "import toy.a",
+        "d": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from toy.e import g",
+        "e": "from toy import d",
+    }.items():
+        (package / f"{name}.py").write_text(text)
+    assert cycles(import_graph(tmp_path, "toy")) == [["toy.a", "toy.b", "toy.c"]]

@@ -53,6 +53,14 @@ def test_a_run_loads_only_what_it_uses() -> None:
     assert not loaded & UNUSED
 
 
+@pytest.mark.parametrize("name", ["Comparison", "Sweep", "compare", "sweep"])
+def test_a_name_of_a_missing_package_says_what_to_install(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(vars(coterie), name, raising=False)
+    monkeypatch.setattr(plugins, "offered", lambda group: {})
+    with pytest.raises(coterie.CoterieError, match=f"^coterie.{name} is in a package .*: pip install coterie-studies$"):
+        getattr(coterie, name)
+
+
 def test_every_public_name_can_be_had_and_no_other() -> None:
     for name in coterie.__all__:
         assert getattr(coterie, name) is not None
@@ -61,8 +69,7 @@ def test_every_public_name_can_be_had_and_no_other() -> None:
         coterie.nothing  # noqa: B018
 
 
-# The commands `reproduce` and `bench` come from packages that may not be installed.
-@pytest.mark.parametrize("name", sorted({row[0] for row in COMMANDS} - {"reproduce", "bench"}))
+@pytest.mark.parametrize("name", sorted({row[0] for row in COMMANDS} | {"compare", "sweep", "attack"}))
 def test_the_help_shows_the_words_of_the_command_itself(name: str) -> None:
     context = click.Context(app)
     shown = app.get_command(context, name)

@@ -23,6 +23,8 @@ def use(federation: coterie.Federation) -> coterie.Result:
     coterie.run("fedavg", federation, ruonds=5)  # type: ignore[call-arg]
     coterie.run("fedavg", federation, rounds="five")  # type: ignore[arg-type]
     coterie.resume("runs/own", ruonds=5)  # type: ignore[call-arg]
+    coterie.compare(["fedavg", "cfl"], federation, ruonds=5)  # type: ignore[call-arg]
+    coterie.sweep({"lr": [0.1, 1.0]}, federation, trials="five")  # type: ignore[arg-type]
     coterie.run("fedavg", federation, metrics=["auc", margin], callbacks=[Watch()])
     coterie.run("fedavg", federation, metrics="auc,f1", patience=3, max_bytes="5MB")
     return coterie.run("fedavg", federation, metrics={"margin": margin}, progress=False)

@@ -9,11 +9,9 @@ if TYPE_CHECKING:
     from coterie.errors import CallbackError, CoterieError, StopRun
     from coterie.federation import Client, Federation, Split
     from coterie.methods import CFL, FLT, IFCA, FedAvg, FedCUAU, Local, Method
-    from coterie.report import Comparison, compare
     from coterie.runs import Callback, Result, RoundRecord, load, resume, run
-    from coterie.runs.sweep import sweep
-    from coterie.runs.trials import Sweep
     from coterie.trainers.base import Training
+    from coterie_studies import Comparison, Sweep, compare, sweep
 
 __version__ = "0.1.0"
 __all__ = [
@@ -50,7 +48,6 @@ _MODULES = {
     "Callback": "coterie.runs",
     "CallbackError": "coterie.errors",
     "Client": "coterie.federation",
-    "Comparison": "coterie.report",
     "CoterieError": "coterie.errors",
     "FedAvg": "coterie.methods",
     "FedCUAU": "coterie.methods",
@@ -61,21 +58,23 @@ _MODULES = {
     "RoundRecord": "coterie.runs",
     "Split": "coterie.federation",
     "StopRun": "coterie.errors",
-    "Sweep": "coterie.runs.trials",
     "Training": "coterie.trainers.base",
-    "compare": "coterie.report",
     "load": "coterie.runs",
     "resume": "coterie.runs",
     "run": "coterie.runs",
-    "sweep": "coterie.runs.sweep",
 }
+_PACKAGES = dict.fromkeys(("Comparison", "Sweep", "compare", "sweep"), "coterie-studies")
+"""Names of packages beside the core, which offer them as entry points of the group `coterie.names`."""
 
 
 def __getattr__(name: str) -> Any:
     """Load a part when it is first asked for: `coterie --help` and a look at the version need no torch."""
-    if name not in _MODULES:
+    if name in _PACKAGES:
+        value = import_module("coterie.plugins").required("coterie.names", name, f"coterie.{name}", _PACKAGES[name])
+    elif name in _MODULES:
+        value = getattr(import_module(_MODULES[name]), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_MODULES[name]), name)
     globals()[name] = value
     return value
 

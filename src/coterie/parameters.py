@@ -65,17 +65,6 @@ class Layout:
         """Names of all tensors, buffers included: every number of the vector belongs to one of them."""
         return tuple(entry.name for entry in self.entries)
 
-    def outputs(self) -> list[Tensor]:
-        """For each output of the model, as far as the layout shows them, the places of its own weights and bias.
-
-        They are the rows of the last matrix and of the vectors after it. A layout without a matrix shows none.
-        """
-        tensors = [entry for entry in self.entries if not entry.buffer]
-        last = max((i for i, entry in enumerate(tensors) if len(entry.shape) > 1), default=len(tensors))
-        own = [entry for entry in tensors[last:] if entry.shape[0] == tensors[last].shape[0]]
-        rows = [torch.arange(entry.start, entry.stop).reshape(entry.shape[0], -1) for entry in own]
-        return list(torch.cat(rows, 1)) if rows else []
-
     def output_of(self) -> Tensor:
         """For each trainable number `(trainable,)`, which output of which layer it belongs to, counted from 0.
 

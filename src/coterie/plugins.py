@@ -1,4 +1,4 @@
-"""What installed packages add through entry points: methods, scenarios, data sources and commands."""
+"""What installed packages add through entry points: methods, scenarios, data sources, commands and public names."""
 
 from __future__ import annotations
 
@@ -13,6 +13,21 @@ T = TypeVar("T")
 def offered(group: str) -> dict[str, EntryPoint]:
     """What installed packages offer in a group of entry points, by name; nothing is loaded."""
     return {point.name: point for point in entry_points(group=group)}
+
+
+def required(group: str, name: str, what: str, distribution: str) -> Any:
+    """The object that a package beside the core offers; ConfigError that names the package where it is missing.
+
+    Args:
+        group: the group of entry points.
+        name: the entry point's name.
+        what: what needs it, for the message: "coterie.compare".
+        distribution: the package that has it.
+    """
+    point = offered(group).get(name)
+    if point is None:
+        raise ConfigError(f"{what} is in a package of its own: pip install {distribution}")
+    return load(point, "name")
 
 
 def load(point: EntryPoint, what: str) -> Any:

@@ -67,7 +67,7 @@ def config_of(folder):
 
 
 def test_it_writes_an_app_that_flower_accepts(coterie, tmp_path):
-    code, out, err = coterie("deploy", *SMALL, "--out", "here", "--method", "cfl:min_rounds=2", "--steps", 4)
+    code, out, err = coterie("deploy", *SMALL, "--out", "here", "--method", "cfl:weighting=uniform", "--steps", 4)
     assert (code, err) == (0, "")
     assert "README.md" in out
     app = tmp_path / "here" / "app"
@@ -78,7 +78,7 @@ def test_it_writes_an_app_that_flower_accepts(coterie, tmp_path):
     config, warnings = load_and_validate(app / "pyproject.toml")
     assert not warnings
     settings = config["tool"]["flwr"]["app"]["config"]
-    assert settings["method"] == "cfl:min_rounds=2"
+    assert settings["method"] == "cfl:weighting=uniform"
     assert (settings["steps"], settings["rounds"], settings["min-nodes"]) == (4, 2, 3)
     assert "epochs" not in settings
     assert settings["out"] == str(tmp_path / "here" / "run")

@@ -11,7 +11,7 @@ from coterie.cli import main
 from coterie.report.reading import read_run
 from coterie.report.sections import clients
 from coterie.runs.folder import RunFolder
-from coterie.runs.loading import load_result
+from coterie.runs.result import load
 
 RUN = [
     *("run", "--method", "fedavg", "--scenario", "digits-iid", "--clients", "3", "--samples", "30", "--rounds", "3"),
@@ -41,7 +41,7 @@ def test_metrics_are_shown_kept_and_the_same_as_from_python(capfd: pytest.Captur
     assert {"auc", "rows", "ARI"} <= set(head.split())
     assert "–" in row  # no groups to agree with
     assert "adjusted Rand index" not in shown.out
-    result = load_result(Path("runs/one"), None)
+    result = load(Path("runs/one"))
     python = coterie.run(
         "fedavg", scenario="digits-iid", clients=3, samples=30, rounds=3, workers=1, metrics=["auc"], validation=0.2
     )

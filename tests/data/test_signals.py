@@ -12,6 +12,7 @@ from coterie.data.scenarios import find_scenario
 from coterie.data.signals import WATCH_SCALE, cut_windows
 from coterie.data.sources import load_signal_source, load_source
 from coterie.errors import DataError
+from coterie.federation.validation import hold_out
 
 LENGTH = 1500 + 37
 """Ten windows of 150 samples and a rest."""
@@ -49,21 +50,29 @@ def test_no_recording_has_windows_on_both_sides(tmp_path: Path) -> None:
     assert (federation.input_shape, federation.classes, federation.groups) == ((6, 150), 7, None)
     for place, client in enumerate(federation):
         parts = {"train": client.train, "validation": client.validation, "test": client.test}
-        assert {name: len(part) for name, part in parts.items()} == {"train": 56, "validation": 14, "test": 70}
-        recordings = {name: set(part.x[:, 0].unique().tolist()) for name, part in parts.items()}
-        assert recordings["train"] == recordings["validation"]
-        assert not recordings["train"] & recordings["test"]
-        assert recordings["train"] | recordings["test"] == set(map(float, range(14 * place, 14 * place + 14)))
+        assert {name: len(part) for name, part in parts.items()} == {"train": 60, "validation": 10, "test": 70}
+        recordings = {name: recordings_of(part.x) for name, part in parts.items()}
+        assert sum(map(len, recordings.values())) == 14  # none is in two parts
+        assert set().union(*recordings.values()) == set(map(float, range(14 * place, 14 * place + 14)))
+        assert set(client.test.y.tolist()) == set(range(7))
         for part in parts.values():
-            assert set(part.y.tolist()) == set(range(7))
             assert ((part.x[:, 0, 0] % 14 // 2).long() == part.y).all()
-        assert client.validation.x[:, 1].min() > client.train.x[:, 1].max()  # later in time
     again = find_scenario("watch").build(clients=3, seed=5, data_dir=tmp_path)
+    assert len({recordings_of(client.validation.x).pop() % 14 // 2 for client in again}) > 1  # drawn per person
     assert set(again["person-01"].test.x[:, 0].unique().tolist()) != recordings_of(federation["person-01"].test.x)
 
 
 def recordings_of(x) -> set[float]:
     return set(x[:, 0].unique().tolist())
+
+
+def test_a_fraction_holds_out_whole_recordings(tmp_path: Path) -> None:
+    write_watch(tmp_path)
+    federation = find_scenario("watch").build(clients=3, samples=50, seed=4, data_dir=tmp_path)
+    for client in hold_out(federation, 0.3, 1):
+        train, validation = recordings_of(client.train.x), recordings_of(client.validation.x)
+        assert len(validation) == 3  # one before, and two of six
+        assert not train & validation
 
 
 def test_channels_are_scaled_by_constants(tmp_path: Path) -> None:

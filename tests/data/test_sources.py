@@ -10,7 +10,7 @@ import pytest
 import torch
 from published_files import cifar_arrays, cifar_pickle, idx_bytes, leaf_bytes, write, write_idx_set
 
-from coterie.data.catalog import BY_HAND, CATALOG
+from coterie.data.catalog import BY_HAND, CATALOG, TERMS
 from coterie.data.pools import windows
 from coterie.data.sources import (
     TABLE_SOURCES,
@@ -202,7 +202,7 @@ def test_every_set_can_be_fetched_or_says_why_not() -> None:
 
 def test_available(tmp_path: Path) -> None:
     write_idx_set(tmp_path / "MNIST/raw", ending=".gz")
-    listing = {name: (present, detail) for name, present, detail in available(tmp_path)}
+    listing = {row.name: (row.present, row.detail) for row in available(tmp_path)}
     assert listing["digits"][0]
     assert listing["mnist"] == (True, str(tmp_path / "MNIST/raw"))
     assert listing["mnist+fashion"] == (False, "missing FashionMNIST/raw/train-images-idx3-ubyte and 3 more")
@@ -276,7 +276,7 @@ def test_windows_by_hand() -> None:
 
 
 def test_the_real_mnist_writers_where_they_are() -> None:
-    if not {name: present for name, present, _ in available()}["mnist-writers"]:
+    if not {row.name: row.present for row in available()}["mnist-writers"]:
         pytest.skip("MNIST and QMNIST are not in the data folder (COTERIE_DATA)")
     pool = load_source("mnist-writers")
     assert pool.writer is not None
@@ -288,3 +288,8 @@ def test_a_plain_file_wins_over_its_packed_copy(tmp_path: Path) -> None:
     arrays = write_idx_set(tmp_path / "MNIST/raw")
     (tmp_path / "MNIST/raw/train-labels-idx1-ubyte.gz").write_bytes(gzip.compress(b"something else"))
     assert np.array_equal(load_source("mnist", tmp_path).y, arrays["train-labels"])
+
+
+def test_every_set_has_a_source_and_terms() -> None:
+    assert set(TERMS) == {row.name for row in available()}
+    assert all(row.terms for row in available())

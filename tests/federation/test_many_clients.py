@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from coterie.errors import DataError
 from coterie.federation import Client, Federation, Split
-from coterie.federation import base as federation_base
+from coterie.federation import client as federation_client
 from coterie.runs.assemble import fingerprint
 
 
@@ -28,7 +28,7 @@ def clients(count: int, n: int = 4) -> list[Client]:
 def test_the_client_with_a_bad_number_is_named(
     together: int, part: str, what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(federation_base, "JOINED", together)
+    monkeypatch.setattr(federation_client, "JOINED", together)
     some = clients(30)
     values = getattr(some[17].part(part), what)
     values.view(-1)[-1] = float("nan") if what == "x" else 7
@@ -38,7 +38,7 @@ def test_the_client_with_a_bad_number_is_named(
 
 @pytest.mark.parametrize("together", [1, 40, 10**6])
 def test_classes_are_counted_over_all_clients(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(federation_base, "JOINED", together)
+    monkeypatch.setattr(federation_client, "JOINED", together)
     some = clients(30)
     some[11].train.y[0] = 8
     assert Federation(some).classes == 9

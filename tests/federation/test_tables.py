@@ -16,7 +16,7 @@ from sklearn.preprocessing import StandardScaler
 
 from coterie import CoterieError, Federation
 from coterie.errors import DataError
-from coterie.federation.base import split_rows
+from coterie.federation.client import split_rows
 from coterie.federation.table_files import read_table
 from coterie.federation.table_statistics import NumberStatistics, combine_numbers
 from coterie.federation.tables import Table

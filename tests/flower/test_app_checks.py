@@ -15,6 +15,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
+from coterie.benefit import FIRST_LOOK
 from coterie.engines import LocalEngine
 from coterie.errors import DataError
 from coterie.federation import Client, Federation, Split
@@ -24,8 +25,7 @@ from coterie.flower.plain import PlainEngine
 from coterie.flower.strategy_base import LOG
 from coterie.methods import Server
 from coterie.methods.cfl import CFL as CFLMethod
-from coterie.methods.cfl_rule import FIRST_CHECK
-from coterie.tasks import HalfLosses, HalfUpdates, Task
+from coterie.tasks import HalfUpdates, HeldOut, Task
 from coterie.tasks.base import Request
 from coterie.tasks.wire import task_bytes
 from coterie.trainers.base import Training
@@ -85,7 +85,7 @@ def test_an_app_answers_as_a_client_of_our_own_does() -> None:
     engine.train_config = ConfigRecord({"lr": LR})
     assert engine.look_for_checks() == {}
     assert engine.halves
-    tasks: list[Task] = [HalfUpdates(model, HOW, 3, 5), HalfLosses(model, model + 0.1 * step, 5)]
+    tasks: list[Task] = [HalfUpdates(model, HOW, 3, 5), HeldOut(model, model + 0.1 * step, 5)]
     for each in tasks:
         engine.traffic.drain()
         requests = [Request(client, each) for client in engine.clients]
@@ -130,10 +130,10 @@ def test_nodes_of_one_kind_stay_together() -> None:
     strategy = CFL()
     started(strategy, grid_of(checking_app(), 6, 1), 6)
     assert len(strategy.clusters) == 1
-    assert strategy.state.tracks[0].watch.checked > 0  # they were checked
+    assert strategy.state.memory[0].count > 0  # they were looked at
 
 
-def test_a_run_resumes_in_the_middle_of_a_check(half_participation: CFL, tmp_path: Path) -> None:
+def test_a_run_resumes_just_before_a_split(half_participation: CFL, tmp_path: Path) -> None:
     file, grid = tmp_path / "checkpoint.safetensors", grid_of(checking_app(), 6, 2)
     whole = half_participation
     [split] = [record.round for record in whole.history for event in record.events if event.kind == "split"]
@@ -145,7 +145,7 @@ def test_a_run_resumes_in_the_middle_of_a_check(half_participation: CFL, tmp_pat
     first = CFL(fraction_train=0.5, checkpoint=file)
     with pytest.raises(KeyboardInterrupt):
         started(first, grid, 11, evaluate_fn=stop)
-    assert split - 1 >= FIRST_CHECK  # the check is under way, and the file has the half-updates that it waits with
+    assert split >= FIRST_LOOK
     assert file.exists()
     second = CFL(fraction_train=0.5, checkpoint=file)
     started(second, grid, 11)
@@ -178,7 +178,7 @@ def half_of(reply: Message) -> Message | None:
     ],
     ids=["no checks", "another model", "some"],
 )
-def test_without_checks_the_former_rule_decides_and_one_warning_says_so(
+def test_without_checks_the_rule_on_flat_losses_decides_and_one_warning_says_so(
     app: Callable[[], ClientApp], tamper: Any, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -195,15 +195,13 @@ def test_without_checks_the_former_rule_decides_and_one_warning_says_so(
     assert words in told
     assert "answer_checks(app, model, data, fit)" in told
     assert asked.count("query.coterie_check") == 4
-    track = strategy.state.tracks[0]
-    assert len(track.losses) == 3  # what the former rule goes by
-    assert not track.watch.blocks  # what checks go by
+    assert len(strategy.state.memory[0].losses) == 3  # what the rule "flattened" goes by
 
 
 def test_the_paper_rule_asks_for_no_checks() -> None:
     asked: list[str] = []
     grid = grid_of(checking_app(), 4, 2, tamper=lambda reply: asked.append(reply.metadata.message_type) or reply)  # type: ignore[func-returns-value]
-    started(CFL(eps1=100, eps2=1e-9, gamma_max=0.5, min_rounds=2), grid, 2)
+    started(CFL(rule="paper(eps1=100,eps2=1e-9,gamma_max=0.5,wait=2)"), grid, 2)
     assert set(asked) == {"train", "evaluate"}
 
 

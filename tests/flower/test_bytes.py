@@ -23,7 +23,7 @@ from coterie.methods.base import find_method
 from coterie.runs.records import Bytes
 from coterie.runs.result import Result
 
-CFL_NOW = "min_rounds=2,patience=9,gamma_max=0.1,eps1=10,eps2=0.001"
+CFL_NOW = "rule=paper(eps1=10,eps2=0.001,gamma_max=0.1,wait=2)"
 """Numbers under which CFL splits soon."""
 SPECS = [
     "fedavg",
@@ -58,8 +58,7 @@ SPECS = [
     "pacfl:clusters=2",
     "ditto:lam=0.5",
     f"cfl:{CFL_NOW}",
-    f"cfl:similarity=gradient,{CFL_NOW}",
-    "cfl:when=gain,min_rounds=1,trial_rounds=2,recheck=1",
+    f"cfl:compare=gradient,{CFL_NOW}",
 ]
 EVENTS = {"cfl:min": "split", "cfl:similarity": "split", "cfl:when": "trial", "ifca:k=2,stable": "stable"}
 """What must happen in a run, by how its method begins, so that there is something to count."""
@@ -126,7 +125,7 @@ def test_every_method_is_here() -> None:
 def test_a_round_counts_what_really_crosses_the_grid(spec: str, federation: Federation) -> None:
     if spec.startswith("flt"):
         pytest.importorskip("umap")
-    longer = {"epochs": 10, "lr": 0.5} if "when=gain" in spec else {}
+    longer = {}
     here, there, crossed = three_counts(spec, federation, MODEL, **longer)
     happened = {event.kind for record in here.history for event in record.events}
     assert all(event in happened for start, event in EVENTS.items() if spec.startswith(start))
@@ -172,7 +171,7 @@ def test_under_privacy_a_round_costs_the_same(federation: Federation) -> None:
 @pytest.mark.parametrize(
     "strategy",
     [
-        CFL(eps1=100, eps2=1e-9, gamma_max=0.5, min_rounds=2, patience=9, fraction_evaluate=0.5),
+        CFL(rule="paper(eps1=100,eps2=1e-9,gamma_max=0.5,wait=2)", fraction_evaluate=0.5),
         FedSEM(clusters=2),
         OneShot(k=2, warmup_rounds=2),
         FedCUAU(clusters=2, specific=("fc1", "fc2")),

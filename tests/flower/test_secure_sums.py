@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from coterie.tasks.sketched_halves import SketchHalves
 from flower_trials import MODEL, QUICK, TRAINING, digits, grid_of
 from scipy import stats
 
@@ -33,7 +34,6 @@ from coterie.privacy.secure_tasks import (
 from coterie.snapshot import load_snapshot
 from coterie.tasks import HalfUpdates, Train
 from coterie.tasks.base import ClientContext
-from coterie.tasks.sketched_halves import SketchHalves
 from coterie.tasks.subspaces import Subspaces
 from coterie.tasks.train import Collect
 from coterie.trainers.base import SumRules, Training
@@ -92,7 +92,7 @@ def test_private_cfl_splits_as_in_the_clear_and_shows_no_vector() -> None:
     sworn = InProcessGrid(
         client_app(MODEL, federation, secret="0" * 64), node_configs=configs, run_config=dict(privacy), tamper=seen
     )
-    secure = run_on(sworn, given | privacy | {"method": "cfl:projection=256", "secure_sums": True})
+    secure = run_on(sworn, given | privacy | {"method": "cfl:compare=projection(256)", "secure_sums": True})
     clear = run_on(grid_of(federation), given | {"method": "cfl"})
     assert [len(own) for own in clear.clusters] == [3, 3]
     assert secure.clusters == clear.clusters

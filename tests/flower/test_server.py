@@ -19,7 +19,7 @@ from coterie.runs import Result
 from coterie.runs.folder import RunFolder
 from coterie.runs.records import RoundRecord
 
-CFL = "cfl:min_rounds=3,gamma_max=0.1,eps1=10,eps2=0.001"
+CFL = "cfl:rule=paper(eps1=10,eps2=0.001,gamma_max=0.1,wait=3)"
 
 
 @pytest.fixture(scope="module")

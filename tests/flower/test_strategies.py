@@ -48,7 +48,7 @@ from coterie.trainers.schedules import make_schedule
 
 def test_cfl_finds_the_groups_of_an_unmodified_app() -> None:
     seen: dict[int, int] = {}
-    strategy = CFL(fraction_evaluate=0.7, min_rounds=8, patience=6, recheck=2)
+    strategy = CFL(fraction_evaluate=0.7, rule="flattened(wait=8,recheck=2)")
     result = started(
         strategy, grid_of(9, 3), 20, evaluate_fn=lambda t, a: seen.update({t: len(a)}) or MetricRecord({"t": t})
     )
@@ -82,7 +82,7 @@ def test_cfl_finds_the_groups_of_an_unmodified_app() -> None:
 
 
 def test_cfl_leaves_nodes_of_one_kind_together() -> None:
-    strategy = CFL(min_rounds=8, recheck=1)
+    strategy = CFL(rule="flattened(wait=8,recheck=1)")
     started(strategy, grid_of(6, 1), 14)
     assert len(strategy.clusters) == 1
 
@@ -117,7 +117,7 @@ def on_local_engine(strategy: Clustered, nodes: int, groups: int, rounds: int) -
 @pytest.mark.parametrize(
     "strategy",
     [
-        CFL(eps1=100, eps2=1e-9, gamma_max=0.5, min_rounds=3, patience=9),
+        CFL(rule="paper(eps1=100,eps2=1e-9,gamma_max=0.5,wait=3)"),
         FedSEM(clusters=2),
         OneShot(k=2, warmup_rounds=3, weighting="samples"),
         FedCUAU(clusters=2, specific=("fc1", "fc2"), min_replies=6),
@@ -154,7 +154,7 @@ def test_a_share_of_the_nodes_trains_and_evaluates() -> None:
 
 def test_cfl_splits_with_partial_participation_once_every_node_has_trained() -> None:
     asked: list[str] = []
-    strategy = CFL(fraction_train=0.6, eps1=100, eps2=1e-9, gamma_max=0.6, min_rounds=2, fraction_evaluate=0)
+    strategy = CFL(fraction_train=0.6, rule="paper(eps1=100,eps2=1e-9,gamma_max=0.6,wait=2)", fraction_evaluate=0)
     grid = grid_of(6, 2)
     grid.tamper = lambda reply: asked.append(reply.metadata.message_type) or reply  # type: ignore[func-returns-value]
     started(strategy, grid, 12)
@@ -172,7 +172,7 @@ def test_cfl_places_nodes_that_join_and_lets_others_go() -> None:
         if t == 6:
             grid.join({"partition-id": 0, "num-partitions": 6})  # 1008
 
-    strategy = CFL(eps1=100, eps2=1e-9, gamma_max=0.6, min_rounds=3, patience=50)
+    strategy = CFL(rule="paper(eps1=100,eps2=1e-9,gamma_max=0.6,wait=3)")
     started(strategy, grid, 8, evaluate_fn=between_rounds)
     assert sorted(sorted(members) for members in strategy.clusters) == [[1002, 1004, 1006, 1007], [1003, 1005, 1008]]
     events = [event.kind for record in strategy.history for event in record.events]
@@ -195,7 +195,7 @@ def test_every_strategy_goes_on_when_nodes_come_and_go(strategy: Clustered) -> N
 
 def test_a_new_run_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
     file, grid = tmp_path / "deep" / "checkpoint.safetensors", grid_of(6, 2, batch=ALL_AT_ONCE)
-    options: dict[str, Any] = {"eps1": 100, "eps2": 1e-9, "gamma_max": 0.6, "min_rounds": 3, "patience": 50}
+    options: dict[str, Any] = {"rule": "paper(eps1=100,eps2=1e-9,gamma_max=0.6,wait=3)"}
     whole = CFL(**options)
     started(whole, grid, 6)
     first = CFL(checkpoint=file, **options)
@@ -261,8 +261,8 @@ def test_a_strategy_in_a_wrapper_says_so_instead_of_training_nothing() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: CFL(gama_max=1), "did you mean 'gamma_max'"),
-        (lambda: CFL(similarity="gradient"), "sends no gradients"),
+        (lambda: CFL(weigting=1), "did you mean 'weighting'"),
+        (lambda: CFL(compare="gradient"), "sends updates"),
         (lambda: CFL(fraction_evaluate=0), "fraction_evaluate=0"),
         (lambda: FedSEM(fraction_train=0), "fraction_train=0"),
         (lambda: FedCUAU(base="fedbabu"), "freezes or keeps layers"),

@@ -105,14 +105,14 @@ def test_an_unsound_reply_never_enters_an_average_and_never_stops_the_run(
 def test_a_node_that_always_fails_does_not_keep_the_others_from_their_clusters() -> None:
     failing = changed(lambda content: content.pop("metrics"))
     grid = grid_of(7, 2, tamper=lambda reply: failing(reply) if reply.metadata.src_node_id == 1007 else reply)
-    strategy = CFL(eps1=100, eps2=1e-9, gamma_max=0.6, min_rounds=2, patience=50, recheck=1, fraction_evaluate=0)
+    strategy = CFL(rule="paper(eps1=100,eps2=1e-9,gamma_max=0.6,wait=2)", fraction_evaluate=0)
     started(strategy, grid, 5)
     assert sorted(sorted(members) for members in strategy.clusters) == [[1001, 1003, 1005], [1002, 1004, 1006]]
     reasons = [[fault.reason[:7] for fault in record.faults] for record in strategy.history]
     assert reasons == [["it sent"]] * 3 + [["nothing"], []]
 
 
-@pytest.mark.parametrize("strategy", [CFL(min_rounds=2), FedSEM(clusters=2), OneShot(warmup_rounds=2), FedCUAU()])
+@pytest.mark.parametrize("strategy", [CFL(), FedSEM(clusters=2), OneShot(warmup_rounds=2), FedCUAU()])
 def test_a_run_in_which_nobody_answers_soundly_ends_with_the_reason(strategy: Clustered) -> None:
     grid = grid_of(4, 2, tamper=changed(lambda content: content["metrics"].pop("num-examples")))
     with pytest.raises(RunError):

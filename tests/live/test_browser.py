@@ -30,7 +30,7 @@ class Slow:
     def on_round(self, record): time.sleep(0.05)
     def on_end(self, result): pass
 
-coterie.run("cfl:min_rounds=20", scenario="digits-permuted", rounds=38, out=sys.argv[1], callbacks=[Slow()])
+coterie.run("cfl:rule=paper(wait=20)", scenario="digits-permuted", rounds=38, out=sys.argv[1], callbacks=[Slow()])
 """
 
 pytestmark = needs_chromium

@@ -14,8 +14,7 @@ from made_runs import Write, lines, record
 
 from coterie.live.growth import Growth
 from coterie.live.tail import HistoryTail, thinned
-from coterie.methods.cfl_state import splits_since
-from coterie.methods.tree import Branch, Tree
+from coterie.methods.tree import Branch, Tree, splits_since
 from coterie.runs.folder import RunFolder
 from coterie.runs.records import Bytes, ClusterRecord, RoundRecord, SplitRecord, tree_of
 

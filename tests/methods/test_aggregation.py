@@ -15,17 +15,17 @@ from coterie.methods.aggregation import Aggregation, Part, capped_weights
 from coterie.methods.ifca_init import worst_fitted_models
 from coterie.models import build
 from coterie.randomness import numpy_generator
-from coterie.runs.attacks import ATTACKS, HostileEngine, choose_hostile
 from coterie.tasks import Reply
 from coterie.trainers.base import Training
 from coterie.trainers.schedules import make_schedule
+from coterie_attacks.attacks import ATTACKS, HostileEngine, choose_hostile
 
 METHODS = [
     "fedavg",
     "fedper",
     "ifca:k=2",
     "ifca:k=2,averaging=gradient",
-    "cfl:min_rounds=2",
+    "cfl",
     "fedcuau:clusters=2",
     "fedcuau:clusters=2,base=fedper",
     "fedsem:clusters=2",
@@ -101,7 +101,7 @@ def test_without_limits_that_update_does_move_the_model_far():
     [
         "fedavg",
         "ifca:k=2",
-        "cfl:min_rounds=2",
+        "cfl",
         "fedcuau:clusters=2",
         "fedsem:clusters=2",
         "feddrift:most=3",

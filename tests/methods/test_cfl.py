@@ -1,7 +1,8 @@
-"""CFL: exact groups at every depth, a partition after every round, the paper's rule and the one without thresholds."""
+"""CFL: exact groups at every depth, a partition after every round, the paper's rule and held-out benefit."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,20 +15,22 @@ from torch import nn
 
 import coterie
 from coterie.clustering import cosine_matrix
+from coterie.clustering.sketch import sketch
 from coterie.data.scenarios import find_scenario
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.methods import CFL, make_method
-from coterie.methods.aggregation import Aggregation
-from coterie.methods.cfl_state import newcomer_update
-from coterie.methods.cfl_vectors import PARTS, ask_half_updates, compared, grams
+from coterie.methods.base import Event
+from coterie.methods.compared import Compared
 from coterie.methods.server import Server
-from coterie.parameters import Layout
-from coterie.privacy.masks import masked_layout
+from coterie.methods.splitting import BenefitRule, LeafRound, Look, SplitDecision, SplitRule
+from coterie.methods.splitting import Watched as WatchedSplit
+from coterie.methods.tree import Branch
 from coterie.randomness import derive
 from coterie.runs.loading import open_run
-from coterie.runs.loop import Run, execute
+from coterie.runs.loop import execute
+from coterie.runs.prepared import Run
 from coterie.tasks import HalfUpdates, Noise, Train
 from coterie.tasks.base import Reduction, ReplyBlock, Request
 from coterie.trainers.base import Training
@@ -89,12 +92,12 @@ def test_clients_of_one_kind_are_never_split() -> None:
 
 def test_the_papers_rule_with_numbers_and_with_auto() -> None:
     federation = opposed((4, 4))
-    for method in (CFL(eps1=0.05, eps2=0.1, gamma_max=0.3), CFL(eps1="auto")):
+    for method in (CFL(rule="paper(eps1=0.05,eps2=0.1,gamma_max=0.3)"), CFL(rule="paper(wait=20)")):
         result = execute(run_of(method, federation, 80))
         assert result.summary.ari == 1.0
-    untouched = execute(run_of(CFL(eps1=1e-9, eps2=0.1, gamma_max=0.3), federation, 40))
+    untouched = execute(run_of(CFL(rule="paper(eps1=1e-9,eps2=0.1,gamma_max=0.3)"), federation, 40))
     assert len(untouched.clusters) == 1
-    refused = execute(run_of(CFL(eps1="auto", gamma_max=0.999), federation, 60))
+    refused = execute(run_of(CFL(rule="paper(gamma_max=0.999)"), federation, 60))
     assert len(refused.clusters) == 1
 
 
@@ -111,7 +114,7 @@ def until_split(method: CFL, federation: Federation, rounds: int = 60) -> tuple[
 
 
 def test_by_the_papers_rule_children_start_from_the_stationary_model_with_this_rounds_updates() -> None:
-    before, state, server, t = until_split(CFL(eps1="auto"), opposed((4, 4)), 80)
+    before, state, server, t = until_split(CFL(rule="paper(wait=20)"), opposed((4, 4)), 80)
     root, *children = state.tree.nodes
     assert torch.equal(root.model, before.tree.nodes[0].model)
     for child in children:
@@ -119,17 +122,6 @@ def test_by_the_papers_rule_children_start_from_the_stationary_model_with_this_r
         weights = torch.tensor([float(server.samples[r.client]) for r in replies], dtype=torch.float64)
         mean = (weights[:, None] * torch.stack([r.vector for r in replies]).double()).sum(0) / weights.sum()
         assert torch.allclose(child.model.double(), root.model.double() + mean, atol=1e-6)
-
-
-def test_children_start_from_the_mean_model_with_their_own_half_updates() -> None:
-    _, state, server, t = until_split(CFL(), opposed((3, 3)))
-    root, *children = state.tree.nodes
-    for child in children[:2]:
-        answers = ask_half_updates(child.members, root.model, server.schedule.at(t), t, server, None, 6)
-        assert [answer.client for answer in answers] == list(child.members)
-        mean = torch.stack([answer.vectors.mean(0) for answer in answers]).double().mean(0)
-        assert torch.allclose(child.model.double(), root.model.double() + mean, atol=1e-6)
-    assert {"p_value", "conflict", "harm", "shared"} <= set(root.evidence)
 
 
 def cut(federation: Federation, ids: set[str], samples: int) -> Federation:
@@ -174,45 +166,23 @@ class Watched(LocalEngine):
         return super().run(requests, reduce)
 
 
-def test_below_full_participation_a_check_asks_only_who_takes_part_and_all_at_one_model() -> None:
-    engine = Watched(opposed((6, 6)), net)
-    how = make_schedule("constant", Training(lr=0.1, epochs=2, batch_size=20), 40)
-    server = Server(engine, how, 5, 40, participation=0.5)
-    method, models = CFL(), []
-    state = method.start(server)
-    trained = checks = 0
-    for t in range(1, 41):
-        engine.asked = []
-        state, _ = method.round(state, t, server)
-        asked = [request for requests in engine.asked for request in requests]
-        halves = [request for request in asked if isinstance(request.task, HalfUpdates)]
-        trained += sum(isinstance(request.task, Train) for request in asked)
-        checks += len(halves)
-        if len(state.tree.nodes) > 1:
-            break
-        assert {request.client for request in halves} <= set(server.participants(t))
-        if halves:
-            models.append(halves[0].task.model)
-            assert all(request.task.model is models[-1] for request in halves)
-    assert len(state.tree.nodes) == 3
-    assert len({id(model) for model in models}) < len(models)  # a check lasts several rounds
-
-
-def test_rounds_without_a_check_cost_what_plain_training_costs() -> None:
+def test_rounds_without_a_look_cost_what_plain_training_costs() -> None:
     run = run_of(CFL(), opposed((4,)), 4)
     state = run.method.start(run.server)
-    for t in range(1, 5):
+    for t in range(1, 4):
         state, _ = run.method.round(state, t, run.server)
         numbers = run.server.layout.size
         assert run.server.traffic.drain() == (4 * 4 * numbers, 4 * (4 * numbers + 2 * 8))
 
 
-def test_partial_participation_waits_for_every_member_and_finds_the_groups() -> None:
+def test_partial_participation_finds_the_groups() -> None:
     result = execute(run_of(CFL(), opposed((6, 6)), 120, participation=0.5))
     assert result.summary.ari == 1.0
 
 
-@pytest.mark.parametrize("options", [{"similarity": "gradient"}, {"linkage": "complete"}, {"weighting": "uniform"}])
+@pytest.mark.parametrize(
+    "options", [{"compare": "gradient"}, {"rule": "paper(linkage=complete,wait=20)"}, {"weighting": "uniform"}]
+)
 def test_the_named_variants_find_the_groups_too(options: dict[str, Any]) -> None:
     assert execute(run_of(CFL(**options), opposed((5, 4)), 60)).summary.ari == 1.0
 
@@ -238,14 +208,14 @@ def test_newcomers_go_to_their_groups_leaf() -> None:
     server = Server(engine, make_schedule("constant", Training(lr=0.1, epochs=2, batch_size=20), 1), 0, 1)
     right = 0
     for client in held_out:
-        leaf = result.state.tree.descend(lambda model, c=client.id: newcomer_update(c, model, 1, server))
-        right += {int(member[1]) for member in leaf.members} == {client.group}
+        leaf = CFL().place(result.state, [client.id], server)[client.id]
+        right += {int(member[1]) for member in result.state.tree.nodes[leaf].members} == {client.group}
     assert right >= 0.98 * len(held_out)
 
 
-@pytest.mark.parametrize(("participation", "rule"), [(1.0, {}), (0.3, {}), (0.5, {"eps1": "auto"})])
+@pytest.mark.parametrize(("participation", "rule"), [(1.0, {}), (0.3, {}), (0.5, {"rule": "paper(wait=20)"})])
 def test_newcomers_of_a_tree_of_gradients_bring_gradients(participation: float, rule: dict[str, Any]) -> None:
-    method = CFL(similarity="gradient", **rule)
+    method = CFL(compare="gradient", **rule)
     result = execute(run_of(method, opposed((6, 6)), 80, participation=participation))
     assert result.summary.ari == 1.0
     held_out = opposed((20, 20), seed=1)
@@ -261,7 +231,7 @@ def test_the_papers_rule_compares_updates_made_at_one_model() -> None:
     engine = Watched(opposed((6, 6)), net)
     how = make_schedule("constant", Training(lr=0.1, epochs=2, batch_size=20), 120)
     server = Server(engine, how, 5, 120, participation=0.5)
-    method = CFL(eps1="auto")
+    method = CFL(rule="paper(wait=20)")
     state = method.start(server)
     for t in range(1, 121):
         before = state.tree.nodes[0].model
@@ -283,7 +253,7 @@ def still(clients: int) -> Federation:
     return Federation(empty, CLASSES)
 
 
-@pytest.mark.parametrize("rule", [{}, {"eps1": 1e9, "eps2": 1e-30, "gamma_max": "auto", "min_rounds": 2}])
+@pytest.mark.parametrize("rule", [{}, {"rule": "paper(eps1=1e9,eps2=1e-30,gamma_max=auto,wait=2)"}])
 def test_clients_that_do_not_move_are_not_shattered(rule: dict[str, Any]) -> None:
     def frozen(seed: int) -> nn.Module:
         module = nn.Sequential(nn.Linear(FEATURES, CLASSES, bias=False))
@@ -307,38 +277,13 @@ def test_by_the_papers_rule_neither_one_sample_nor_divergence_blocks_a_split() -
         Client(c.id, Split(c.train.x * (1e30 if c.id == broken else 1), c.train.y), c.validation, c.test, c.group)
         for c in cut(federation, few, 1)
     ]
-    _, state, _, _ = until_split(CFL(eps1=1.0, eps2=0.01, gamma_max="auto"), Federation(clients, CLASSES), 80)
+    _, state, _, _ = until_split(
+        CFL(rule="paper(eps1=1.0,eps2=0.01,gamma_max=auto,wait=20)"), Federation(clients, CLASSES), 80
+    )
     members = [c for leaf in state.tree.leaves() for c in leaf.members]
     assert sorted(members) == sorted(federation.ids)
     for leaf in state.tree.leaves():
         assert len({federation[c].group for c in leaf.members if c not in {broken, *few}}) == 1
-
-
-class Boastful(LocalEngine):
-    """An engine with one client that sends half-updates a million times too long."""
-
-    def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
-        for block in super().run(requests, reduce):
-            long = [
-                replace(r, vector=1e6 * r.vector)
-                if r.client == "g0-0" and r.vector is not None and len(r.vector) == 2 * self.layout.size
-                else r
-                for r in block.replies
-            ]
-            yield block._replace(replies=long)
-
-
-def test_with_a_limit_a_half_update_that_is_far_too_long_spoils_no_split() -> None:
-    federation = opposed((4, 4))
-    how = make_schedule("constant", Training(lr=0.1, epochs=2, batch_size=20), 20)
-    server = Server(Boastful(federation, net), how, 5, 20, aggregation=Aggregation(clip=8.0))
-    method = CFL()
-    state = method.start(server)
-    for t in range(1, 21):
-        state, _ = method.round(state, t, server)
-    leaves = [{federation[c].group for c in leaf.members if c != "g0-0"} for leaf in state.tree.leaves()]
-    assert sorted(map(sorted, leaves)) == [[0], [1]]
-    assert max(float(leaf.model.norm()) for leaf in state.tree.leaves()) < 100
 
 
 def test_two_clients_in_conflict_are_separated() -> None:
@@ -398,15 +343,6 @@ def test_fallback_gives_a_client_the_best_model_on_its_path_by_its_validation_da
     assert CFL(fallback=False).finish(state, run.server) is state
 
 
-def test_gain_splits_where_separate_models_serve_better_and_undoes_what_does_not_help() -> None:
-    result = execute(run_of(CFL(when="gain"), opposed((5, 5)), 40))
-    assert result.summary.ari == 1.0
-    assert "trial" in {event.kind for record in result.history for event in record.events}
-    careful = execute(run_of(CFL(when="gain", min_gain_z=1e9), opposed((5, 5)), 20))
-    assert len(careful.clusters) == 1
-    assert "undone" in {event.kind for record in careful.history for event in record.events}
-
-
 def test_noise_by_hand_is_the_ratio_of_difference_to_sum_over_two_halves() -> None:
     federation = opposed((2,))
     engine = LocalEngine(federation, net, precision="float64")
@@ -436,45 +372,9 @@ def test_the_tree_survives_a_file_and_answers_from_the_folder(tmp_path: Path) ->
         open_run(tmp_path / "other").path_of("client-0")
 
 
-def test_bad_options_are_named() -> None:
-    for spec in ("cfl:when=never", "cfl:eps1=-1", "cfl:linkage=ward", "cfl:patience=0"):
-        with pytest.raises(ConfigError, match=spec.partition(":")[2].partition("=")[0]):
-            make_method(spec)
-
-
 def test_cosine_of_updates_that_are_not_finite_is_refused() -> None:
     with pytest.raises(ValueError, match="finite"):
         cosine_matrix(torch.tensor([[1.0, float("nan")], [1.0, 0.0]]))
-
-
-def test_the_numbers_of_each_output_are_the_rows_of_the_last_layer() -> None:
-    network = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))  # 12 + 3, then 6 + 2
-    layout = Layout.of(network)
-    places = layout.outputs()
-    assert [place.tolist() for place in places] == [[15, 16, 17, 21], [18, 19, 20, 22]]
-    assert masked_layout(layout).outputs() == []
-    vectors = torch.randn(6, 23, dtype=torch.float64)
-    found = grams(vectors, compared(layout, 3, None))
-    assert np.allclose(found[0], vectors @ vectors.T)
-    assert np.allclose(found[2], vectors[:, places[1]] @ vectors[:, places[1]].T)
-    assert len(compared(Layout.of(nn.Linear(1, 40)), 3, None).parts) == PARTS
-    assert compared(Layout.of(nn.Linear(1, 40)), 1000, None).parts == []  # too many products
-
-
-def state_after(federation: Federation, t: int, rounds: int, participation: float) -> Any:
-    """CFL's state after round t of so many."""
-    run = run_of(CFL(), federation, rounds, participation)
-    state = run.method.start(run.server)
-    for i in range(1, t + 1):
-        state, _ = run.method.round(state, i, run.server)
-    return state
-
-
-def test_the_last_round_waits_for_nobody_and_has_a_check_of_its_own() -> None:
-    leaves = [len(state_after(opposed((6, 6)), 6, rounds, 0.5).tree.leaves()) for rounds in (60, 6)]
-    assert leaves == [1, 2]  # the check that began in round 5 would wait for the others until round 10
-    checked = [state_after(opposed((4,)), 70, rounds, 1.0).tracks[0].watch.checked for rounds in (100, 70)]
-    assert checked == [59, 70]
 
 
 class Forming(LocalEngine):
@@ -488,7 +388,7 @@ class Forming(LocalEngine):
             yield block
 
 
-def test_only_checks_form_the_vectors_of_single_clients() -> None:
+def test_only_looks_form_the_vectors_of_single_clients() -> None:
     run = run_of(CFL(), opposed((4, 4)), 6)
     engine = Forming(opposed((4, 4)), net)
     server = replace(run.server, engine=engine)
@@ -498,3 +398,161 @@ def test_only_checks_form_the_vectors_of_single_clients() -> None:
     assert len(state.tree.leaves()) == 2
     assert HalfUpdates in engine.seen
     assert Train not in engine.seen
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("cfl:rule=never", "known: benefit, flattened, paper"),
+        ("cfl:rule=paper(eps1=-1)", "rule 'paper', option eps1=-1"),
+        ("cfl:rule=paper(linkage=ward)", "rule 'paper', option linkage='ward'"),
+        ("cfl:rule=benefit(eps1=1)", "rule 'benefit' has no option 'eps1'"),
+        ("cfl:compare=cosine", "expected update, gradient or"),
+        ("cfl:eps1=0.4", "has no option 'eps1'"),
+    ],
+)
+def test_bad_options_are_named(spec: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        make_method(spec)
+
+
+def test_children_start_from_the_clusters_model_with_the_mean_of_their_half_updates() -> None:
+    _, state, server, t = until_split(CFL(), opposed((3, 3)))
+    root, *children = state.tree.nodes
+    assert t == 4
+    for child in children:
+        halves = Compared().of_halves(child.members, root.model, t, server)
+        assert halves.clients == child.members
+        assert halves.updates is not None
+        norms = torch.stack([Compared().of_halves(federation_ids(state), root.model, t, server).updates.norm(dim=2)])[0]
+        longest = norms.median(1, keepdim=True).values
+        own = halves.updates.double()
+        shrunk = own * (longest[..., None] / own.norm(dim=2, keepdim=True)).clamp_max(1.0)
+        expected = root.model.double() + shrunk.mean((0, 1))
+        assert torch.allclose(child.model.double(), expected, atol=1e-6)
+    assert set(root.evidence) == {"gain", "gain_error", "p_value"}
+    assert root.evidence["p_value"] <= 0.05
+
+
+def federation_ids(state: Any) -> tuple[str, ...]:
+    """The clients in the order of the first cluster."""
+    return tuple(state.tree.nodes[0].members)
+
+
+def test_below_full_participation_a_look_asks_only_who_takes_part_and_all_at_one_model() -> None:
+    engine = Watched(opposed((6, 6)), net)
+    how = make_schedule("constant", Training(lr=0.1, epochs=2, batch_size=20), 40)
+    server = Server(engine, how, 5, 40, participation=0.5)
+    method = CFL()
+    state = method.start(server)
+    looks = 0
+    for t in range(1, 41):
+        engine.asked = []
+        state, _ = method.round(state, t, server)
+        halves = [r for requests in engine.asked for r in requests if isinstance(r.task, HalfUpdates)]
+        assert {request.client for request in halves} <= set(server.participants(t))
+        looks += bool(halves)
+        if len(state.tree.nodes) > 1:
+            break
+        assert len({id(request.task.model) for request in halves}) <= 1
+    assert looks
+    assert len(state.tree.nodes) == 3
+
+
+class Boastful(LocalEngine):
+    """An engine with one client that sends half-updates a million times too long."""
+
+    def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
+        for block in super().run(requests, reduce):
+            long = [
+                replace(r, vector=1e6 * r.vector)
+                if r.client == "g0-0" and r.vector is not None and len(r.vector) == 2 * self.layout.size
+                else r
+                for r in block.replies
+            ]
+            yield block._replace(replies=long)
+
+
+def test_one_half_update_that_is_far_too_long_spoils_no_split() -> None:
+    federation = opposed((6, 6))
+    how = make_schedule("constant", Training(lr=0.1, epochs=2, batch_size=20), 20)
+    server = Server(Boastful(federation, net), how, 5, 20)
+    method = CFL()
+    state = method.start(server)
+    for t in range(1, 21):
+        state, _ = method.round(state, t, server)
+    leaves = [{federation[c].group for c in leaf.members if c != "g0-0"} for leaf in state.tree.leaves()]
+    assert [0] in map(sorted, leaves)
+    assert [1] in map(sorted, leaves)
+    assert max(float(leaf.model.norm()) for leaf in state.tree.leaves()) < 100
+
+
+class FirstTwo(SplitRule):
+    """A rule of a stranger: in round 2, split off the first two members; join all again three rounds later."""
+
+    watches = True
+
+    def consider(self, memory: Any, seen: LeafRound, t: int, server: Server) -> Look:
+        if t != 2 or seen.leaf.parent is not None:
+            return Look(memory)
+        sides = seen.leaf.members[:2], seen.leaf.members[2:]
+        vectors = seen.compared.of_members(seen.leaf.members, seen.leaf.model, t, server, seen.replies)
+        branches = [Branch(own, seen.after, sketch(torch.stack([vectors[c] for c in own]))) for own in sides]
+        return Look(memory, SplitDecision(tuple(branches), seen.after, {}, "because"))
+
+    def watch(self, memory: Any, parent: Any, children: Any, t: int, server: Server) -> WatchedSplit:
+        return WatchedSplit("joined", parent.model, "enough") if t == 5 else WatchedSplit("watching")
+
+    def why_whole(self, memory: Any, server: Server) -> Event:
+        return Event("whole", f"the rule remembers {memory}", {})
+
+
+def test_a_rule_of_a_strangers_splits_and_joins_again() -> None:
+    federation = opposed((3, 3))
+    run = run_of(CFL(rule=FirstTwo()), federation, 6)
+    state, clusters, texts = run.method.start(run.server), [], []
+    for t in range(1, 7):
+        state, info = run.method.round(state, t, run.server)
+        clusters.append(sorted(leaf.id for leaf in state.tree.leaves()))
+        texts += [event.text for event in info.events]
+        assert sorted(c for leaf in state.tree.leaves() for c in leaf.members) == sorted(federation.ids)
+    assert clusters == [[0], [1, 2], [1, 2], [1, 2], [0], [0]]
+    assert texts[0] == "cluster 0 splits into 2 and 4: because"
+    assert texts[1] == "the parts of cluster 0 are joined again: enough"
+    assert texts[2] == "the rule remembers joined"
+
+
+def test_a_split_that_is_undone_leaves_the_run_as_if_it_had_never_been() -> None:
+    """The cluster trains on beside its parts, by the same seeds: what takes their place again is FedAvg's model."""
+
+    class Hasty(BenefitRule):  # type: ignore[misc, valid-type]
+        def consider(self, memory: Any, seen: LeafRound, t: int, server: Server) -> Look:
+            if t != 3 or seen.leaf.parent is not None:
+                return Look(memory)
+            return replace_split(memory, seen, t, server)
+
+    def replace_split(memory: Any, seen: LeafRound, t: int, server: Server) -> Look:
+        halves = seen.leaf.members[::2], seen.leaf.members[1::2]
+        branches = tuple(Branch(own, seen.after, sketch(torch.eye(len(own), 9))) for own in halves)
+        return Look(memory, SplitDecision(branches, seen.after, {}, "too early"))
+
+    federation = opposed((12,))
+    hasty = execute(run_of(CFL(rule=Hasty()), federation, 12))
+    plain = execute(run_of(CFL(rule="paper(eps1=1e-30)"), federation, 12))
+    kinds = [event.kind for record in hasty.history for event in record.events]
+    assert kinds.count("split") == kinds.count("undone") == 1
+    assert torch.equal(hasty.models[0], plain.models[0])
+
+
+def test_looks_come_at_ages_that_double_and_spend_a_stated_level() -> None:
+    engine = Watched(opposed((8,)), net)
+    server = Server(engine, make_schedule("constant", Training(lr=0.1, batch_size=20), 20), 5, 20)
+    method, looks = CFL(), []
+    state = method.start(server)
+    for t in range(1, 21):
+        engine.asked = []
+        state, _ = method.round(state, t, server)
+        if any(isinstance(request.task, HalfUpdates) for requests in engine.asked for request in requests):
+            looks.append(t)
+    assert looks == [4, 8, 16]
+    assert state.memory[0].count == 3

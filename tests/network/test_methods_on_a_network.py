@@ -70,7 +70,7 @@ app = ServerApp()
 @app.main()
 def main(grid, context):
     strategy = CFL(fraction_evaluate=0.0, min_available_nodes=4, min_train_nodes=4,
-                   eps1=100.0, eps2=0.001, gamma_max=0.0, min_rounds=2, patience=9)
+                   rule="paper(eps1=100.0,eps2=0.001,gamma_max=0.0,wait=2)")
     config = context.run_config
     strategy.start(grid=grid, initial_arrays=ArrayRecord(Net().state_dict()),
                    train_config=ConfigRecord({"lr": config["learning-rate"]}), num_rounds=config["num-server-rounds"])

@@ -25,7 +25,7 @@ NODES = 4
 COMMON = {"scenario": "digits-halves", "groups": 2, "samples": 100, "model": "mlp:hidden=16",
           "lr": 0.1, "epochs": 3, "batch_size": 20, "seed": 0}  # fmt: skip
 TRUTH = [["client-0", "client-2"], ["client-1", "client-3"]]
-CFL = "cfl:eps1=100.0,eps2=0.001,gamma_max=0.0,min_rounds=2,patience=9,fallback=false"
+CFL = "cfl:rule=paper(eps1=100.0,eps2=0.001,gamma_max=0.0,wait=2),fallback=false"
 """Splits once, after two rounds, whatever the norms are: how fast it decides is tested elsewhere."""
 
 

@@ -2,49 +2,22 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import coterie
 from coterie.data.scenarios import find_scenario
-from coterie.methods.cfl_check import _connected
-from coterie.methods.cfl_rule import Fork
-from coterie.methods.cfl_vectors import PARTS, compared, grams
-from coterie.parameters import Layout
-from coterie.privacy.keys import make_key, permutation
-from coterie.privacy.projection import CompareHalves, project_parts
+from coterie.privacy.projection import CompareHalves
 from coterie.randomness import derive
 from coterie.runs.loading import open_run
-from coterie.tasks import HalfLosses, HalfUpdates
+from coterie.tasks import HalfUpdates
 
 OPTIONS = {"scenario": "digits-permuted", "clients": 9, "groups": 3, "rounds": 7, "samples": 120, "workers": 1}
-PRIVATE = {"method": "cfl:projection=1024", "privacy": "projection"}
+PRIVATE = {"method": "cfl:compare=projection(1024)", "privacy": "projection"}
 
 
 def splits_of(result):
     return [(record.round, split.cluster, split.members) for record in result.history for split in record.splits]
-
-
-def test_projections_of_whole_and_parts_stand_where_the_server_looks_for_them():
-    layout = Layout.of(nn.Sequential(nn.Linear(40, 20), nn.ReLU(), nn.Linear(20, 3)))
-    plain = torch.randn(6, layout.trainable, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    hidden = project_parts(plain, layout, make_key(5), 512, PARTS, "here").double()
-    there = compared(layout, 3, 512)
-    assert there.whole + sum(map(len, there.parts)) == hidden.shape[1]
-    exact, found = grams(plain, compared(layout, 3, None)), grams(hidden, there)
-    order = permutation(make_key(5), "projection/parts", 3)
-    assert np.allclose(found[1:], exact[1:][order], atol=1e-4)  # so few numbers are turned, not projected
-    # The standard deviation of an inner product of projections is at most √(2/s) of the lengths.
-    lengths = np.sqrt(np.diag(exact[0]))
-    assert (np.abs(found[0] - exact[0]) < 4.5 * (2 / 512) ** 0.5 * np.outer(lengths, lengths)).all()
-
-
-def test_forks_below_one_that_is_left_out_are_left_out_too():
-    forks = [Fork(name, (("a",), ("b",)), None) for name in ("", "01", "1", "10")]
-    assert [fork.name for fork in _connected(forks)] == ["", "1", "10"]
-    assert _connected(forks[1:]) == []
 
 
 class Overheard:
@@ -88,7 +61,7 @@ def test_clusters_and_tree_are_those_of_the_clear_run_and_no_half_update_is_seen
     if all_take_part:
         for ours, theirs in zip(private.models, clear.models, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
-    assert {HalfUpdates, HalfLosses} <= heard.summed
+    assert HalfUpdates in heard.summed
     assert CompareHalves in heard.single
     assert HalfUpdates not in heard.single
 

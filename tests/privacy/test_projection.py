@@ -48,7 +48,7 @@ def test_the_error_of_a_cosine_is_what_is_stated(angle):
 def test_a_projection_wider_than_the_model_is_refused_before_the_first_round(tmp_path):
     wide = {"scenario": "digits-permuted", "samples": 40, "model": "logistic", "rounds": 6, "workers": 1}
     with pytest.raises(ConfigError, match="projection=4096 is more than the 1024 mixed numbers"):
-        coterie.run("cfl:projection=4096", privacy="projection", out=tmp_path / "run", **wide)
+        coterie.run("cfl:compare=projection(4096)", privacy="projection", out=tmp_path / "run", **wide)
     history = tmp_path / "run" / "history.jsonl"
     assert not history.exists() or not history.read_text()
 
@@ -105,9 +105,9 @@ def splits_of(result):
 
 def test_cfl_splits_as_on_the_updates_themselves_and_never_asks_for_one():
     options = {"scenario": "digits-permuted", "clients": 8, "groups": 2, "rounds": 12, "seed": 3, "workers": 1}
-    rule = "cfl:eps1=10,eps2=0.001,gamma_max=0.05,min_rounds=6,patience=20"
+    rule = "cfl:rule=paper(eps1=10,eps2=0.001,gamma_max=0.05,wait=6)"
     plain = coterie.run(rule, **options)
-    private = coterie.run(f"{rule},projection=1024", **options, callbacks=[Watching()])
+    private = coterie.run(f"{rule},compare=projection(1024)", **options, callbacks=[Watching()])
     assert splits_of(private) == splits_of(plain) != []
     assert private.clusters == plain.clusters
     for ours, theirs in zip(private.models, plain.models, strict=True):
@@ -134,8 +134,7 @@ class Watching:
     def on_end(self, result): ...
 
 
-@pytest.mark.parametrize("extra", [{"aggregate": "median"}, {"method": "cfl:projection=64,similarity=gradient"}])
-def test_what_needs_single_vectors_is_refused(extra):
-    options = {"method": "cfl:projection=64", "scenario": "digits-permuted", "clients": 4, "rounds": 1, "workers": 1}
+def test_a_rule_that_needs_single_vectors_is_refused():
+    options = {"scenario": "digits-permuted", "clients": 4, "rounds": 1, "workers": 1, "aggregate": "median"}
     with pytest.raises(ConfigError, match="projection goes with"):
-        coterie.run(**options | extra)
+        coterie.run("cfl:compare=projection(64)", **options)

@@ -47,7 +47,7 @@ def test_the_test_knows_what_is_wrong() -> None:
     for bad in (
         "import coterie.methods.cfl",
         "from coterie.methods.tree import Tree",
-        "from coterie.methods import cfl_state",
+        "from coterie.methods import tree",
         "def f():\n    from coterie.runs.loop import execute",
         "from coterie.runs.loop import _record",
         "from coterie.runs.folder import _line",

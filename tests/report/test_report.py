@@ -17,14 +17,12 @@ from coterie.errors import ConfigError, RunError
 from coterie.methods import Matrix
 from coterie.report import write_plots, write_report
 from coterie.report.clients import ReportedClients, worst_first
-from coterie.report.comparing import gain_rows
 from coterie.report.figures import short, thresholds
 from coterie.report.markup import VOID, named
 from coterie.report.matrix import arranged, reduced
 from coterie.report.page import make_report
 from coterie.report.reading import Gains, cluster_series, find_baselines, gains_over, read_run
 from coterie.report.words import gain_words, size, verdict
-from coterie.runs.comparison import read_comparison
 from coterie.runs.folder import RunFolder
 from coterie.runs.records import (
     Bytes,
@@ -38,6 +36,8 @@ from coterie.runs.records import (
     Summary,
     to_json,
 )
+from coterie_studies.comparing import gain_rows
+from coterie_studies.comparison import read_comparison
 
 NASTY = "<script>alert('&\"$x^2$')</script>"
 

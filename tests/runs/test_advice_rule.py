@@ -7,8 +7,7 @@ import math
 import pytest
 from scipy.stats import t
 
-from coterie.runs.advice_rule import Evidence, best_way, confidence, doubt, expected_gain, recommend
-from coterie.runs.diagnosis import Difference
+from coterie.runs.advice_rule import Difference, Evidence, best_way, confidence, doubt, expected_gain, recommend
 
 
 def evidence(

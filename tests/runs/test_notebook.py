@@ -9,8 +9,9 @@ import torch
 
 import coterie
 from coterie.federation import Client, Federation, Split
+from coterie.runs.history import History
 from coterie.runs.records import Bytes, RoundRecord, SplitRecord
-from coterie.runs.result import History, Result
+from coterie.runs.result import Result
 from coterie.runs.words import member_lines
 
 

@@ -17,7 +17,6 @@ import coterie
 from coterie.cli.main import main
 from coterie.errors import RunError
 from coterie.report import write_report
-from coterie.runs.comparison import read_comparison
 from coterie.runs.folder import RunFolder
 from coterie.runs.loading import open_run
 from coterie.runs.records import (
@@ -38,6 +37,7 @@ from coterie.runs.records import (
     to_json,
     tree_of,
 )
+from coterie_studies.comparison import read_comparison
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 known = st.none() | finite

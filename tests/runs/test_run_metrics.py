@@ -17,7 +17,7 @@ from coterie import metrics
 from coterie.errors import ConfigError, ModelError, RunError
 from coterie.federation import Client, Federation, Split
 from coterie.federation.validation import hold_out
-from coterie.runs.loading import load_result
+from coterie.runs.result import load
 
 NAMES = ["auc", "f1", "log-loss", "calibration"]
 ONE_CLASS = "d"
@@ -156,7 +156,7 @@ def test_metrics_from_a_file_and_after_a_resume(tmp_path: Path) -> None:
         coterie.resume(out)
     again = coterie.resume(out, metrics={"spread_of_logits": spread_of_logits})
     assert again.clients == first.clients
-    assert load_result(out, None).test == first.test
+    assert load(out).test == first.test
 
 
 def test_validation_data_is_held_out_by_class() -> None:

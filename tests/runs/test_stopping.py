@@ -18,9 +18,9 @@ from coterie.errors import CallbackError, RunError
 from coterie.federation import Federation
 from coterie.methods import Event
 from coterie.runs.folder import RunFolder
-from coterie.runs.loading import load_result
 from coterie.runs.progress import ProgressLine, followed
 from coterie.runs.records import Bytes, RoundRecord, SplitRecord, Spread, assignments, tree_of
+from coterie.runs.result import load
 from coterie.runs.stopping import Limits
 from coterie.runs.store import Checkpoint, KeptRound
 
@@ -64,7 +64,7 @@ def test_patience_stops_and_restores_the_best_models(tmp_path: Path) -> None:
     # The models are those of a run that ends at the best round.
     shorter = coterie.run("fedavg", noise(), **OVERFITTING | {"rounds": best})
     assert torch.equal(result.models[0], shorter.models[0])
-    loaded = load_result(tmp_path / "run", None)
+    loaded = load(tmp_path / "run")
     assert torch.equal(loaded.models[0], result.models[0])
     # Resuming does nothing more.
     again = coterie.resume(tmp_path / "run", federation=noise())
@@ -219,7 +219,7 @@ def test_an_exception_at_the_end_keeps_the_finished_run(tmp_path: Path) -> None:
     with pytest.raises(CallbackError, match=r"Broken\.on_end raised OSError: disk full: the run is complete") as caught:
         coterie.run("fedavg", callbacks=[Broken()], out=tmp_path / "run", **OPTIONS, rounds=1)
     assert caught.value.result.summary.rounds == 1
-    assert load_result(tmp_path / "run", None).clients == caught.value.result.clients
+    assert load(tmp_path / "run").clients == caught.value.result.clients
 
 
 class Screen(io.StringIO):
@@ -231,9 +231,9 @@ def test_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", screen := Screen())
     monkeypatch.setattr("coterie.runs.progress.REWRITE_SECONDS", 0.0)
     coterie.run("fedavg", metrics="auc", max_bytes="1B", **OPTIONS, rounds=3)
-    first, last, why, rest = (*screen.getvalue().partition("\r")[2].rpartition("\r"), "")[0:3:2] + tuple(
-        screen.getvalue().split("\n")[1:3]
-    )
+    trainer, line, why, rest = screen.getvalue().split("\n")
+    _, first, last = line.split("\r")
+    assert trainer == "training: many clients in one product"
     assert first.startswith("fedavg on digits-iid: round 1/3  accuracy 0.")
     assert "  auc 0." in first
     assert "1 cluster" in last
@@ -265,5 +265,5 @@ def test_a_notebook_gets_the_line_on_its_output(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "IPython", notebook)
     monkeypatch.setattr("sys.stdout", screen := io.StringIO())
     coterie.run("fedavg", **OPTIONS, rounds=1)
-    assert screen.getvalue().count("\n") == 1
+    assert screen.getvalue().count("\n") == 2
     assert "\rfedavg on digits-iid: 1 round  accuracy 0." in screen.getvalue()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +12,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from coterie.randomness import derive
-from coterie.tasks import HalfLosses, HalfUpdates, Request
-from coterie.tasks.halves import LABELS, LabelSums, halves_of
+from coterie.tasks import HalfUpdates, HeldOut, Request
+from coterie.tasks.halves import OFFSET_SCALES, halves_of
 from coterie.tasks.wire import reply_bytes, task_bytes
 from coterie.trainers.base import Training, TrainingJob
 from coterie.trainers.batched import BatchedTrainer
@@ -35,55 +36,58 @@ def test_half_updates_by_hand():
     jobs = [TrainingJob(half, start, derive(9, "half", i)) for i, half in enumerate((first, second))]
     updates = trainer.train(jobs, training).vectors
     assert torch.equal(reply.vector, updates.reshape(-1))
-    losses, _ = trainer.evaluate([second, first], torch.stack([start, start + updates[0], start + updates[1]]))
-    # Judged on the other half, both ways averaged; without an offset `whole` is the plain loss.
-    assert reply.values["whole"][0] == pytest.approx(losses[:, 0].mean().item())
-    assert reply_bytes(reply, task.schema(trainer.layout)) == 4 * (2 * len(start) + 3) + 8
+    assert reply_bytes(reply, task.schema(trainer.layout)) == 4 * 2 * len(start) + 8
 
 
 def test_one_sample_has_no_halves_to_judge_on():
     trainer, start = trainer_of(network(norm=False))
     reply = answer(HalfUpdates(start, Training(), 9, 5), data(n=1), trainer)
-    assert all(map(math.isnan, reply.values["whole"]))
     assert torch.isfinite(reply.vector).all()
+    judged = answer(HeldOut(torch.stack([start, 2 * start]).repeat(2, 1, 1), 5), data(n=1), trainer)
+    assert all(map(math.isnan, judged.values["loss"]))
 
 
-def test_half_losses_are_billed_as_sent():
-    trainer, start = trainer_of(network(norm=False))
-    task = HalfLosses(start, torch.stack([start + step for step in (0.1, -0.2, 0.3, -0.4)]), 5)
-    reply = answer(task, data(n=11), trainer)
-    assert task_bytes(task, trainer.layout) >= 5 * 4 * len(start)
-    assert reply_bytes(reply, task.schema(trainer.layout)) == 4 * (8 * (LABELS + 1) + 2)
+def losses_by_hand(trainer, model, fit, judge, scale):
+    """Losses of single samples, with so much of the output offset that was fitted on the other half."""
+    offset = output_offset(trainer.outputs(fit, model[None]), fit.y)
+    outputs = trainer.outputs(judge, model[None]) + scale * offset
+    return F.cross_entropy(outputs[0], judge.y, reduction="none")
 
 
-def test_label_sums_by_hand():
+def test_held_out_losses_by_hand():
     trainer, start = trainer_of(network(norm=False))
     split = data(n=11)
-    models = torch.stack([start + step for step in (0.1, -0.2, 0.3, -0.4)])
-    reply = answer(HalfLosses(start, models, 5), split, trainer)
-    sums = LabelSums(*reply.vector.reshape(8, LABELS + 1))
+    models = torch.stack([start + step for step in (0.1, -0.2, 0.3, -0.4, 0.2, 0.1)]).reshape(2, 3, -1)
+    task = HeldOut(models, 5)
+    reply = answer(task, split, trainer)
     first, second = halves_of(split, 5)
-    for label in range(3):
-        expected = torch.zeros(8, dtype=F64)
-        for fit, judge, own, other in ((first, second, models[0], models[2]), (second, first, models[1], models[3])):
-            rows = judge.y == label
+    found = torch.tensor(reply.values["loss"], dtype=F64).reshape(len(OFFSET_SCALES), 3)
+    for row, scale in enumerate(OFFSET_SCALES):
+        for m in range(3):
+            on_second = losses_by_hand(trainer, models[0, m], first, second, scale).mean()
+            on_first = losses_by_hand(trainer, models[1, m], second, first, scale).mean()
+            assert found[row, m] == pytest.approx(float(on_second + on_first) / 2)
+    for m in (1, 2):
+        errors = []
+        for made_of, fit, judge in ((0, first, second), (1, second, first)):
+            joint, own = (losses_by_hand(trainer, models[made_of, i], fit, judge, 0.0) for i in (0, m))
+            errors.append(float((joint - own).var(unbiased=True)) / len(judge))
+        assert reply.values["within"][m - 1] == pytest.approx(sum(errors) / 4)
+    assert task_bytes(task, trainer.layout) >= 6 * 4 * len(start)
 
-            def losses(model, fit=fit, judge=judge):
-                offset = output_offset(trainer.outputs(fit, model[None]), fit.y)
-                return F.cross_entropy((trainer.outputs(judge, model[None]) + offset)[0], judge.y, reduction="none")
 
-            if rows.any():
-                gain, harm = ((losses(start) - losses(model))[rows] for model in (own, other))
-                n, total = int(rows.sum()), float(harm.sum())
-                numbers = [1, n, float(gain.sum()), total, total**2, total * n, n**2, float((harm**2).sum())]
-                expected += torch.tensor(numbers, dtype=F64)
-        assert torch.allclose(torch.stack([column[label] for column in sums]), expected)
-    assert not torch.stack(sums)[:, 3:-1].any()
-    assert sums.own[-1] == pytest.approx(float(sums.own[:-1].sum()))
-    # What both ways prefer adds up to the difference of the gains of all labels.
-    gains = sums.own[-1] - sums.other[-1]
-    ways = reply.values["preference"][0] * len(second) + reply.values["preference"][1] * len(first)
-    assert ways == pytest.approx(float(gains))
+def test_validation_data_is_judged_with_an_offset_from_the_training_data():
+    trainer, start = trainer_of(network(norm=False))
+    there = context("c", data(n=11))
+    held = data(n=7, seed=8)
+    client = replace(there.client, validation=held)
+    models = torch.stack([start, start + 0.2])[None]
+    (reply,) = replies_to([Request("c", HeldOut(models, None))], {"c": there._replace(client=client)}, trainer)
+    for m in range(2):
+        by_hand = losses_by_hand(trainer, models[0, m], client.train, held, 1.0).mean()
+        assert reply.values["loss"][4 + m] == pytest.approx(float(by_hand))
+    (nothing,) = replies_to([Request("c", HeldOut(models, None))], {"c": there}, trainer)
+    assert len(there.client.validation) or math.isnan(nothing.values["loss"][0])
 
 
 def test_outputs_are_the_same_on_every_trainer():

@@ -38,9 +38,9 @@ def data(context: click.Context) -> None:
 def list_data(data_dir: str | None) -> None:
     """Show what is there and what is not."""
     console = make_console()
-    table = Table("data set", "here", "where, or what is missing", box=None, pad_edge=False)
+    table = Table("data set", "here", "where, or what is missing", "source, licence", box=None, pad_edge=False)
     for row in available(data_dir):
-        table.add_row(row.name, "yes" if row.present else "no", row.detail)
+        table.add_row(row.name, "yes" if row.present else "no", row.detail, row.terms)
     console.print(f"data folder: {data_folder(data_dir)}")
     console.print(table)
     console.print("Download one with: coterie data fetch NAME")

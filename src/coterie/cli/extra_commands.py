@@ -20,8 +20,16 @@ OWN_PACKAGES = {
     "bench": "coterie-bench",
     "conformance": "coterie-conformance",
     "leaderboard": "coterie-board",
+    "compare": "coterie-studies",
+    "sweep": "coterie-studies",
+    "attack": "coterie-attacks",
 }
 """Commands that come with packages of this repository, by the name of the package."""
+SUMMARIES = {
+    "compare": "Run several methods on the same federation with the same budget, and put them in a table.",
+    "sweep": "Search for the method and the options that serve the clients best on validation data (Optuna).",
+}
+"""First words of the commands of a package of ours that has several, the same as in their docstrings."""
 
 
 class CommandGroup(click.Group):
@@ -55,7 +63,9 @@ def _offered(ctx: click.Context) -> dict[str, EntryPoint]:
 
 
 def summary(point: EntryPoint) -> str:
-    """The one-line description of the package that a command belongs to."""
+    """The first words of a command of ours, else the one-line description of the package that it belongs to."""
+    if point.name in SUMMARIES and plugins.package(point) == OWN_PACKAGES[point.name]:
+        return SUMMARIES[point.name]
     text = point.dist.metadata["Summary"] if point.dist is not None else None
     return text or f"Comes from the package {plugins.package(point)}."
 

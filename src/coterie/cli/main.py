@@ -26,23 +26,8 @@ COMMANDS = (
         "Train a method on a federation. Options come from the file, if one is given; the command line wins.",
     ),
     ("resume", "run_commands", "Resume a run that was stopped or killed, as if nothing had happened."),
-    (
-        "compare",
-        "report_commands",
-        "Run several methods on the same federation with the same budget, and put them in a table.",
-    ),
-    (
-        "sweep",
-        "sweep_command",
-        "Search for the method and the options that serve the clients best on validation data (Optuna).",
-    ),
     ("report", "report_commands", "Write a report of a run or a comparison: one HTML file that needs no network."),
     ("plot", "report_commands", "Draw the figures of a run or a comparison as PNG and SVG."),
-    (
-        "attack",
-        "attack_command",
-        "Run methods with hostile clients, under one or several rules of aggregation, and write a table.",
-    ),
     ("methods", "run_commands", "List the methods; with NAME, the options of one."),
     ("models", "run_commands", "List the networks."),
     ("scenarios", "data_commands", "List the named federations, with their default sizes."),

@@ -16,7 +16,7 @@ from coterie.cli.options import DATA_DIR, complete_folder, examples
 from coterie.cli.terminal import make_console
 from coterie.runs.explaining import clients_of
 from coterie.runs.folder import RunFolder
-from coterie.runs.loading import load
+from coterie.runs.result import load
 from coterie.runs.using import shape_of
 from coterie.snapshot import write_atomically
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +14,14 @@ from rich.table import Table
 from coterie.cli.options import complete_folder, complete_method, config_options, examples
 from coterie.cli.progress import Progress, show_results
 from coterie.cli.terminal import make_console
-from coterie.engines.local import available_cores
+from coterie.engines import available_cores, pool_start_method
+from coterie.engines.children import performed_beside
 from coterie.methods import method_classes
 from coterie.methods.base import find_method
 from coterie.methods.option_types import describe_options
 from coterie.models import list_models
-from coterie.runs import Result, api
+from coterie.runs import Result, api, load
 from coterie.runs.config import LIMIT_KEYS, PLACE_KEYS, RunConfig, make_config, overlay, read_config_file
-from coterie.runs.loading import load_result
-from coterie.runs.ranking import ComparedRun
-from coterie.runs.side_by_side import ComparisonJob, performed_beside, pool_start_method
 
 
 @click.command(
@@ -49,11 +48,11 @@ def run(config_file: str | None, **given: Any) -> None:
     place = Path(configs[0].out) if configs[0].out else api.new_folder(configs[0], "compared" if both else None)
     folders = [place / config.method if both else place for config in configs]
     if both and _small_and_two_cores(configs[0]) and not folders[0].exists():
-        beside = ComparisonJob(ComparedRun("fedavg", configs[0].seed, folders[0]), values)
-        with performed_beside(beside) as finish:
+        alone = make_config(values | {"method": "fedavg", "workers": 1})
+        with performed_beside(partial(_trained, alone, folders[0])) as finish:
             second = _followed(configs[1], folders[1])
             finish()
-        results = [load_result(folders[0]), second]
+        results = [load(folders[0]), second]
     else:
         results = [_followed(config, folder) for config, folder in zip(configs, folders, strict=True)]
     if not quiet:
@@ -65,6 +64,11 @@ def _small_and_two_cores(config: RunConfig) -> bool:
     ours = config.scenario is None and config.data is None
     free = config.workers == "auto" and config.engine == "local" and available_cores() > 1
     return ours and free and pool_start_method() == "fork"
+
+
+def _trained(config: RunConfig, folder: Path) -> None:
+    """Do a run without a word."""
+    api.start(config, out=folder)
 
 
 def _followed(config: RunConfig, folder: Path) -> Result:

@@ -16,8 +16,8 @@ from coterie.errors import ConfigError, RunError
 from coterie.runs.config import make_config
 from coterie.runs.diagnosis import diagnose as examine
 from coterie.runs.folder import RunFolder
-from coterie.runs.loading import load
 from coterie.runs.records import TreeNode, tree_of
+from coterie.runs.result import load
 from coterie.runs.words import ancestors, describe, path_to, served_elsewhere
 
 

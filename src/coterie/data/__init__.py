@@ -8,15 +8,15 @@ from coterie.data.builders import (
     by_writer,
     class_sets,
     client_name,
-    dirichlet,
     dirichlet_quarters,
     group_shifts,
     groups_of,
-    shifted,
 )
+from coterie.data.combined import combined
 from coterie.data.partitions import by_group_classes, power_law_sizes
 from coterie.data.pools import Pool, TextPool
-from coterie.data.scenarios import Defaults, Scenario, find_scenario, list_scenarios
+from coterie.data.scenario import Defaults, Scenario
+from coterie.data.scenarios import find_scenario, list_scenarios
 from coterie.data.shifts import rotate
 from coterie.data.sources import Source, TextSource, available, data_folder, load_source, load_text_source
 
@@ -33,8 +33,8 @@ __all__ = [
     "by_writer",
     "class_sets",
     "client_name",
+    "combined",
     "data_folder",
-    "dirichlet",
     "dirichlet_quarters",
     "find_scenario",
     "group_shifts",
@@ -44,5 +44,4 @@ __all__ = [
     "load_text_source",
     "power_law_sizes",
     "rotate",
-    "shifted",
 ]

@@ -1,8 +1,4 @@
-"""How a scenario's federation is put together: deal a source to clients, then make the groups differ.
-
-Where groups differ by a shift, every group deals the whole source among its own clients (as in IFCA's
-experiments), so that the groups are equally hard. Test data is dealt the same way and shifted with its group.
-"""
+"""How a scenario's federation is put together: deal a source to clients, then make the groups differ."""
 
 from __future__ import annotations
 
@@ -11,10 +7,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from torch import Tensor
 
 from coterie.data import partitions, shifts
 from coterie.data.pools import Pool, windows
+from coterie.data.shifts import Shift, unshifted
 from coterie.data.sources import load_source, load_text_source
 from coterie.errors import ConfigError, DataError
 from coterie.federation import Client, Federation, Split, make_client
@@ -40,9 +36,6 @@ class BuildOptions(NamedTuple):
     data_dir: Path | None
 
 
-Shift = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
-
-
 def client_name(number: int, total: int) -> str:
     """A stable id: `client-07`."""
     return f"client-{number:0{len(str(total - 1))}d}"
@@ -58,33 +51,12 @@ def without_groups(order: BuildOptions) -> None:
         raise ConfigError(f"groups={order.groups}: {order.name} has no hidden groups: leave groups out")
 
 
-def shifted(source: str, kind: str) -> Callable[[BuildOptions], Federation]:
-    """Groups that differ by a shift: iid (no difference), permuted, swapped or rotated."""
-
-    def make(order: BuildOptions) -> Federation:
-        pool = load_source(source, order.data_dir)
-        by_group = group_shifts(kind, pool.classes, order.groups, order.seed)
-        groups = groups_of(order)
-        clients: dict[int, Client] = {}
-        for group, shift in enumerate(by_group):
-            members = [number for number, g in enumerate(groups) if g == group]
-            seed = derive(order.seed, "group", group)
-            train, validation = _with_validation(len(pool.y), len(members), order.samples, seed)
-            test = partitions.iid(len(pool.y_test), len(members), None, derive(seed, "test"))
-            for number, a, b, c in zip(members, train, validation, test, strict=True):
-                client_id = client_name(number, order.clients)
-                clients[number] = _pooled_client(client_id, pool, (a, b, c), group, shift)
-        return Federation([clients[number] for number in sorted(clients)], pool.classes, order.name)
-
-    return make
-
-
-def _pooled_client(
+def pooled_client(
     client_id: str,
     pool: Pool,
     parts: tuple[np.ndarray, np.ndarray, np.ndarray],
     group: int,
-    shift: Shift = lambda x, y: (x, y),
+    shift: Shift = unshifted,
 ) -> Client:
     """A client with the pool's samples at three index arrays: train and validation of its training part, then test."""
     train, validation = (Split(*shift(pool.images(index), pool.labels(index))) for index in parts[:2])
@@ -94,8 +66,8 @@ def _pooled_client(
 
 def group_shifts(kind: str, classes: int, groups: int, seed: int) -> list[Shift]:
     """What each group does to its images and labels."""
-    if kind == "iid":
-        return [lambda x, y: (x, y)] * groups
+    if kind == "none":
+        return [unshifted] * groups
     if kind == "permuted":
         tables = shifts.group_permutations(classes, groups, derive(seed, "permutations"))
         return [lambda x, y, table=table: (x, shifts.permute_labels(y, table)) for table in tables]  # type: ignore[misc]
@@ -106,6 +78,23 @@ def group_shifts(kind: str, classes: int, groups: int, seed: int) -> list[Shift]
         raise ConfigError(f"groups={groups}: rotations by quarter turns make 1, 2 or 4 groups")
     turns = range(0, 4, 4 // groups)
     return [lambda x, y, turn=turn: (shifts.rotate(x, turn), y) for turn in turns]  # type: ignore[misc]
+
+
+def dealt_clients(
+    pool: Pool, rows: tuple[np.ndarray, np.ndarray], members: range, order: BuildOptions, shift: Shift = unshifted
+) -> list[Client]:
+    """The clients of a group with random shares of some of the pool's training and test samples, which `rows` are.
+
+    `members` are the clients' numbers, of which the first is the group's.
+    """
+    group = members[0]
+    seed = derive(order.seed, "group", group)
+    train, validation = _with_validation(len(rows[0]), len(members), order.samples, seed)
+    test = partitions.iid(len(rows[1]), len(members), None, derive(seed, "test"))
+    return [
+        pooled_client(client_name(m, order.clients), pool, (rows[0][a], rows[0][b], rows[1][c]), group, shift)
+        for m, a, b, c in zip(members, train, validation, test, strict=True)
+    ]
 
 
 def _with_validation(
@@ -127,31 +116,12 @@ def _with_validation(
     return [a for a, _ in cut], [b for _, b in cut]
 
 
-def _held_out(pool: Pool, parts: Sequence[np.ndarray], groups: Sequence[int] | None, order: BuildOptions) -> Federation:
-    """Clients that hold back a part of their own samples for validation and test, so that these are alike."""
-    clients = [
-        make_client(
-            client_name(number, len(parts)),
-            (pool.images(index), pool.labels(index)),
-            HELD_OUT,
-            order.seed,
-            groups[number] if groups is not None else None,
-        )
-        for number, index in enumerate(parts)
-    ]
-    return Federation(clients, pool.classes, order.name)
-
-
-def dirichlet(source: str, alpha: float) -> Callable[[BuildOptions], Federation]:
-    """Label skew without groups."""
-
-    def make(order: BuildOptions) -> Federation:
-        without_groups(order)
-        pool = load_source(source, order.data_dir)
-        parts = partitions.dirichlet(pool.y, order.clients, alpha, order.seed, order.samples, minimum=5)
-        return _held_out(pool, parts, [0] * order.clients, order)
-
-    return make
+def split_client(
+    client_id: str, pool: Pool, index: np.ndarray, group: int | None, order: BuildOptions, shift: Shift = unshifted
+) -> Client:
+    """A client that holds back a part of its own samples for validation and test, so that these are alike."""
+    pair = shift(pool.images(index), pool.labels(index))
+    return make_client(client_id, pair, HELD_OUT, order.seed, group)
 
 
 QUARTERS = (1000.0, 1.0, 0.5, 0.1)
@@ -182,7 +152,7 @@ def dirichlet_quarters(source: str) -> Callable[[BuildOptions], Federation]:
         for number, group in enumerate(quarter):
             mixed = numpy_generator(order.seed, "validation", number).permutation(train[number])
             parts = (mixed[kept:], mixed[:kept], test[number])
-            clients.append(_pooled_client(client_name(number, order.clients), pool, parts, group))
+            clients.append(pooled_client(client_name(number, order.clients), pool, parts, group))
         return Federation(clients, pool.classes, order.name)
 
     return make
@@ -225,7 +195,7 @@ def class_sets(source: str, sets_for: Callable[[int], list[list[int]]]) -> Calla
             mixed = numpy_generator(order.seed, "validation", number).permutation(train[number])
             keep = round(len(mixed) * VALIDATION / (1 + VALIDATION))
             parts = (mixed[keep:], mixed[:keep], test[number])
-            clients.append(_pooled_client(client_name(number, order.clients), pool, parts, group))
+            clients.append(pooled_client(client_name(number, order.clients), pool, parts, group))
         return Federation(clients, pool.classes, order.name)
 
     return make
@@ -240,7 +210,29 @@ def by_writer(source: str) -> Callable[[BuildOptions], Federation]:
         if pool.writer is None:
             raise DataError(f"the source {source!r} does not say who wrote what")
         parts = partitions.by_key(pool.writer, order.clients, 20, order.seed)
-        return _held_out(pool, parts, None, order)
+        clients = [
+            split_client(client_name(m, order.clients), pool, index, None, order) for m, index in enumerate(parts)
+        ]
+        return Federation(clients, pool.classes, order.name)
+
+    return make
+
+
+def by_site(source: str) -> Callable[[BuildOptions], Federation]:
+    """Clients with shares of one site's samples each; the site is the hidden group."""
+
+    def make(order: BuildOptions) -> Federation:
+        pool = load_source(source, order.data_dir)
+        assert pool.writer is not None
+        assert pool.writer_test is not None
+        if order.groups > (most := int(pool.writer.max()) + 1):
+            raise ConfigError(f"groups={order.groups}: {order.name} has {most} sites, each a group: ask for fewer")
+        clients: dict[int, Client] = {}
+        for site in range(order.groups):
+            members = range(site, order.clients, order.groups)
+            rows = np.flatnonzero(pool.writer == site), np.flatnonzero(pool.writer_test == site)
+            clients |= zip(members, dealt_clients(pool, rows, members, order), strict=True)
+        return Federation([clients[number] for number in range(order.clients)], pool.classes, order.name)
 
     return make
 

@@ -113,6 +113,14 @@ SCHOOLS = {
     name.lower(): (Download(f"{_RDATASETS}/{name}.csv", None, "schools", rename=f"{name.lower()}.csv"),)
     for name in ("Hsb82", "Exam", "Chem97")
 }
+AIR = (
+    Download(
+        "https://archive.ics.uci.edu/ml/machine-learning-databases/00501/PRSA2017_Data_20130301-20170228.zip",
+        None,
+        "beijing-air",
+        members="PRSA_Data_20130301-20170228/PRSA_Data_*.csv",
+    ),
+)
 
 CATALOG: dict[str, tuple[Download, ...]] = {
     "mnist": MNIST,
@@ -126,14 +134,44 @@ CATALOG: dict[str, tuple[Download, ...]] = {
     "shakespeare": SHAKESPEARE,
     "heart-disease": HEART_DISEASE,
     **SCHOOLS,
+    "air": AIR,
 }
 
 BY_HAND: dict[str, str] = {
     "digits": "comes with scikit-learn: there is nothing to fetch",
     "femnist": "LEAF publishes no ready files: run data/femnist/preprocess.sh of https://github.com/TalwalkarLab/leaf "
     "and put its train and test folders into femnist/ in the data folder",
+    "landmine": "Duke University's LandmineData.mat (Xue, Liao, Carin and Krishnapuram, 2007) has no lasting address: "
+    "put it, with the cell arrays feature and label of 29 fields, into landmine/ in the data folder",
+    "digits-4": "run `coterie data fetch mnist`, and put into digits-4/ in the data folder: optdigits.tra and "
+    "optdigits.tes (https://archive.ics.uci.edu/dataset/80), semeion.data (https://archive.ics.uci.edu/dataset/178) "
+    "and USPS.mat with 16x16 bytes as rows of fea and the digit plus one as gnd",
     "watch": "seglearn (https://github.com/dmbee/seglearn) publishes it as a pickle, which may run code: load it there "
     "with seglearn.load_watch() and save x (all samples below each other), length, subject, exercise and side as "
     "watch/watch.npz in the data folder",
 }
 """Sets that cannot be downloaded, and what to do instead."""
+
+_SCHOOLS = "R package mlmRev, GPL"
+TERMS: dict[str, str] = {
+    "digits": "UCI 80, CC BY 4.0",
+    "mnist": "LeCun, Cortes and Burges, CC BY-SA 3.0",
+    "fashion-mnist": "Zalando, MIT",
+    "mnist+fashion": "as mnist and fashion-mnist",
+    "mnist-writers": "as mnist; QMNIST, BSD",
+    "emnist": "NIST, no licence stated",
+    "femnist": "NIST by way of LEAF, BSD",
+    "digits-4": "as mnist; USPS, research use; UCI 80 and 178, CC BY 4.0",
+    "cifar10": "University of Toronto, no licence stated",
+    "cifar100": "University of Toronto, no licence stated",
+    "ag-news": "AG's corpus, non-commercial research",
+    "shakespeare": "char-rnn, public domain",
+    "heart-disease": "UCI 45, CC BY 4.0",
+    "hsb82": _SCHOOLS,
+    "exam": _SCHOOLS,
+    "chem97": _SCHOOLS,
+    "air": "UCI 501, CC BY 4.0",
+    "landmine": "Duke University, research use",
+    "watch": "seglearn, BSD",
+}
+"""Where each set is from and on what terms, as far as its publisher says so: check before you publish data."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from coterie.data import shifts
-from coterie.data.builders import BuildOptions, shifted
+from coterie.data.builders import BuildOptions
+from coterie.data.combined import combined
 from coterie.data.shifts import IntArray
 from coterie.errors import ConfigError
 from coterie.federation import ChangingFederation, Client, Federation, Split
@@ -25,7 +26,7 @@ def drifting(source: str) -> Callable[[BuildOptions], Federation]:
             raise ConfigError(
                 f"clients={order.clients}, groups={order.groups}: {order.name} needs 2 groups of 2 clients or more"
             )
-        plain = shifted(source, "iid")(order)
+        plain = combined(f"{source}:none")(order)
         tables = shifts.group_permutations(plain.classes, order.groups + 1, derive(order.seed, "permutations"))
         own = {client.id: client.group or 0 for client in plain}
         others = {0: 1, 1: 0}

@@ -9,7 +9,7 @@ from itertools import pairwise
 from coterie.data import partitions
 from coterie.data.builders import BuildOptions, by_writer, client_name, groups_of
 from coterie.data.pools import Pool
-from coterie.data.scenarios import Defaults, Scenario, register
+from coterie.data.scenario import Defaults, Scenario
 from coterie.data.sources import load_source
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
@@ -84,6 +84,7 @@ def _check(classes: int, groups: int) -> None:
         raise ConfigError(f"groups={groups}: {classes} classes do not give each group one: use fewer groups")
 
 
+SCENARIOS: list[Scenario] = []
 _MNIST = Defaults(rounds=100, training=Training(lr=0.01, epochs=1, batch_size=10))
 _CIFAR = Defaults(model="cnn-cifar", rounds=100, training=Training(lr=0.01, epochs=5, batch_size=10))
 _DIGITS = Defaults(rounds=50, training=Training(lr=0.05, epochs=1, batch_size=10))
@@ -98,7 +99,7 @@ for _ending, _title, _source, _defaults, _clients in (
         ("flt-s1", "each group two classes of its own", disjoint_sets),
         ("flt-s2", "each group three classes, neighbours share one", overlapping_sets),
     ):
-        register(
+        SCENARIOS.append(
             Scenario(
                 _name + _ending,
                 f"FLT's scenario {_name[-1]} on {_title}: {_what}",
@@ -113,7 +114,7 @@ for _name, _source, _title, _model in (
     ("flt-s3", "mnist-writers", "MNIST by its writers (QMNIST)", "mlp"),
     ("flt-s3-femnist", "femnist", "LEAF FEMNIST", "mlp"),
 ):
-    register(
+    SCENARIOS.append(
         Scenario(
             _name,
             f"FLT's scenario 3 on {_title}: natural clients without known groups",
@@ -130,7 +131,7 @@ for _name, _source, _title, _clients, _groups, _smallest, _defaults in (
     ("flt-s4-digits", "digits", "scikit-learn digits (8×8)", 40, 5, 10, _DIGITS),
 ):
     _epochs = 1 if _source == "digits" else 5
-    register(
+    SCENARIOS.append(
         Scenario(
             _name,
             f"FLT's scenario 4 on {_title}: {_groups} groups with classes of their own, power-law sizes",

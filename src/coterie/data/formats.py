@@ -9,6 +9,7 @@ import json
 import pickle
 import struct
 import zlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -164,6 +165,33 @@ def read_cifar_pickle(path: Path, label_key: str) -> tuple[Bytes, IntArray]:
         raise damaged(path, f"not a readable batch ({error})") from error
     except (MemoryError, OverflowError) as error:
         raise damaged(path, "not a readable batch (a size in it is impossible)") from error
+
+
+def read_mat(path: Path, names: tuple[str, ...]) -> list[npt.NDArray[Any]]:
+    """The named arrays of a MATLAB file (version 5); a cell array has the type object."""
+    from scipy.io import loadmat
+    from scipy.io.matlab import MatReadError
+
+    try:
+        found = loadmat(io.BytesIO(read_bytes(path)), variable_names=names)  # type: ignore[arg-type]
+        return [found[name] for name in names]
+    # A damaged file can fail in any of these ways, depending on which byte is wrong.
+    except (MatReadError, ValueError, TypeError, LookupError, NotImplementedError, OSError, MemoryError) as error:
+        raise damaged(path, f"not a MATLAB file with {', '.join(names)} ({error})") from error
+    except (zlib.error, struct.error, OverflowError, EOFError) as error:
+        raise damaged(path, f"not a whole MATLAB file ({error})") from error
+
+
+def read_numbers(
+    path: Path, columns: int, separator: str | None = None, leave_out: Collection[str] = ()
+) -> npt.NDArray[np.float64]:
+    """The numbers of a text, `columns` in a row; lines that begin with # are comments."""
+    lines = (line for line in read_text(path).splitlines() if line.strip() and not line.startswith("#"))
+    words = [word for line in lines for word in line.split(separator) if word not in leave_out]
+    try:
+        return np.array(words, dtype=np.float64).reshape(-1, columns)
+    except ValueError as error:
+        raise damaged(path, f"not rows of {columns} numbers ({error})") from error
 
 
 def read_leaf_json(path: Path) -> dict[str, tuple[Bytes, IntArray]]:

@@ -5,11 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch.nn.functional import interpolate
 
-from coterie.data.formats import damaged, read_cifar_binary, read_cifar_pickle, read_idx, read_leaf_json
+from coterie.data.formats import (
+    damaged,
+    read_cifar_binary,
+    read_cifar_pickle,
+    read_idx,
+    read_leaf_json,
+    read_mat,
+    read_numbers,
+)
 from coterie.data.pools import IntArray, Pool
 from coterie.randomness import numpy_generator
 
@@ -41,11 +52,80 @@ def load_digits_pool(files: Files) -> Pool:
     rows = _digit_rows()
     x = (rows[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32)[:, None]
     y = rows[:, -1].astype(np.int64)
+    test = _test_fifth(y, "digits-test")
+    return Pool("digits", x[~test], y[~test], x[test], y[test], 10)
+
+
+def _test_fifth(y: IntArray, name: str) -> npt.NDArray[np.bool_]:
+    """Which digits (n,) are the test part of a set that has none of its own: a fifth of each class, always the same."""
     test = np.zeros(len(y), dtype=bool)
     for label in range(10):
-        members = numpy_generator(0, "digits-test", label).permutation(np.flatnonzero(y == label))
+        members = numpy_generator(0, name, label).permutation(np.flatnonzero(y == label))
         test[members[: round(DIGITS_TEST_SHARE * len(members))]] = True
-    return Pool("digits", x[~test], y[~test], x[test], y[test], 10)
+    return test
+
+
+def load_four_sites(files: Files) -> Pool:
+    """MNIST, USPS, optdigits and semeion as 28x28 images, numbered 0 to 3 in this order as the pool's writers.
+
+    After MNIST's files come USPS.mat, semeion.data, and optdigits' test and training files. MNIST and optdigits have
+    test parts of their own.
+    """
+    mnist = load_mnist(files[:4])
+    (usps,), (semeion,), *optdigits = files[4:]
+    parts = [
+        ((mnist.x, mnist.y), (mnist.x_test, mnist.y_test)),
+        _divided("usps-test", *_read_usps(usps)),
+        (_joined([_read_optdigits(path) for (path,) in optdigits[1:]]), _read_optdigits(optdigits[0][0])),
+        _divided("semeion-test", *_read_semeion(semeion)),
+    ]
+    train, test = (_joined([part[i] for part in parts]) for i in (0, 1))
+    site, site_test = (np.repeat(np.arange(len(parts)), [len(part[i][1]) for part in parts]) for i in (0, 1))
+    return Pool("digits-4", *train, *test, 10, site, site_test)
+
+
+def _joined(parts: Sequence[Labelled]) -> Labelled:
+    return np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts])
+
+
+def _divided(name: str, x: npt.NDArray[np.uint8], y: IntArray) -> tuple[Labelled, Labelled]:
+    test = _test_fifth(y, name)
+    return (x[~test], y[~test]), (x[test], y[test])
+
+
+def _read_usps(path: Path) -> Labelled:
+    """16x16 bytes as rows of `fea`, and the digit plus one as `gnd`."""
+    pixels, digits = read_mat(path, ("fea", "gnd"))
+    y = digits.reshape(-1).astype(np.int64) - 1
+    if pixels.dtype != np.uint8 or pixels.shape != (len(y), 256):
+        raise damaged(path, f"fea is {pixels.dtype} {pixels.shape}, expected uint8 ({len(y)}, 256)")
+    _check_labels(path, y, 10)
+    return _resized(pixels.reshape(-1, 16, 16)), y
+
+
+def _read_semeion(path: Path) -> Labelled:
+    """16x16 bits, and ten columns of which that of the digit is 1; some copies repeat these ten as one word."""
+    codes = {f"{10**place:010d}" for place in range(10)}
+    rows = read_numbers(path, 266, leave_out=codes)
+    if not np.isin(rows, (0, 1)).all() or not (rows[:, 256:].sum(axis=1) == 1).all():
+        raise damaged(path, "not rows of 256 bits and ten bits of which one is set")
+    return _resized(255 * rows[:, :256].reshape(-1, 16, 16)), rows[:, 256:].argmax(axis=1)
+
+
+def _read_optdigits(path: Path) -> Labelled:
+    """8x8 counts from 0 to 16, and the digit."""
+    rows = read_numbers(path, 65, separator=",")
+    if not ((rows >= 0) & (rows <= 16)).all():
+        raise damaged(path, "holds values outside 0..16")
+    y = rows[:, -1].astype(np.int64)
+    _check_labels(path, y, 10)
+    return _resized(255 / 16 * rows[:, :-1].reshape(-1, 8, 8)), y
+
+
+def _resized(images: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Images (n, height, width) of values from 0 to 255 as (n, 1, 28, 28), interpolated linearly."""
+    scaled = interpolate(torch.from_numpy(images.astype(np.float32))[:, None], size=(28, 28), mode="bilinear")
+    return scaled.round().to(torch.uint8).numpy()
 
 
 def load_mnist(files: Files) -> Pool:

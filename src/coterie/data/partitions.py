@@ -6,7 +6,7 @@ What cannot be dealt is a DataError that says what to change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -17,15 +17,53 @@ from coterie.randomness import derive, numpy_generator
 
 IntArray = npt.NDArray[np.int64]
 Partition = list[IntArray]
+Sizes = int | IntArray
+"""Samples per client: the same number for all, or one each."""
+SizeLaw = Callable[[int, float, np.random.Generator], npt.NDArray[np.float64]]
+"""What gives clients their shares of all samples, by their number and how far sizes spread."""
 
 DIRICHLET_TRIES = 50
 
 
-def iid(n: int, clients: int, samples: int | None = None, seed: int = 0) -> Partition:
+def _lognormal(logarithms: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Numbers in proportion to those with these logarithms, the largest 1, so that none overflows."""
+    scaled: npt.NDArray[np.float64] = np.exp(logarithms - logarithms.max())
+    return scaled
+
+
+SIZE_LAWS: dict[str, SizeLaw] = {
+    "equal": lambda clients, _, __: np.ones(clients),
+    "zipf": lambda clients, exponent, _: np.arange(1, clients + 1, dtype=np.float64) ** -exponent,
+    "lognormal": lambda clients, sigma, generator: _lognormal(sigma * generator.standard_normal(clients)),
+}
+
+
+def iid(n: int, clients: int, samples: Sizes | None = None, seed: int = 0) -> Partition:
     """A random deal of `samples` indices per client; of all n, in sizes that differ by at most one, when None."""
     _check_room(n, clients, 1 if samples is None else samples)
     order = numpy_generator(seed, "iid").permutation(n)
-    return [np.sort(part) for part in np.array_split(order if samples is None else order[: clients * samples], clients)]
+    if samples is None:
+        return [np.sort(part) for part in np.array_split(order, clients)]
+    ends = np.cumsum(np.broadcast_to(samples, clients))
+    return [np.sort(part) for part in np.split(order[: ends[-1]], ends[:-1])]
+
+
+def sizes_by_law(
+    law: SizeLaw, spread: float, n: int, clients: int, samples: int | None, minimum: int, seed: int
+) -> IntArray:
+    """Client sizes in a random order: `minimum` each, and shares of the rest by the law: (clients,).
+
+    They sum to `clients * samples`, or to n when `samples` is None.
+    """
+    _check_room(n, clients, minimum if samples is None else samples)
+    total = n if samples is None else clients * samples
+    if total < clients * minimum:
+        raise DataError(f"samples={samples} per client: a client holds at least {minimum}: ask for {minimum} or more")
+    generator = numpy_generator(seed, "sizes")
+    weights = law(clients, spread, generator)
+    rest = total - clients * minimum
+    shares: IntArray = largest_remainder(weights[None, :] / weights.sum() * rest, np.array([rest]))[0]
+    return generator.permutation(minimum + shares)
 
 
 def power_law_sizes(total: int, clients: int, minimum: int, exponent: float) -> IntArray:
@@ -96,7 +134,7 @@ def dirichlet(
     clients: int,
     alpha: float | Sequence[float],
     seed: int = 0,
-    samples_per_client: int | None = None,
+    samples_per_client: Sizes | None = None,
     minimum: int = 1,
 ) -> Partition:
     """Label skew by Dirichlet(alpha): small alpha, few classes per client; large alpha, nearly iid.
@@ -116,14 +154,14 @@ def dirichlet(
     generator = numpy_generator(seed, "dirichlet")
     supply = np.unique(labels, return_counts=True)[1]
     rows = np.stack([generator.dirichlet(np.full(len(supply), a)) for a in np.broadcast_to(alphas, clients)])
-    sizes = np.full(clients, samples_per_client or len(labels) // clients)
+    sizes = np.full(clients, len(labels) // clients if samples_per_client is None else samples_per_client)
     if samples_per_client is None:
         sizes[: len(labels) % clients] += 1
     return deal(labels, within_supply(rows, sizes, supply), seed)
 
 
 def classes_per_client(
-    labels: npt.ArrayLike, clients: int, c: int, seed: int = 0, samples: int | None = None
+    labels: npt.ArrayLike, clients: int, c: int, seed: int = 0, samples: Sizes | None = None
 ) -> Partition:
     """Each client holds exactly c classes, each class being held by equally many clients to within one.
 
@@ -149,7 +187,7 @@ def by_group_classes(
     labels: npt.ArrayLike,
     class_sets: Sequence[Sequence[int]],
     group_of: Sequence[int],
-    samples: int | None = None,
+    samples: Sizes | None = None,
     seed: int = 0,
 ) -> Partition:
     """Each client holds samples of its group's classes only; the sets may be disjoint or overlap.
@@ -225,13 +263,15 @@ def _dirichlet_by_class(
     return deal(labels, counts, seed)
 
 
-def _check_room(n: int, clients: int, each: int) -> None:
-    if clients < 1 or each < 1:
-        raise DataError(f"{clients} clients with {each} samples each: ask for at least one of both")
-    if clients * each > n:
+def _check_room(n: int, clients: int, each: Sizes) -> None:
+    least = int(np.min(each))
+    if clients < 1 or least < 1:
+        raise DataError(f"{clients} clients with {least} samples each: ask for at least one of both")
+    needed = int(np.broadcast_to(each, clients).sum())
+    if needed > n:
         raise DataError(
-            f"{clients} clients with at least {each} samples each need {clients * each} samples, the data has {n}: "
-            f"ask for at most {n // each} clients, or at most {n // clients} samples per client"
+            f"{clients} clients with at least {least} samples each need {needed} samples, the data has {n}: "
+            f"ask for at most {n // least} clients, or at most {n // clients} samples per client"
         )
 
 

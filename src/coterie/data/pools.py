@@ -29,7 +29,7 @@ class Pool:
     y_test: IntArray
     classes: int
     writer: IntArray | None = None
-    """Who wrote each training image: (n,), where the set says so."""
+    """Who wrote each training image, or which site it is of: (n,), where the set says so."""
     writer_test: IntArray | None = None
     mean: tuple[float, ...] | None = None
     """Per-channel mean and standard deviation that `images` normalises by; None leaves images in [0, 1]."""

@@ -2,67 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
-from coterie.data import builders, drifting, natural
-from coterie.data.builders import BuildOptions
+from coterie.data import builders, drifting, flt_scenarios, natural
+from coterie.data.combined import check_source, combined, parse
+from coterie.data.scenario import Defaults, Scenario
+from coterie.data.sites import FOLIATED, SUBURBAN
 from coterie.errors import ConfigError, did_you_mean
-from coterie.federation import Federation
 from coterie.plugins import load_as, offered
 from coterie.trainers.base import Training
-
-
-@dataclass(frozen=True)
-class Defaults:
-    """What is used for a federation when the user says nothing else."""
-
-    model: str = "mlp"
-    rounds: int = 50
-    training: Training = field(default_factory=lambda: Training(lr=0.1, epochs=3, batch_size=32))
-
-
-@dataclass(frozen=True)
-class Scenario:
-    """A federation by name; `clients`, `samples` (training samples per client) and `groups` are its default sizes.
-
-    Example:
-        >>> import torch
-        >>> from coterie import Federation
-        >>> from coterie.data import BuildOptions, Scenario
-        >>> def noise(options: BuildOptions) -> Federation:
-        ...     draw = torch.Generator().manual_seed(options.seed)
-        ...     items = [(torch.randn(40, 2, generator=draw), torch.arange(40) % 2) for _ in range(options.clients)]
-        ...     return Federation.from_tensors(items, name=options.name)
-        >>> Scenario("noise", "labels that nothing explains", noise, clients=5, groups=1).build(seed=1)
-        Federation('noise': 5 clients, 32-32 training samples, input 2)
-    """
-
-    name: str
-    summary: str
-    make: Callable[[BuildOptions], Federation]
-    clients: int = 20
-    samples: int | None = None
-    groups: int = 4
-    defaults: Defaults = field(default_factory=Defaults)
-
-    def build(
-        self,
-        *,
-        clients: int | None = None,
-        samples: int | None = None,
-        groups: int | None = None,
-        seed: int = 0,
-        data_dir: Path | None = None,
-    ) -> Federation:
-        """Make the federation with the given sizes; equal arguments give equal federations."""
-        clients = clients or self.clients
-        wanted = groups or min(self.groups, clients)
-        if wanted > clients:
-            raise ConfigError(f"groups={wanted} with clients={clients}: each group needs at least one client")
-        return self.make(BuildOptions(self.name, clients, samples or self.samples, wanted, seed, data_dir))
-
 
 GROUP = "coterie.scenarios"
 """The group of entry points in which packages offer scenarios."""
@@ -75,9 +23,11 @@ def register(scenario: Scenario) -> None:
 
 
 def find_scenario(name: str) -> Scenario:
-    """The scenario of that name, or a ConfigError with a suggestion; packages that offer others stay unloaded."""
+    """The scenario of that name or formula, or a ConfigError with a suggestion; other packages stay unloaded."""
     if name in _SCENARIOS:
         return _SCENARIOS[name]
+    if ":" in name:
+        return by_formula(name)
     points = offered(GROUP)
     if name not in points:
         raise ConfigError(f"unknown scenario {name!r}: {did_you_mean(name, [*_SCENARIOS, *points])}")
@@ -94,85 +44,56 @@ def scenario_names() -> list[str]:
     return sorted({*_SCENARIOS, *offered(GROUP)})
 
 
+_DIGITS = Defaults(rounds=100, training=Training(lr=0.1, epochs=3, batch_size=32))
+_CIFAR = Defaults(model="cnn-cifar", rounds=150, training=Training(lr=0.05, epochs=3, batch_size=100))
+USUAL: dict[str, tuple[int | None, Defaults]] = {
+    "digits": (None, _DIGITS),
+    **dict.fromkeys(("mnist", "fashion-mnist", "mnist+fashion", "emnist"), (500, _DIGITS)),
+    **dict.fromkeys(("cifar10", "cifar100"), (2000, _CIFAR)),
+}
+"""Samples per client and defaults of the federations that a formula makes of a source."""
+
+
+def by_formula(text: str) -> Scenario:
+    """The scenario of a formula such as `fashion:swapped(4)+dirichlet(0.3)`; see coterie.data.combined."""
+    formula = parse(text)
+    check_source(formula)
+    samples, defaults = USUAL.get(formula.source, (None, Defaults()))
+    groups = 1 if formula.shift == "none" else (formula.groups or Scenario.groups)
+    if groups == 1 and formula.has_parts:
+        samples = None
+    return Scenario(text, "", combined(text), samples=samples, groups=groups, defaults=defaults)
+
+
 SHIFTS = {
     "iid": "every client draws from the same distribution",
     "permuted": "each group has its own permutation of the labels",
     "swapped": "each group has two labels swapped",
     "rotated": "each group's images are turned by 0, 90, 180, 270 degrees",
 }
-_DIGITS = Defaults(rounds=100, training=Training(lr=0.1, epochs=3, batch_size=32))
-_MNIST = Defaults(rounds=100, training=Training(lr=0.1, epochs=3, batch_size=32))
-_CIFAR = Defaults(model="cnn-cifar", rounds=150, training=Training(lr=0.05, epochs=3, batch_size=100))
-
-
-def _shifted(short: str, title: str, source: str, shifts: tuple[str, ...], standard: Scenario) -> None:
-    for shift in shifts:
-        groups = 1 if shift == "iid" else standard.groups
-        make = builders.shifted(source, shift)
-        register(
-            replace(standard, name=f"{short}-{shift}", summary=f"{title}: {SHIFTS[shift]}", make=make, groups=groups)
-        )
-
-
-_blank = Scenario("", "", builders.shifted("digits", "iid"))
-_shifted(
-    "digits", "scikit-learn digits (8×8)", "digits", ("iid", "permuted", "swapped", "rotated"),
-    replace(_blank, defaults=_DIGITS),
-)  # fmt: skip
-_shifted(
-    "mnist", "MNIST", "mnist", ("iid", "permuted", "swapped", "rotated"),
-    replace(_blank, samples=500, defaults=_MNIST),
-)  # fmt: skip
-for _short, _title, _source, _samples in (
-    ("digits", "scikit-learn digits (8×8)", "digits", None),
-    ("mnist", "MNIST", "mnist", 500),
+for _short, _title, _source in (
+    ("digits", "scikit-learn digits (8×8)", "digits"),
+    ("mnist", "MNIST", "mnist"),
+    ("fashion", "Fashion-MNIST", "fashion-mnist"),
+    ("cifar", "CIFAR-10", "cifar10"),
 ):
+    for _shift, _difference in SHIFTS.items():
+        _formula = f"{_short}:{'none' if _shift == 'iid' else _shift}"
+        register(replace(by_formula(_formula), name=f"{_short}-{_shift}", summary=f"{_title}: {_difference}"))
     register(
-        Scenario(
-            f"{_short}-drift",
-            f"{_title}: label permutations that groups exchange from round {drifting.EXCHANGE} on, take back from "
-            f"{drifting.RETURN}, and a new group from {drifting.NEW_GROUP}",
-            drifting.drifting(_source),
-            clients=12,
-            samples=_samples,
-            groups=2,
-            defaults=Defaults(rounds=120, training=Training(lr=0.1, epochs=3, batch_size=32)),
+        replace(
+            by_formula(f"{_short}:none+dirichlet(0.3)"),
+            name=f"{_short}-dirichlet",
+            summary=f"{_title}: label skew by Dirichlet(0.3), no groups",
         )
     )
-_shifted(
-    "fashion",
-    "Fashion-MNIST",
-    "fashion-mnist",
-    ("iid", "permuted", "rotated"),
-    replace(_blank, samples=500, defaults=_MNIST),
-)
-_shifted(
-    "cifar", "CIFAR-10", "cifar10", ("permuted", "swapped", "rotated"),
-    replace(_blank, samples=2000, defaults=_CIFAR),
-)  # fmt: skip
-
-for _short, _title, _source, _defaults in (
-    ("digits", "scikit-learn digits (8×8)", "digits", _DIGITS),
-    ("mnist", "MNIST", "mnist", _MNIST),
-    ("fashion", "Fashion-MNIST", "fashion-mnist", _MNIST),
-    ("cifar", "CIFAR-10", "cifar10", _CIFAR),
-):
-    _full_size = 20 if _short == "digits" else 100
-    register(
-        Scenario(
-            f"{_short}-dirichlet",
-            f"{_title}: label skew by Dirichlet(0.3), no groups",
-            builders.dirichlet(_source, 0.3),
-            groups=1,
-            defaults=_defaults,
-        )
-    )
+    _samples, _defaults = USUAL[_source]
     register(
         Scenario(
             f"{_short}-dirichlet-quarters",
             f"{_title}: a quarter of the clients each with Dirichlet α = 1000, 1, 0.5, 0.1",
             builders.dirichlet_quarters(_source),
-            clients=_full_size,
+            clients=20 if _short == "digits" else 100,
             defaults=_defaults,
         )
     )
@@ -186,6 +107,19 @@ for _short, _title, _source, _defaults in (
             defaults=_defaults,
         )
     )
+for _short, _title in (("digits", "scikit-learn digits (8×8)"), ("mnist", "MNIST")):
+    register(
+        Scenario(
+            f"{_short}-drift",
+            f"{_title}: label permutations that groups exchange from round {drifting.EXCHANGE} on, take back from "
+            f"{drifting.RETURN}, and a new group from {drifting.NEW_GROUP}",
+            drifting.drifting(_short),
+            clients=12,
+            samples=USUAL[_short][0],
+            groups=2,
+            defaults=Defaults(rounds=120, training=Training(lr=0.1, epochs=3, batch_size=32)),
+        )
+    )
 
 register(
     Scenario(
@@ -194,7 +128,7 @@ register(
         builders.by_writer("mnist-writers"),
         clients=200,
         groups=1,
-        defaults=_MNIST,
+        defaults=_DIGITS,
     )
 )
 register(
@@ -204,7 +138,7 @@ register(
         builders.by_writer("femnist"),
         clients=200,
         groups=1,
-        defaults=replace(_MNIST, model="cnn-leaf"),
+        defaults=replace(_DIGITS, model="cnn-leaf"),
     )
 )
 register(
@@ -273,6 +207,51 @@ for _name, _label, _schools, _drop, _summary in (
     )
 register(
     Scenario(
+        "air",
+        "hours of 12 stations in Beijing, urban or suburban: log PM2.5, trained on three years, tested on the fourth "
+        "(regression)",
+        natural.sites(
+            "air",
+            "log PM2.5",
+            task="regression",
+            categorical=("month", "hour"),
+            group_of=lambda station: int(station in SUBURBAN),
+            splits=(0.9, 0.1, 0.0),
+            time="week",
+        ),
+        clients=12,
+        samples=2000,
+        groups=2,
+        defaults=Defaults(rounds=50, training=Training(lr=0.05, epochs=1, batch_size=32)),
+    )
+)
+register(
+    Scenario(
+        "landmine",
+        "29 minefields, foliated or desert: mine or clutter from nine radar features (see metrics=auc)",
+        natural.sites(
+            "landmine",
+            "mine",
+            task="classification",
+            group_of=lambda field: int(int(field.removeprefix("field-")) > FOLIATED),
+            splits=(0.5, 0.1, 0.4),
+        ),
+        clients=29,
+        groups=2,
+        defaults=Defaults(model="logistic", rounds=50, training=Training(lr=0.1, epochs=1, batch_size=32)),
+    )
+)
+register(
+    Scenario(
+        "digits-4",
+        "digits from four origins, MNIST, USPS, optdigits and semeion, at 28×28: each group one of them",
+        builders.by_site("digits-4"),
+        samples=200,
+        defaults=_DIGITS,
+    )
+)
+register(
+    Scenario(
         "watch",
         "real people with a six-axis watch: seven exercises from 3 s of signal, tested on the other arm",
         natural.people("watch"),
@@ -303,4 +282,5 @@ register(
     )
 )
 
-from coterie.data import flt_scenarios  # noqa: E402, F401 (registers FLT's federations)
+for _scenario in flt_scenarios.SCENARIOS:
+    register(_scenario)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from itertools import permutations
 from typing import TypeVar
 
@@ -15,6 +16,13 @@ from coterie.randomness import numpy_generator
 
 Array = TypeVar("Array", npt.NDArray[np.generic], torch.Tensor)
 IntArray = npt.NDArray[np.int64]
+Shift = Callable[[torch.Tensor, torch.Tensor], tuple[torch.Tensor, torch.Tensor]]
+"""What a group does to its inputs and labels."""
+
+
+def unshifted(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and labels as they are."""
+    return x, y
 
 
 def rotate(x: Array, quarter_turns: int) -> Array:

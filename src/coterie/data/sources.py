@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coterie.data import images
-from coterie.data.catalog import BY_HAND, CATALOG
+from coterie.data.catalog import BY_HAND, CATALOG, TERMS
 from coterie.data.news_and_plays import load_ag_news, load_shakespeare
 from coterie.data.pools import Pool, TextPool
 from coterie.data.signals import Recordings, load_watch
-from coterie.data.sites import HOSPITALS, load_heart, load_schools
+from coterie.data.sites import HOSPITALS, load_air, load_heart, load_landmine, load_schools
 from coterie.errors import DataError, did_you_mean
 from coterie.federation.table_files import RawTable
 from coterie.plugins import load_as, offered
@@ -82,6 +82,8 @@ class Availability(NamedTuple):
     name: str
     present: bool
     detail: str
+    terms: str = ""
+    """Its source and licence."""
 
 
 def _idx(folders: Sequence[str], prefixes: tuple[str, str] = ("train", "t10k")) -> tuple[Layout, ...]:
@@ -112,6 +114,9 @@ _CIFAR100 = (
 )
 _FEMNIST = tuple((f"{folder}/train/*.json", f"{folder}/test/*.json") for folder in ("femnist", "femnist/data"))
 
+_OTHERS = ("digits-4/USPS.mat", "digits-4/semeion.data", "digits-4/optdigits.tes", "digits-4/optdigits.tra")
+_FOUR = ((*_OTHERS, "digits-4/optdigits.hol"), _OTHERS)
+
 SOURCES: dict[str, Source] = {
     source.name: source
     for source in (
@@ -122,6 +127,7 @@ SOURCES: dict[str, Source] = {
         Source("mnist-writers", "MNIST by its writers (QMNIST)", 10, _both(_MNIST, _QMNIST), images.load_writers),
         Source("emnist", "131,600 digits and letters, 28x28, the balanced split", 47, _EMNIST, images.load_emnist),
         Source("femnist", "digits and letters by writer, 28x28, LEAF's files", 62, _FEMNIST, images.load_femnist),
+        Source("digits-4", "digits of four origins, 28x28", 10, _both(_MNIST, _FOUR), images.load_four_sites),
         Source("cifar10", "60,000 colour photographs, 32x32", 10, _CIFAR10, images.load_cifar10),
         Source("cifar100", "60,000 colour photographs, 32x32", 100, _CIFAR100, images.load_cifar100),
     )
@@ -171,6 +177,20 @@ TABLE_SOURCES: dict[str, TableSource] = {
             0,
             _schools("Chem97"),
             load_schools("score"),
+        ),
+        TableSource(
+            "air",
+            "420,768 hours of air and weather at 12 stations in Beijing",
+            0,
+            tuple((f"beijing-air/{folder}PRSA_Data_*.csv",) for folder in ("", "PRSA_Data_20130301-20170228/")),
+            load_air,
+        ),
+        TableSource(
+            "landmine",
+            "14,820 places in 29 minefields, radar features",
+            2,
+            (("landmine/LandmineData.mat",),),
+            load_landmine,
         ),
     )
 }
@@ -258,7 +278,7 @@ def available(data_dir: Path | str | None = None) -> list[Availability]:
             detail = f"missing {missing[0]}" + (f" and {len(missing) - 1} more" if len(missing) > 1 else "")
         else:
             detail = ", ".join(dict.fromkeys(str(found[0].parent) for found in files)) or "needs no files"
-        listing.append(Availability(source.name, not missing, detail))
+        listing.append(Availability(source.name, not missing, detail, TERMS.get(source.name, "")))
     return listing
 
 

@@ -1,7 +1,8 @@
 """A federation: clients with their data, checked on the way in, from tensors, arrays, folders or data sets."""
 
-from coterie.federation.base import PARTS, Client, Federation, Split, as_target, as_tensor, make_client, part_bounds
+from coterie.federation.base import Federation
 from coterie.federation.changing import ChangingFederation
+from coterie.federation.client import PARTS, Client, Split, as_target, as_tensor, make_client, part_bounds
 from coterie.federation.validation import on_validation
 
 __all__ = [

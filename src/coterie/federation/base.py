@@ -5,15 +5,26 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.errors import DataError
+from coterie.federation.blocks import blocks_of
+from coterie.federation.client import (
+    ONE_TYPE,
+    PARTS,
+    STANDARD,
+    Client,
+    Splits,
+    check_id,
+    make_client,
+    several,
+    values_of,
+)
 
 if TYPE_CHECKING:
     from coterie.federation.datasets import Datasets, Values
@@ -21,49 +32,8 @@ if TYPE_CHECKING:
     from coterie.federation.table_sites import Tables
     from coterie.federation.tables import Table
 
-PARTS = ("train", "validation", "test")
-Splits = tuple[float, float, float]
-"""Fractions of a client's samples for train, validation and test."""
-L = TypeVar("L")
-ONE_TYPE = "give all inputs in one type"
-STANDARD: Splits = (0.8, 0.1, 0.1)
-
-
-@dataclass(frozen=True, slots=True)
-class Split:
-    """Samples `x: (n, ...)` and their targets `y: (n, ...)`; `n` may be zero for validation and test."""
-
-    x: Tensor
-    y: Tensor
-
-    def __post_init__(self) -> None:
-        # A slice of a larger tensor remembers what it is a slice of, for gradients that data never get. That takes
-        # 320 bytes, more than the samples of many a small client.
-        for name in ("x", "y"):
-            tensor = getattr(self, name)
-            if isinstance(tensor, Tensor) and tensor._is_view():
-                object.__setattr__(self, name, tensor.detach())
-
-    def __len__(self) -> int:
-        return self.y.shape[0]  # len() of a tensor takes several times as long
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """A holder of private data. `group` is the hidden truth of a simulation: only metrics may read it."""
-
-    id: str
-    train: Split
-    validation: Split
-    test: Split
-    group: int | None = None
-    scaled: bool = False
-    """Whether its inputs came as uint8 and were scaled to [0, 1]; all clients' must have come alike."""
-
-    def part(self, name: str) -> Split:
-        """The split called `name`: train, validation or test."""
-        split: Split = getattr(self, name)
-        return split
+MOST_LABEL = 2**24
+"""The largest label: up to here every whole number is one of float32, in which counts of labels are kept."""
 
 
 class Federation:
@@ -103,7 +73,7 @@ class Federation:
         if self.label_names and not self.regression:
             classes = len(self.label_names)
         highest = 0
-        for some in _several(self.clients):
+        for some in several(self.clients):
             _check_finite(some)
             if not self.regression:
                 highest = max(highest, _check_labels(some, classes))
@@ -171,6 +141,7 @@ class Federation:
         *,
         splits: Splits = STANDARD,
         groups: Mapping[str, int] | Sequence[int] | None = None,
+        blocks: Mapping[str, Any] | Sequence[Any] | None = None,
         classes: int | None = None,
         task: Task | None = None,
         label_names: Sequence[str] | None = None,
@@ -187,6 +158,8 @@ class Federation:
             splits: fractions for train, validation and test. A bare pair, or a dict of `train` alone, is divided by
                 them at random; (1, 0, 0) leaves it as it is.
             groups: the hidden group of each client, for metrics only.
+            blocks: per client the block of each (training) sample: numbers or texts that name its recording, day or
+                patient. The samples of a block are never divided between train, validation and test.
             classes: the number of labels; by default one more than the highest.
             task: "classification" or "regression", where the targets do not show it: floats are quantities, unless
                 they are 0 and 1 only.
@@ -219,7 +192,8 @@ class Federation:
                 group = None if groups is None else groups[key]
             except (KeyError, IndexError):
                 raise DataError(f"client {client_id!r} has no entry in groups: give every client one") from None
-            clients.append(make_client(str(client_id), item, splits, seed, group))
+            block = blocks_of(blocks, client_id, position)
+            clients.append(make_client(str(client_id), item, splits, seed, group, block))
         return cls._named(clients, classes, name, task, names)
 
     @classmethod
@@ -295,8 +269,8 @@ class Federation:
 
         Args:
             folder: it holds `<id>.npz` files with arrays `x` and `y`, or `x_train`, `y_train`, `x_test`, … and
-                optionally `group`; or `<id>.x.npy`, `<id>.y.npy` and so on. Inputs in `.npy` files, float32 or int64,
-                stay on disk and are read as they are used.
+                optionally `group` and `block`, the block of each (training) sample; or `<id>.x.npy`, `<id>.y.npy` and
+                so on. Inputs in `.npy` files, float32 or int64, stay on disk and are read as they are used.
             splits: fractions for train, validation and test where a client's data comes undivided. Archives are divided
                 at random; `.npy` files as they lie, the first rows to train, because a random choice would copy them.
             task: "classification" or "regression", as in `from_tensors`.
@@ -341,6 +315,7 @@ class Federation:
         decimal: str = ".",
         splits: Splits = STANDARD,
         groups: Mapping[str, int] | None = None,
+        blocks: str | None = None,
         seed: int = 0,
     ) -> Federation:
         """A federation from tables: CSV or Parquet files, or data frames.
@@ -364,6 +339,8 @@ class Federation:
             decimal: "," for files with decimal commas.
             splits: fractions for train, validation and test, drawn at random.
             groups: the hidden group of each client, for metrics only.
+            blocks: a column such as a day, a patient or a recording, whose rows of one value are never divided between
+                train, validation and test. It is no input.
             seed: the seed of the random division.
 
         Returns:
@@ -400,6 +377,7 @@ class Federation:
             decimal=decimal,
             splits=splits,
             groups=groups,
+            blocks=blocks,
             seed=seed,
         )
         names = table.label_names
@@ -537,121 +515,10 @@ class Federation:
         return cls._named(clients, None, "hub", task, names)
 
 
-def make_client(
-    client_id: str,
-    item: Any,
-    splits: Splits = STANDARD,
-    seed: int = 0,
-    group: int | None = None,
-) -> Client:
-    """One client from `(x, y)` or from a dict of `(x, y)` pairs, divided by `splits` where no parts are given."""
-    given = dict(item) if isinstance(item, Mapping) else {"train": item}
-    unknown = set(given) - set(PARTS)
-    if unknown or "train" not in given:
-        raise DataError(
-            f"client {client_id!r}: expected parts among {', '.join(PARTS)} with at least train, got {sorted(given)}: "
-            "rename or add them"
-        )
-    parts = {part: _as_split(client_id, part, pair) for part, pair in given.items()}
-    came_as_bytes = {part: _holds_bytes(pair) for part, pair in given.items() if len(parts[part])}
-    if len(set(came_as_bytes.values())) > 1:
-        first, *others = came_as_bytes
-        other = next(part for part in others if came_as_bytes[part] != came_as_bytes[first])
-        raise DataError(f"client {client_id!r}: of {first} and {other} one came as uint8, which is scaled: {ONE_TYPE}")
-    if set(parts) == {"train"}:
-        parts = _divide(client_id, parts["train"], splits, seed)
-    empty = Split(parts["train"].x[:0], parts["train"].y[:0])
-    scaled = any(came_as_bytes.values())
-    return Client(client_id, parts["train"], parts.get("validation", empty), parts.get("test", empty), group, scaled)
-
-
-def _holds_bytes(pair: Any) -> bool:
-    """Whether the inputs are uint8, which `as_tensor` scales to [0, 1]."""
-    return not isinstance(pair, Split) and getattr(pair[0], "dtype", None) in (torch.uint8, np.dtype(np.uint8))
-
-
-def as_tensor(values: Any) -> Tensor:
-    """The values as a tensor the engines can use: uint8 scaled to [0, 1], reals float32, integers int64.
-
-    An array that already has its final type is not copied, so that memory-mapped arrays stay on disk.
-    """
-    tensor = _real(values)
-    if tensor.dtype == torch.uint8:
-        return tensor.to(torch.float32) / 255
-    if tensor.is_floating_point():
-        return tensor.to(torch.float32)
-    return tensor.to(torch.int64)
-
-
-def as_target(values: Any) -> Tensor:
-    """Targets as a tensor: integers of any width int64 (never scaled), reals float32."""
-    tensor = _real(values)
-    return tensor.to(torch.float32) if tensor.is_floating_point() else tensor.to(torch.int64)
-
-
-def _real(values: Any) -> Tensor:
-    tensor = values if isinstance(values, Tensor) else torch.from_numpy(np.asanyarray(values))
-    if tensor.is_complex():
-        raise TypeError(f"{tensor.dtype} numbers are not real")
-    return tensor
-
-
-def _as_split(client_id: str, part: str, pair: Any) -> Split:
-    if isinstance(pair, Split):
-        return pair
-    try:
-        x, y = pair
-        x, y = as_tensor(x), as_target(y)
-    except (TypeError, ValueError) as problem:
-        raise DataError(
-            f"client {client_id!r}, {part}: expected a pair (x, y) of numeric arrays, got {_describe(pair)} ({problem})"
-        ) from problem
-    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
-        raise DataError(
-            f"client {client_id!r}, {part}: x has {len(x) if x.ndim else 'no'} samples and y has "
-            f"{len(y) if y.ndim else 'no'} targets: give one target for each sample"
-        )
-    return Split(x, y)
-
-
-def _describe(value: Any) -> str:
-    return f"{type(value).__name__} of length {len(value)}" if hasattr(value, "__len__") else type(value).__name__
-
-
-def part_bounds(n: int, splits: Splits) -> dict[str, tuple[int, int]]:
-    """Where each part begins and ends among n samples in a row; at least one is for training."""
-    if len(splits) != 3 or min(splits) < 0 or splits[0] <= 0 or abs(sum(splits) - 1) > 1e-6:
-        raise DataError(f"splits={splits}: expected three fractions that sum to 1, the first above 0")
-    n_test, n_validation = round(n * splits[2]), round(n * splits[1])
-    n_train = max(n - n_test - n_validation, min(n, 1))
-    return {"train": (0, n_train), "validation": (n_train, n - n_test), "test": (max(n - n_test, n_train), n)}
-
-
-def _divide(client_id: str, data: Split, splits: Splits, seed: int) -> dict[str, Split]:
-    if splits[0] == 1 and part_bounds(len(data), splits):
-        # Nothing is drawn, so nothing is copied: a memory-mapped array stays on disk.
-        return {"train": data}
-    rows = split_rows(client_id, len(data), splits, seed)
-    return {part: Split(data.x[own], data.y[own]) for part, own in rows.items()}
-
-
-def split_rows(client_id: str, n: int, splits: Splits, seed: int) -> dict[str, Tensor]:
-    """Which of a client's n samples are for train, validation and test: drawn at random, or all for train in order."""
-    from coterie.randomness import torch_generator
-
-    bounds = part_bounds(n, splits)
-    if splits[0] == 1:
-        order = torch.arange(n)
-    else:
-        order = torch.randperm(n, generator=torch_generator(seed, "split", client_id))
-    return {part: order[a:b] for part, (a, b) in bounds.items()}
-
-
 def _check_ids(ids: Sequence[str]) -> None:
     seen: set[str] = set()
     for client_id in ids:
-        if not isinstance(client_id, str) or not client_id:
-            raise DataError(f"client id {client_id!r}: expected a non-empty string")
+        check_id(client_id)
         if client_id in seen:
             raise DataError(f"client {client_id!r} appears twice: give every client an id of its own")
         seen.add(client_id)
@@ -694,42 +561,6 @@ def _check_alike(clients: Sequence[Client]) -> None:
                     )
 
 
-JOINED = 2**16
-"""Numbers of several clients that are looked at together; a client with more is looked at alone."""
-
-
-def joined(tensors: Sequence[Tensor]) -> Tensor:
-    """Tensors `(n_i, ...)` one after the other; a single one is not copied."""
-    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
-
-
-def _several(clients: Sequence[Client]) -> Iterator[list[Client]]:
-    """The clients in turn, so many at a time that one operation on all of them costs little more than on one."""
-    some: list[Client] = []
-    room = JOINED
-    for client in clients:
-        some.append(client)
-        room -= client.train.x.numel() + client.test.x.numel()
-        if room <= 0:
-            yield some
-            some, room = [], JOINED
-    if some:
-        yield some
-
-
-def _values(clients: Sequence[Client], what: str) -> Tensor:
-    """The inputs or targets of all parts of all the clients."""
-    return joined([getattr(split, what) for c in clients for split in (c.train, c.validation, c.test)])
-
-
-def label_values(clients: Sequence[Client], summarise: Callable[[Tensor], L]) -> Iterator[L]:
-    """What a function says of the clients' labels, of many clients at a time."""
-    for some in _several(clients):
-        labels = _values(some, "y")
-        if len(labels):
-            yield summarise(labels)
-
-
 def _whole(targets: Tensor) -> bool:
     """Whether real targets look like class labels: one whole number from 0 up per sample."""
     return targets.ndim == 1 and bool((targets >= 0).all()) and bool((targets == targets.round()).all())
@@ -737,26 +568,26 @@ def _whole(targets: Tensor) -> bool:
 
 def _check_labels(clients: Sequence[Client], classes: int | None) -> int:
     """The highest label of the clients."""
-    values = _values(clients, "y")
+    values = values_of(clients, "y")
     low, high = int(values.min()), int(values.max())
-    if low >= 0 and (classes is None or high < classes):
+    if low >= 0 and high < (MOST_LABEL if classes is None else classes):
         return high
     return _check_labels_one_by_one(clients, classes)
 
 
 def _check_labels_one_by_one(clients: Sequence[Client], classes: int | None) -> int:
     highest = 0
+    above = MOST_LABEL if classes is None else classes
     for client in clients:
         for part in PARTS:
             y = client.part(part).y
             if len(y) == 0:
                 continue
             low, high = int(y.min()), int(y.max())
-            if low < 0 or (classes is not None and high >= classes):
+            if low < 0 or high >= above:
                 bad = low if low < 0 else high
-                limit = f"0 to {classes - 1}" if classes else "0 and above"
                 raise DataError(
-                    f"client {client.id!r}, {part}: label {bad} is out of range, expected {limit}: "
+                    f"client {client.id!r}, {part}: label {bad} is out of range, expected 0 to {above - 1}: "
                     "renumber the labels or give the right number of classes"
                 )
             highest = max(highest, high)
@@ -766,7 +597,7 @@ def _check_labels_one_by_one(clients: Sequence[Client], classes: int | None) -> 
 def _check_finite(clients: Sequence[Client]) -> None:
     if len(clients) > 1 and all(
         not values.is_floating_point() or torch.isfinite(values.sum())
-        for values in (_values(clients, what) for what in ("x", "y"))
+        for values in (values_of(clients, what) for what in ("x", "y"))
     ):
         return
     for client in clients:

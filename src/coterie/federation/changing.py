@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from coterie.errors import DataError
-from coterie.federation.base import Client, Federation
+from coterie.federation.base import Federation
+from coterie.federation.client import Client
 
 
 class ChangingFederation(Federation):

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from coterie.errors import DataError
-from coterie.federation.base import STANDARD, Client, Splits, make_client
+from coterie.federation.client import STANDARD, Client, Splits, make_client
 from coterie.federation.labels import Items, encode_texts
 from coterie.federation.mapped import mapped_array
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError, DataError
-from coterie.federation.base import PARTS, Client, Split, label_values
+from coterie.federation.client import PARTS, Client, Split, label_values
 from coterie.federation.table_files import RawColumn, number_name
 
 Task = Literal["classification", "regression"]
@@ -185,8 +185,9 @@ def name_numbers(
     """
     check_task(task)
     first = clients[0].train.y if clients else torch.empty(0)
-    if first.ndim != 1 or len({client.train.y.dtype for client in clients}) > 1:
-        return clients, None
+    shapes = {client.part(part).y.ndim for client in clients for part in PARTS}
+    if shapes != {1} or len({client.train.y.dtype for client in clients}) > 1:
+        return clients, None  # a Federation of them says whose differ
     floating = first.is_floating_point()
     if task == "regression":
         return clients if floating else [_changed(client, lambda y: y.to(torch.float32)) for client in clients], None
@@ -204,7 +205,7 @@ def name_numbers(
 
 
 def _changed(client: Client, change: Any) -> Client:
-    train, validation, test = (Split(split.x, change(split.y)) for split in map(client.part, PARTS))
+    train, validation, test = (replace(split, y=change(split.y)) for split in map(client.part, PARTS))
     return replace(client, train=train, validation=validation, test=test)
 
 

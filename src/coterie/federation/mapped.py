@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import DataError
-from coterie.federation.base import PARTS, Client, Split, part_bounds
+from coterie.federation.client import PARTS, Client, Split, check_regular, part_bounds
 
 NAMED = re.compile(r"(.+)\.((?:x|y)(?:_\w+)?|group)\.npy")
 """The name of a client's file: its id, then which array it holds."""
@@ -52,6 +52,7 @@ def npy_files(folder: Path) -> dict[str, dict[str, Path]]:
 
 def mapped_array(file: Path, *, least: int = 0) -> np.ndarray:
     """The array in a `.npy` file, left on disk unless the file is smaller than `least` bytes."""
+    check_regular(file)
     try:
         # Copy-on-write, because torch wants memory that it might write to; nothing reaches the file.
         mode = "c" if os.path.getsize(file) >= least else None
@@ -128,7 +129,8 @@ def _divided_between(clients: Iterable[Client], budget: int, file: BinaryIO) -> 
             continue
         stored[len(kept)] = [_write(file, values) for values in tensors]
         nothing = Split(tensors[0].new_empty(0), tensors[1].new_empty(0))
-        kept.append(replace(client, train=nothing, validation=nothing, test=nothing))
+        blocks = replace(nothing, block=client.train.block)
+        kept.append(replace(client, train=blocks, validation=nothing, test=nothing))
     if stored:
         file.flush()
         # One mapping for all; shared, because the system sets memory aside for what a private one might write.
@@ -136,6 +138,7 @@ def _divided_between(clients: Iterable[Client], budget: int, file: BinaryIO) -> 
         for position, places in stored.items():
             x, y = ([_read(memory, place) for place in places[i::2]] for i in (0, 1))
             train, validation, test = map(Split, x, y)
+            train = replace(train, block=kept[position].train.block)
             kept[position] = replace(kept[position], train=train, validation=validation, test=test)
     return kept
 

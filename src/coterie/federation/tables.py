@@ -15,7 +15,8 @@ from pydantic import TypeAdapter, ValidationError
 from torch import Tensor
 
 from coterie.errors import ConfigError, DataError, did_you_mean
-from coterie.federation.base import PARTS, STANDARD, Client, Split, Splits, split_rows
+from coterie.federation.blocks import block_numbers
+from coterie.federation.client import PARTS, STANDARD, Client, Split, Splits, split_rows
 from coterie.federation.labels import Task, classes_of_columns, encode_column
 from coterie.federation.table_columns import Column, counts_rows, describe_site_column, fit_column, listed
 from coterie.federation.table_files import RawTable, is_frame, read_frame, read_table
@@ -64,6 +65,8 @@ class Table:
 
     def read(self, data: Any) -> RawTable:
         """The table in a file or a data frame, as it was given."""
+        if isinstance(data, RawTable):
+            return data
         if is_frame(data):
             return read_frame(data, "the table", self.decimal)
         return read_table(data, self.decimal)
@@ -138,6 +141,8 @@ class Site:
     id: str
     raw: RawTable
     rows: Mapping[str, np.ndarray]
+    block: Tensor | None = None
+    """The block of each row (n,), where a column names it."""
 
 
 def clients_from_tables(
@@ -153,6 +158,7 @@ def clients_from_tables(
     decimal: str = ".",
     splits: Splits = STANDARD,
     groups: Mapping[str, int] | None = None,
+    blocks: str | None = None,
     seed: int = 0,
 ) -> tuple[list[Client], Table]:
     """The clients in tables, and the preprocessing that was fitted; see `Federation.from_tables`."""
@@ -164,12 +170,10 @@ def clients_from_tables(
     if label == client_column:
         raise DataError(f"label and client_column are both {label!r}: give two columns")
     raw = read_all(tables, client_column, decimal)
-    _check_named(raw, label, drop, categorical)
+    _check_named(raw, label, {"drop": drop, "categorical": categorical, "blocks": (blocks,) if blocks else ()})
     names = classes_of_columns({table.origin: table.columns[label] for table in raw.values()}, label, task)
-    sites = [
-        Site(name, table, {part: rows.numpy() for part, rows in split_rows(name, table.rows, splits, seed).items()})
-        for name, table in raw.items()
-    ]
+    sites = [_site(name, table, blocks, splits, seed) for name, table in raw.items()]
+    drop = drop if blocks is None else (*drop, blocks)
     left_out = {label, client_column, *drop}
     order = common_columns({site.raw.origin: [c for c in site.raw.columns if c not in left_out] for site in sites})
     fitted: list[Column] = []
@@ -190,12 +194,26 @@ def clients_from_tables(
     return [_client(site, table, groups) for site in sites], table
 
 
+def _site(name: str, table: RawTable, blocks: str | None, splits: Splits, seed: int) -> Site:
+    """A client's rows, divided; those of one block stay together."""
+    block = None
+    if blocks is not None:
+        texts = table.columns[blocks].texts
+        if None in texts:
+            row = list(texts).index(None) + 1
+            raise DataError(f"{table.origin}: row {row} has no value in column {blocks!r} for its block: fill it in")
+        block = block_numbers(name, texts.astype(str), table.rows)
+    rows = split_rows(name, table.rows, splits, seed, block)
+    return Site(name, table, {part: own.numpy() for part, own in rows.items()}, block)
+
+
 def _client(site: Site, table: Table, groups: Mapping[str, int] | None) -> Client:
     inputs = table.inputs(site.raw)
     labels = table.labels(site.raw)
     if labels is None:
         raise DataError(f"{site.raw.origin}: has no labels")
-    train, validation, test = (Split(inputs[site.rows[part]], labels[site.rows[part]]) for part in PARTS)
+    everything = Split(inputs, labels, site.block)
+    train, validation, test = (everything.take(torch.from_numpy(site.rows[part])) for part in PARTS)
     if groups is not None and site.id not in groups:
         raise DataError(f"client {site.id!r} has no entry in groups: give every client one")
     return Client(site.id, train, validation, test, None if groups is None else groups[site.id])
@@ -213,15 +231,14 @@ def _names(given: Iterable[str], option: str) -> tuple[str, ...]:
 def _check_named(
     raw: Mapping[str, RawTable],
     label: str,
-    drop: Sequence[str],
-    categorical: Sequence[str],
+    options: Mapping[str, Sequence[str]],
 ) -> None:
     """The label is in every table, and every other column that is named in one."""
     for table in raw.values():
         if label not in table.columns:
             raise DataError(f"{table.origin}: no column {label!r} for the label: {did_you_mean(label, table.columns)}")
     known = set().union(*(table.columns for table in raw.values()))
-    for option, names in (("drop", drop), ("categorical", categorical)):
+    for option, names in options.items():
         for name in names:
             if name not in known:
                 raise DataError(f"{option}: no table has a column {name!r}: {did_you_mean(name, known)}")

@@ -9,8 +9,10 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError
-from coterie.federation.base import Client, Federation, Split
+from coterie.federation.base import Federation
+from coterie.federation.blocks import draw_blocks
 from coterie.federation.changing import ChangingFederation
+from coterie.federation.client import Client, Split
 from coterie.randomness import torch_generator
 
 ON_DISK_BYTES = 2**26
@@ -25,8 +27,9 @@ TUNING_SHARE = 0.2
 def hold_out(federation: Federation, fraction: float, seed: int) -> Federation:
     """The federation with a fraction of every client's training samples as validation data.
 
-    They are drawn by (seed, client), so that every class has its share where labels are classes. A client with one
-    sample keeps it for training. Validation data that a client has already stays, with these beside it.
+    They are drawn by (seed, client): whole blocks where the samples have blocks, else so that every class has its
+    share where labels are classes. A client with one sample, or one block, keeps it for training. Validation data that
+    a client has already stays, with these beside it.
     """
     if not 0 < fraction < 1:
         raise ConfigError(f"validation={fraction!r}: expected a fraction above 0 and below 1")
@@ -49,10 +52,16 @@ def _on_validation(client: Client, seed: int) -> Client:
     if len(client.validation):
         return replace(client, test=client.validation)
     train, n = client.train, len(client.train)
-    order = torch.randperm(n, generator=torch_generator(seed, "sweep", client.id))
-    cut = n - min(max(1, round(TUNING_SHARE * n)), n - 1)
-    kept, held = (Split(train.x[part], train.y[part]) for part in (order[:cut].sort().values, order[cut:]))
-    return replace(client, train=kept, validation=held, test=held)
+    count = min(max(1, round(TUNING_SHARE * n)), n - 1)
+    generator = torch_generator(seed, "sweep", client.id)
+    if train.block is not None:
+        held = draw_blocks(train.block, count, generator)
+        rows = (~held).nonzero()[:, 0], held.nonzero()[:, 0]
+    else:
+        order = torch.randperm(n, generator=generator)
+        rows = order[: n - count].sort().values, order[n - count :]
+    kept, judged = map(train.take, rows)
+    return replace(client, train=kept, validation=judged, test=judged)
 
 
 def _with_each(federation: Federation, change: Callable[[Client], Client]) -> Federation:
@@ -76,15 +85,16 @@ def hold_out_of(client: Client, fraction: float, seed: int) -> Client:
     count = min(max(1, round(fraction * n)), n - 1)
     if count == 0:
         return client
-    if train.x.numel() * train.x.element_size() > ON_DISK_BYTES:
-        kept, held = (
-            Split(train.x[: n - count], train.y[: n - count]),
-            Split(train.x[n - count :], train.y[n - count :]),
-        )
+    generator = torch_generator(seed, "validation", client.id)
+    if train.block is not None:
+        chosen = draw_blocks(train.block, count, generator)
+        kept, held = train.take(~chosen), train.take(chosen)
+    elif train.x.numel() * train.x.element_size() > ON_DISK_BYTES:
+        kept, held = train.take(slice(n - count)), train.take(slice(n - count, None))
     else:
         chosen = torch.zeros(n, dtype=torch.bool)
-        chosen[_drawn(train.y, count, torch_generator(seed, "validation", client.id))] = True
-        kept, held = Split(train.x[~chosen], train.y[~chosen]), Split(train.x[chosen], train.y[chosen])
+        chosen[_drawn(train.y, count, generator)] = True
+        kept, held = train.take(~chosen), train.take(chosen)
     old = client.validation
     if len(old):
         held = Split(torch.cat([old.x, held.x]), torch.cat([old.y, held.y]))

@@ -20,7 +20,8 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
-from coterie.data.scenarios import Defaults, find_scenario
+from coterie.data.scenario import Defaults
+from coterie.data.scenarios import find_scenario
 from coterie.errors import ConfigError, CoterieError, did_you_mean
 from coterie.federation import PARTS, Client, Federation
 from coterie.federation.folders import client_from_npz

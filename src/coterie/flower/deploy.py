@@ -16,7 +16,7 @@ from urllib.parse import quote
 import numpy as np
 
 from coterie import __version__, models
-from coterie.data.scenarios import Defaults
+from coterie.data.scenario import Defaults
 from coterie.errors import ConfigError
 from coterie.federation import PARTS, Client, Federation
 from coterie.flower.demands import tasks_beside_sums
@@ -273,6 +273,8 @@ def write_client(client: Client, path: Path) -> None:
     arrays = {f"{axis}_{part}": getattr(client.part(part), axis).numpy() for part in PARTS for axis in ("x", "y")}
     if client.group is not None:
         arrays["group"] = np.asarray(client.group)
+    if client.train.block is not None:
+        arrays["block"] = client.train.block.numpy()
     half_written = path.with_name(f".{path.name}.tmp.npz")
     np.savez_compressed(half_written, **arrays)
     half_written.replace(path)

@@ -31,7 +31,8 @@ from coterie.runs.assemble import Model, assemble, check_same_run
 from coterie.runs.callbacks import Callback
 from coterie.runs.config import RunConfig, make_config, overlay
 from coterie.runs.folder import RunFolder
-from coterie.runs.loop import Run, execute
+from coterie.runs.loop import execute
+from coterie.runs.prepared import Run
 from coterie.runs.result import Result
 
 NETWORK = "flower.json"

@@ -22,10 +22,11 @@ from coterie.methods.base import build_method
 from coterie.randomness import numpy_generator
 from coterie.runs.assemble import describe_method
 from coterie.runs.callbacks import Callback
-from coterie.runs.loop import Run, execute
+from coterie.runs.history import History
+from coterie.runs.loop import execute
 from coterie.runs.metrics import ClientScore
+from coterie.runs.prepared import Run
 from coterie.runs.records import RoundRecord, TreeNode, tree_of
-from coterie.runs.result import History
 from coterie.runs.result import Result as RunResult
 from coterie.trainers.base import Training
 

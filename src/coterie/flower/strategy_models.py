@@ -9,7 +9,7 @@ import torch
 
 from coterie.flower.arrays import Template
 from coterie.methods import Assignment
-from coterie.runs.result import model_file
+from coterie.runs.records import model_file
 from coterie.snapshot import write_atomically
 
 

@@ -6,7 +6,7 @@ Everything that the author of a method in another package needs is here: see doc
 from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
 
 from coterie.errors import ConfigError
-from coterie.methods.aggregation import WeightedSum
+from coterie.methods.aggregation import Aggregation, WeightedSum
 from coterie.methods.averaging import average_clusters, cluster_info, members_of
 from coterie.methods.base import (
     Assignment,
@@ -16,6 +16,7 @@ from coterie.methods.base import (
     Info,
     Matrix,
     Method,
+    find_method,
     make_method,
     method,
     method_classes,
@@ -39,6 +40,8 @@ from coterie.methods.groups import Groups
 from coterie.methods.ifca import IFCA
 from coterie.methods.local import Local
 from coterie.methods.oneshot import OneShot
+from coterie.methods.option_types import field_types
+from coterie.methods.options import literal, split_outside_brackets
 from coterie.methods.pacfl import PACFL
 from coterie.methods.pca_kmeans_hc import PcaKMeansHC
 from coterie.methods.server import Aggregate, Server, apply_update
@@ -66,6 +69,7 @@ __all__ = [
     "IFCA",
     "PACFL",
     "Aggregate",
+    "Aggregation",
     "Array",
     "Assignment",
     "CLoVE",
@@ -115,9 +119,13 @@ __all__ = [
     "average_clusters",
     "cluster_info",
     "divergences",
+    "field_types",
+    "find_method",
+    "literal",
     "make_method",
     "members_of",
     "method",
     "method_classes",
     "saved",
+    "split_outside_brackets",
 ]

@@ -10,11 +10,11 @@ import numpy as np
 from torch import Tensor
 
 from coterie.methods.aggregation import Part
-from coterie.methods.base import Assignment, ClusterInfo, Info, method
+from coterie.methods.base import Assignment, ClusterInfo, Info, Matrix, method
 from coterie.methods.compared import Compared
 from coterie.methods.fallback import best_on_path
 from coterie.methods.option_types import Placeholder
-from coterie.methods.population import follow_population
+from coterie.methods.population import Newcomer, follow_population, placed
 from coterie.methods.server import Server
 from coterie.methods.splitting import LeafRound, SplitRule, make_rule, watch_splits
 from coterie.methods.tree import Tree, splits_since
@@ -69,7 +69,8 @@ class CFL:
         rule = self.split_rule(server)
         state, events = follow_population(state, t, server, self._newcomer(rule))
         tree, memory, before = state.tree, dict(state.memory), len(state.tree.nodes)
-        infos, matrices = {}, []
+        infos: dict[int, ClusterInfo] = {}
+        matrices: list[Matrix] = []
         for seen in self._federated_learning(tree, rule, t, server):  # Algorithm 2
             leaf = seen.leaf
             look = rule.consider(memory[leaf.id], seen, t, server)  # Algorithm 3, lines 3-6
@@ -122,7 +123,7 @@ class CFL:
         norm = float(seen.total.mean()[: server.layout.trainable].norm())
         return ClusterInfo(len(seen.leaf.members), loss, norm, seen.total.max_norm, seen.leaf.id, thresholds)
 
-    def _newcomer(self, rule: SplitRule) -> Any:
+    def _newcomer(self, rule: SplitRule) -> Newcomer:
         compared = Compared.parse(self.compare)
         return lambda client, model, t, server: rule.newcomer(client, model, t, server, compared)
 
@@ -131,9 +132,8 @@ class CFL:
 
     def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
         """The leaf of each newcomer, by Algorithm 4; it trains on its own data from the nodes on its way."""
-        vector = self._newcomer(self.split_rule(server))
-        at = {c: state.tree.descend(lambda model, c=c: vector(c, model, server.rounds, server)) for c in clients}
-        return {client: leaf.id for client, leaf in at.items()}
+        newcomer = self._newcomer(self.split_rule(server))
+        return {client: placed(state.tree, client, server.rounds, server, newcomer).id for client in clients}
 
     def path(self, state: State, client: str) -> dict[int, Tensor]:
         """The models from the root to the client's cluster."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from coterie.methods.base import Event
 from coterie.methods.compared import NoUpdate
 from coterie.methods.server import Server
+from coterie.methods.tree import Node, Tree
 
 Newcomer = Callable[[str, Tensor, int, Server], Tensor]
 """`(client, model, round, server) -> vector`: what a newcomer is placed by at a node's model."""
@@ -33,11 +34,9 @@ def follow_population(state: Any, t: int, server: Server, newcomer: Newcomer) ->
             tree = tree.updated(replace(leaf, members=tuple(c for c in leaf.members if c in present)))
             events.append(Event("left", f"{', '.join(gone)} left cluster {leaf.id}", {"clients": gone}))
     for client in [c for c in server.clients if c not in members]:
-        start = away.get(client, 0)
+        left = away.get(client, 0)
         try:
-            leaf = tree.descend(
-                lambda model, c=client: newcomer(c, model, t, server), start if tree.holds(start) else 0
-            )
+            leaf = placed(tree, client, t, server, newcomer, left if tree.holds(left) else 0)
         except NoUpdate as problem:  # it stays outside the tree, and the next round tries again
             events.append(Event("unplaced", str(problem), {"client": client}))
             continue
@@ -46,3 +45,8 @@ def follow_population(state: Any, t: int, server: Server, newcomer: Newcomer) ->
         tree = tree.updated(replace(leaf, members=tuple(c for c in server.clients if c in joined)))
         events.append(Event("joined", f"{client} joined cluster {leaf.id}", {"client": client, "cluster": leaf.id}))
     return replace(state, tree=tree, away=away), events
+
+
+def placed(tree: Tree, client: str, t: int, server: Server, newcomer: Newcomer, start: int = 0) -> Node:
+    """The leaf of a newcomer by Algorithm 4, from the node `start` on."""
+    return tree.descend(lambda model: newcomer(client, model, t, server), start)

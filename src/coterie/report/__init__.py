@@ -1,6 +1,27 @@
-"""Results to look at: tables, figures, and a report that is one HTML file."""
+"""Results to look at: figures, and a report that is one HTML file."""
 
-from coterie.report.compared import Comparison, compare
+from coterie.report.drawing import Draw, colour, need_matplotlib, pdf_of
+from coterie.report.figures import Figure
+from coterie.report.markup import element, table
 from coterie.report.page import write_plots, write_report
+from coterie.report.reading import RunView, gains_over, read_run
+from coterie.report.study import StudyReport, StudyTable
+from coterie.report.words import size
 
-__all__ = ["Comparison", "compare", "write_plots", "write_report"]
+__all__ = [
+    "Draw",
+    "Figure",
+    "RunView",
+    "StudyReport",
+    "StudyTable",
+    "colour",
+    "element",
+    "gains_over",
+    "need_matplotlib",
+    "pdf_of",
+    "read_run",
+    "size",
+    "table",
+    "write_plots",
+    "write_report",
+]

@@ -9,26 +9,13 @@ from typing import Any
 
 from coterie.errors import ConfigError, RunError
 from coterie.report import sections
-from coterie.report.comparing import comparison_figures, gain_rows
 from coterie.report.drawing import inline_svg, need_matplotlib, save_figure
 from coterie.report.figures import Figure, run_figures
 from coterie.report.markup import Markup, element, page, section, table
 from coterie.report.reading import Gains, RunView, find_baselines, gains_over, given_baseline, read_run
-from coterie.report.tables import (
-    caption,
-    cells,
-    columns,
-    difference_caption,
-    difference_cells,
-    difference_columns,
-    problems,
-)
-from coterie.report.words import comparison_words, run_words, verdict
-from coterie.runs.comparison import read_comparison
+from coterie.report.study import StudyTable, read_study
+from coterie.report.words import run_words, verdict
 from coterie.snapshot import write_atomically
-
-PLAIN = frozenset({"fedavg", "local"})
-"""Methods that others are measured against: a comparison shows the best of the others in detail."""
 
 
 def write_report(path: str | Path, out: str | Path | None = None, *, baseline: str | Path | None = None) -> Path:
@@ -52,7 +39,7 @@ def make_report(place: Path, baseline: Path | None = None) -> str:
         return page(title, style, element("h1", title), *_run_content(run, *_baselines(run, baseline)))
     if baseline is not None:
         raise ConfigError(f"--baseline goes with a run folder: {place} holds a comparison, with baselines of its own")
-    return _comparison_page(place, style)
+    return _study_page(place, style)
 
 
 def write_plots(path: str | Path, out: str | Path, *, baseline: str | Path | None = None) -> list[Path]:
@@ -63,7 +50,7 @@ def write_plots(path: str | Path, out: str | Path, *, baseline: str | Path | Non
         run = read_run(place)
         figures = run_figures(run, _baselines(run, Path(baseline) if baseline else None)[1])
     else:
-        figures = comparison_figures(place, read_comparison(place))
+        figures = read_study(place).figures
     target.mkdir(parents=True, exist_ok=True)
     return [file for one in figures for file in save_figure(target, one.name, one.draw, height=one.height)]
 
@@ -128,31 +115,17 @@ def _figures(figures: Sequence[Figure], title: str, prefix: str = "") -> Markup:
     return section(title, element("div", *shown, class_="figures"))
 
 
-def _comparison_page(place: Path, style: str) -> str:
-    found = read_comparison(place)
-    where = found["options"].get("scenario") or found["options"].get("data")
-    title = f"{len(found['rows'])} methods compared" + (f" on {where}" if where else "")
-    notes = [element("p", f"{method}: {text}", class_="note") for method, text in problems(found)]
-    content: list[Any] = [
-        element("h1", title),
-        _lead("", comparison_words(found)),
-        section("The table", table(columns(found), cells(found)), element("p", caption(found), class_="note"), *notes),
-    ]
-    if titles := difference_columns(found):
-        about = element("p", difference_caption(found), class_="note")
-        content.append(section("Paired differences", table(titles, difference_cells(found)), about))
-    content.append(_figures(comparison_figures(place, found), "In pictures"))
-    if against := gain_rows(place, found):
-        titles = ["method", "gained", "lost", "mean, points", "worst, points"]
-        note = "Clients of all seeds, each on its own test data, against its accuracy under fedavg."
-        content.append(
-            section("Who gained over one model for all", table(titles, against), element("p", note, class_="note"))
-        )
-    rated = [row for row in found["rows"] if row["accuracy"] and row["method"].partition(":")[0] not in PLAIN]
-    if rated:
-        chosen = max(rated, key=lambda row: row["accuracy"]["mean"])
-        seed = chosen["finished"][0]
-        run = read_run(place / chosen["folders"][str(seed)])
-        heading = f"The best of the others in detail: {chosen['method']}, seed {seed}"
+def _study_page(place: Path, style: str) -> str:
+    study = read_study(place)
+    content: list[Any] = [element("h1", study.title), _lead("", study.summary)]
+    for part in study.sections:
+        if isinstance(part, StudyTable):
+            notes = [element("p", note, class_="note") for note in part.notes]
+            content.append(section(part.title, table(part.columns, part.rows), *notes))
+        else:
+            content.append(_figures(part, "In pictures"))
+    if study.detail is not None:
+        heading, folder = study.detail
+        run = read_run(folder)
         content += [element("h1", heading, class_="next"), *_run_content(run, *_baselines(run, None))]
-    return page(title, style, *content)
+    return page(study.title, style, *content)

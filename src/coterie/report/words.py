@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from coterie.report.reading import Gains, RunView
 from coterie.runs.words import mixtures_told
@@ -144,36 +143,6 @@ def verdict(gains: Sequence[Gains]) -> str:
         f"Was it worth it? For {who}: the average client gains over {rival.baseline}, "
         f"yet {losers} of {everybody} lose more than a point."
     )
-
-
-def comparison_words(table: Mapping[str, Any]) -> str:
-    """A paragraph on a comparison: who came first, by how much, and at what cost."""
-    rated = {row["method"]: row for row in table["rows"] if row["accuracy"] is not None}
-    if not rated:
-        return "No run with an accuracy has finished yet."
-    best = rated[table["best"]]
-    seeds = len(table["seeds"])
-    times = "once" if seeds == 1 else f"with {seeds} seeds"
-    lines = [
-        f"{len(table['rows'])} methods were run on the same clients with the same budget, {times}. "
-        f"The most accurate is {best['method']}: the average client gets {100 * best['accuracy']['mean']:.1f} % right, "
-        f"the worst tenth {100 * best['worst10']['mean']:.1f} %."
-    ]
-    for name, meaning in (("fedavg", "one model for all"), ("local", "every client on its own")):
-        if name in rated and name != best["method"]:
-            gap = 100 * (best["accuracy"]["mean"] - rated[name]["accuracy"]["mean"])
-            lines.append(f"That is {gap:.1f} points more than {name} ({meaning}).")
-    fair = max(rated.values(), key=lambda row: row["worst10"]["mean"])
-    if fair is not best:
-        lines.append(f"The worst-served clients do best with {fair['method']} ({100 * fair['worst10']['mean']:.1f} %).")
-    spoken = [row for row in rated.values() if row["bytes"]["mean"] > 0]
-    if len(spoken) > 1:
-        least, most = (f(spoken, key=lambda row: row["bytes"]["mean"]) for f in (min, max))
-        lines.append(
-            f"{least['method']} sent least ({size(least['bytes']['mean'])}), "
-            f"{most['method']} most ({size(most['bytes']['mean'])})."
-        )
-    return _bound(" ".join(lines))
 
 
 def _bound(text: str) -> str:

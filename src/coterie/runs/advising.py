@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data.scenarios import Defaults
+from coterie.data.scenario import Defaults
 from coterie.errors import ConfigError, CoterieError
 from coterie.federation import Federation
 from coterie.methods import IFCA, FedAvg, Method, make_method
@@ -20,7 +20,7 @@ from coterie.runs.assemble import Model, assemble, make_federation
 from coterie.runs.closed_form import Scores, Sharing, compare_sharing
 from coterie.runs.config import RunConfig
 from coterie.runs.diagnosis import going_alone, look_once
-from coterie.runs.loop import Run
+from coterie.runs.prepared import Run
 from coterie.runs.records import to_json
 
 MOST_CHECKED = 24

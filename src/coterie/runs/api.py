@@ -66,7 +66,7 @@ def run(
     evaluate_every: int | Literal["auto"] = "auto",
     personalise: int = 0,
     metrics: Metrics | None = None,
-    validation: float | None = None,
+    validation: float | str | None = None,
     patience: int | None = None,
     monitor: str | None = None,
     max_seconds: float | None = None,
@@ -140,7 +140,8 @@ def run(
         personalise: local epochs for which every client fine-tunes its model at the end; 0: none.
         metrics: what to evaluate by beside loss and accuracy: names such as "auc,f1" or ["auc", "f1"] (all are in
             `coterie.metrics.METRICS`), functions of outputs and labels, or functions by name.
-        validation: fraction of every client's training data that is held out as validation data.
+        validation: fraction of every client's training data that is held out as validation data, whole blocks where
+            the data has them; of tables also "blocks:COLUMN", to divide them by whole values of a column.
         patience: rounds without a better `monitor` on validation data after which the run stops; the models of the
             best round are the result's.
         monitor: the metric that `patience` watches; by default the loss.

@@ -13,15 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from coterie import models
-from coterie.data.scenarios import Defaults, find_scenario
+from coterie.data.scenario import Defaults
+from coterie.data.scenarios import find_scenario
 from coterie.engines import LocalEngine
 from coterie.engines.base import Engine
 from coterie.engines.ray import RayEngine
 from coterie.engines.secure import SecureEngine
 from coterie.errors import ConfigError, RunError
 from coterie.federation import PARTS, Federation
-from coterie.federation.base import JOINED, joined
 from coterie.federation.changing import ChangingFederation
+from coterie.federation.client import JOINED, joined
 from coterie.federation.images import holds_images
 from coterie.federation.table_files import find_tables, is_table_path, read_table
 from coterie.federation.validation import hold_out
@@ -32,8 +33,8 @@ from coterie.metrics import ALWAYS, MetricFunction, check_target, listed, resolv
 from coterie.models.custom import find_callable
 from coterie.randomness import derive
 from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, memory_bytes
-from coterie.runs.loop import Run
 from coterie.runs.newcomers import Placing
+from coterie.runs.prepared import Run
 from coterie.runs.user_noise import user_privacy
 from coterie.trainers.augment import own_function
 from coterie.trainers.base import Training
@@ -83,6 +84,7 @@ def _own_data(config: RunConfig, data: str) -> Federation:
             categorical=config.categorical or (),
             task=config.task,
             decimal=config.decimal or ".",
+            blocks=config.block_column,
             seed=config.seed,
         )
     if holds_images(Path(data)):
@@ -129,6 +131,10 @@ def _try_out(module: nn.Module, federation: Federation, loss: Loss | None) -> No
         raise ConfigError(f"the model cannot take an input of shape {shape} {first.x.dtype}: {said}") from problem
     if not isinstance(outputs, torch.Tensor):
         raise ConfigError(f"the model returns {type(outputs).__name__}: expected a tensor")
+    if outputs.ndim == 0:
+        raise ConfigError("the model returns one number for all its inputs: expected a row of outputs per sample")
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ConfigError("the model has no parameters to train: give it a layer with weights")
     # A loss of the user's own may read two classes from one logit.
     single = federation.classes == 2 and loss not in (None, softmax_loss) and outputs.shape[-1] == 1
     if loss is binary_loss and not federation.regression and not single:
@@ -188,7 +194,7 @@ def _assembled(
             "choice: give one of the two"
         )
     federation, defaults = (given, defaults or Defaults()) if given else make_federation(config)
-    if config.validation is not None and engine_for is None:
+    if isinstance(config.validation, float) and engine_for is None:
         federation = hold_out(federation, config.validation, config.seed)
     asked = run_metrics(config, metrics, federation.regression)
     network: Model = model or config.model or defaults.model

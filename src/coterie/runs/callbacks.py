@@ -11,7 +11,7 @@ from coterie.runs.records import RoundRecord
 from coterie.runs.stopping import STOPPED
 
 if TYPE_CHECKING:
-    from coterie.runs.loop import Run
+    from coterie.runs.prepared import Run
     from coterie.runs.result import Result
 
 

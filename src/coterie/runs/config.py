@@ -64,10 +64,12 @@ LIMIT_KEYS = frozenset({"max_seconds", "max_bytes"})
 
 
 MOST_CLIENTS, MOST_SAMPLES, MOST_WORKERS, MOST_PIXELS = 10**7, 10**9, 1024, 10**4
+MOST_ROUNDS, MOST_STEPS = 10**9, 10**6
 """More than these is a slip of the finger, which would be busy for hours before it failed."""
 
 Address = Annotated[str, Placeholder("ADDRESS")]
 AggregateText = Annotated[str, Placeholder("RULE")]
+BlocksText = Annotated[str, Placeholder("blocks:COLUMN"), Field(pattern="^blocks:.")]
 ClipText = Annotated[str, Placeholder("LENGTH")]
 ColumnName = Annotated[str, Placeholder("COLUMN")]
 ColumnNames = Annotated[str, Placeholder("COLUMNS")]
@@ -112,12 +114,12 @@ class RunConfig(BaseModel):
     samples: int | None = Field(None, ge=1, le=MOST_SAMPLES, description="training samples per client")
     groups: int | None = Field(None, ge=1, le=MOST_CLIENTS, description="number of hidden groups")
     model: ModelText | None = Field(None, description="network: a known name with options, or module:callable")
-    rounds: int | None = Field(None, ge=1, description="communication rounds")
+    rounds: int | None = Field(None, ge=1, le=MOST_ROUNDS, description="communication rounds")
     seed: int = Field(0, ge=0, description="seed of every random draw")
     participation: float = Field(1.0, gt=0, le=1, description="fraction of the clients that take part in a round")
     lr: float | None = Field(None, gt=0, description="step size of local training")
-    epochs: int | None = Field(None, ge=1, description="local passes over the data in a round")
-    steps: int | None = Field(None, ge=1, description="local SGD steps in a round, instead of epochs")
+    epochs: int | None = Field(None, ge=1, le=MOST_STEPS, description="local passes over the data in a round")
+    steps: int | None = Field(None, ge=1, le=MOST_STEPS, description="local SGD steps in a round, instead of epochs")
     batch_size: Annotated[int, Field(ge=1)] | Literal["full"] | None = Field(
         None, description="samples per step, or all of a client's"
     )
@@ -151,13 +153,18 @@ class RunConfig(BaseModel):
         "rarely as a client takes part",
     )
     personalise: int = Field(
-        0, ge=0, description="local epochs for which every client fine-tunes its model at the end; 0: none"
+        0,
+        ge=0,
+        le=MOST_STEPS,
+        description="local epochs for which each client fine-tunes its model at the end; 0: none",
     )
     metrics: MetricNames | None = Field(
         None, description="what to evaluate by beside loss and accuracy, such as auc,f1 (see docs/guide/metrics.md)"
     )
-    validation: float | None = Field(
-        None, gt=0, lt=1, description="fraction of every client's training data that is held out as validation data"
+    validation: Annotated[float, Field(gt=0, lt=1)] | BlocksText | None = Field(
+        None,
+        description="fraction of every client's training data that is held out as validation data; of tables also "
+        "blocks:COLUMN, to divide them by whole values of a column such as a day or a patient",
     )
     patience: int | None = Field(
         None, ge=1, description="stop after so many rounds without progress on validation data; the best models stay"
@@ -199,6 +206,11 @@ class RunConfig(BaseModel):
     data_dir: Folder | None = Field(None, description="folder with the data sets")
     out: Folder | None = Field(None, description="folder for the results")
     quiet: bool = Field(False, description="print nothing but errors")
+
+    @property
+    def block_column(self) -> str | None:
+        """The column of tables whose values are held out as a whole."""
+        return self.validation.partition(":")[2] if isinstance(self.validation, str) else None
 
     def identity(self) -> dict[str, Any]:
         """The part of the configuration that decides what is computed."""
@@ -296,6 +308,8 @@ def overlay(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any
 
 def option_type(key: str) -> str:
     """What may be given for a key, in words: "whole number from 1", "one of local, ray"."""
+    if key == "validation":  # the one key whose text has a form
+        return "number above 0 and below 1 or blocks:COLUMN"
     return type_in_words(option_annotation(key), RunConfig.model_fields[key].metadata)
 
 
@@ -386,6 +400,11 @@ def _check_data_options(config: RunConfig, where: str) -> None:
     of_images = [key for key in given if key in IMAGE_KEYS]
     if of_table and of_images:
         raise ConfigError(f"{where}{of_table[0]} is for tables and {of_images[0]} for images: give one of the two")
+    if config.label is None and config.block_column is not None:
+        raise ConfigError(
+            f"{where}validation={config.validation!r} names a column of tables: give their data and label too; other "
+            "data, and nodes, keep the blocks whole that they have with validation=0.2"
+        )
     if config.label is None and of_table:
         raise ConfigError(f"{where}{of_table[0]} goes with tables, which need label: give the column to predict")
 

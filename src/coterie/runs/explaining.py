@@ -139,7 +139,7 @@ def clients_of(result: Result, data: str | None = None, data_dir: str | None = N
     if data and not config.data:
         raise ConfigError(f"--data {data}: the run was trained on scenario {config.scenario!r}: leave it out")
     federation = make_federation(config.model_copy(update=changed))[0]
-    if config.validation is not None:
+    if isinstance(config.validation, float):
         federation = hold_out(federation, config.validation, config.seed)
     if fingerprint(federation) != stored["federation"]:
         where = changed["data"] or config.scenario

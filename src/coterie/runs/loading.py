@@ -22,43 +22,17 @@ from coterie.privacy import Mask
 from coterie.runs.assemble import Model, clients_secret, loss_of, make_placing, stored_values
 from coterie.runs.config import RunConfig, make_config
 from coterie.runs.folder import RunFolder
+from coterie.runs.history import History
 from coterie.runs.newcomers import Placing
-from coterie.runs.result import History, Result, model_file
+from coterie.runs.records import model_file
 from coterie.runs.samples import make_table
 from coterie.snapshot import load_tensors
 from coterie.trainers.base import Training
 from coterie.trainers.losses import Loss
 
 
-def load(path: str | Path, *, model: Model | None = None, loss: Loss | None = None) -> Result:
-    """Load a finished run from its folder, to predict, evaluate, export and place newcomers with it.
-
-    Args:
-        path: the run's folder.
-        model: the module or the callable that the run was given in Python; not needed for a model known by name.
-        loss: the loss that the run was given in Python, if one was.
-
-    Returns:
-        The result as `coterie.run` returned it.
-
-    Raises:
-        ConfigError: the model cannot be made here: give it again.
-        RunError: the folder holds no finished run, or a file of it is damaged.
-
-    Example:
-        >>> import tempfile
-        >>> import coterie
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> run = coterie.run("fedavg", scenario="digits-iid", clients=4, rounds=2, out=f"{folder.name}/run")
-        >>> coterie.load(f"{folder.name}/run").summary == run.summary
-        True
-        >>> folder.cleanup()
-    """
-    return load_result(Path(path), model, loss)
-
-
-def load_result(path: Path, model: Model | None = None, loss: Loss | None = None) -> Result:
-    """The result of a finished run; see `Result.load`."""
+def stored_result(path: Path, model: Model | None = None, loss: Loss | None = None) -> dict[str, Any]:
+    """The fields of the `Result` of a finished run; see `Result.load`."""
     folder = opened(path)
     summary = folder.summary()
     if summary is None:
@@ -73,22 +47,22 @@ def load_result(path: Path, model: Model | None = None, loss: Loss | None = None
     kept = (path / "models").is_dir()  # a run may be asked to keep no models
     files = {name: run.layout_vector(name) for name in names} if kept else {}
     private, layers = run.private_layers() if kept and any(row.private and row.model for row in clients) else ({}, ())
-    return Result(
-        summary=summary,
-        clusters=summary.clusters,
-        history=History(run.folder.history()),
-        clients=clients,
-        state=run.state,
-        layout=run.layout,
-        architecture=run.architecture,
-        path=path,
-        files=files,
-        private=private,
-        private_layers=layers,
-        shape=folder.read_json("model.json"),
-        table=stored_table(folder),
-        placing=placing,
-    )
+    return {
+        "summary": summary,
+        "clusters": summary.clusters,
+        "history": History(run.folder.history()),
+        "clients": clients,
+        "state": run.state,
+        "layout": run.layout,
+        "architecture": run.architecture,
+        "path": path,
+        "files": files,
+        "private": private,
+        "private_layers": layers,
+        "shape": folder.read_json("model.json"),
+        "table": stored_table(folder),
+        "placing": placing,
+    }
 
 
 @dataclass(frozen=True)

@@ -7,23 +7,24 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from coterie.engines.base import Engine
 from coterie.errors import CallbackError
-from coterie.methods import Assignment, ClusterInfo, Event, Info, Method, Server
+from coterie.methods import Assignment, ClusterInfo, Event, Info, Server
 from coterie.parameters import gather
 from coterie.runs import metrics
 from coterie.runs.callbacks import Callback, Followers
-from coterie.runs.diverging import exploding, warnings_of
+from coterie.runs.diverging import ExplosionWatch, warnings_of
+from coterie.runs.history import CHANGED, History
 from coterie.runs.metrics import ClientScore
-from coterie.runs.newcomers import Placing
 from coterie.runs.personalised import global_accuracy, personalised
+from coterie.runs.prepared import Run
 from coterie.runs.records import (
     Bytes,
     ClientRecord,
@@ -35,11 +36,12 @@ from coterie.runs.records import (
     Spread,
     Summary,
     mixtures,
+    model_file,
     to_json,
 )
-from coterie.runs.result import CHANGED, History, Result, model_file
+from coterie.runs.result import Result
 from coterie.runs.samples import make_table
-from coterie.runs.stopping import NO_LIMITS, RESTORED, STOPPED, Limits
+from coterie.runs.stopping import RESTORED, STOPPED
 from coterie.runs.store import Checkpoint, KeptRound, Store
 from coterie.tasks import with_private
 
@@ -47,74 +49,6 @@ FALLBACK = "fallback"
 """The kind of the event that tells of clients with another model than their cluster's."""
 MOST_CLUSTERS_SCORED = 64
 """Rounds with more clusters than this record metrics over all clients only."""
-
-
-@dataclass(frozen=True)
-class Run:
-    """A method on a federation (through an engine), ready to start."""
-
-    method: Method
-    server: Server
-    architecture: Callable[[int], nn.Module] | None
-    """Makes a freshly initialised module from a seed; None where the server does not know the network."""
-    groups: Sequence[int] | None
-    """Hidden groups in the order of the clients: for the metrics only, the method never sees this object."""
-    labels: dict[str, Any]
-    """What the summary says of the run: method, scenario, model, seed."""
-    model_shape: dict[str, Any]
-    """What is needed to make the model again without the data: its name, input shape, classes and input type."""
-    evaluate_every: int | Literal["auto"] = 1
-    """Rounds between two evaluations of all clients. "auto": as many as a client waits for its turn on average, with
-    the participants alone evaluated in between, so that evaluating costs about what training does."""
-    save_models: bool = True
-    personalise: int = 0
-    """Local epochs of every client's own fine-tuning after the last round; 0 leaves it out."""
-    save_every_round: bool = False
-    """Checkpoint after every round and before the first, however fast they are."""
-    groups_now: Callable[[], Sequence[int] | None] | None = None
-    """The hidden groups in the end, in place of `groups`, where clients come and go."""
-    enter_round: Callable[[int], list[str]] | None = None
-    """Called with every round before it, and with the last one done where a run is taken up: clients of a federation
-    that changes with time then hold what they hold in that round. Gives those whose data has changed."""
-    before_round: Callable[[int], None] | None = None
-    """Called before every round: on a network clients come and go, but between rounds only."""
-    evaluate: Callable[[Assignment, int], list[ClientScore]] | None = None
-    """Scores the clients in round `t`; None: all of them, each on its own test data."""
-    metrics: tuple[str, ...] = ()
-    """What clients are evaluated by beside loss and accuracy."""
-    validate: bool = False
-    """Whether all clients are also evaluated on their validation data whenever they are on their test data."""
-    limits: Limits = NO_LIMITS
-    """What ends the run before its last round."""
-    placing: Placing | None = None
-    """What newcomers are placed by after the run."""
-    table: dict[str, Any] | None = None
-    """The preprocessing of a federation that was made from tables, as plain values."""
-
-    @property
-    def engine(self) -> Engine:
-        """Where the clients' work runs."""
-        return self.server.engine
-
-    def foreseen(self) -> list[str]:
-        """What makes the method's work impossible in this run, in words."""
-        foresee = getattr(self.method, "foresee", None)
-        return foresee(self.server) if foresee else []
-
-    def score(
-        self, assignment: Assignment, t: int, among: Sequence[str] | None = None, part: str = "test"
-    ) -> list[ClientScore]:
-        """The metrics of all clients, or of those `among`, each with the model it is given."""
-        if self.evaluate is not None:
-            return self.evaluate(assignment, t)
-        return metrics.score_clients(assignment, self.engine, part, among, self.metrics)
-
-    def scores_everybody(self, t: int, info: Info) -> bool:
-        """Whether all clients are evaluated after round `t`: the last, and any in which clusters split, are."""
-        if self.evaluate_every != "auto":
-            return t % self.evaluate_every == 0 or t == self.server.rounds
-        every = max(1, round(1 / self.server.participation)) if self.evaluate is None else 1
-        return t % every == 0 or t == self.server.rounds or bool(info.splits)
 
 
 @dataclass(frozen=True)
@@ -166,6 +100,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
 
     known: dict[str, int | None] = {**history.assignment()}
     mixed = mixtures(history)
+    watch = ExplosionWatch(run.model_shape.get("classes", 0), history)
     evaluation: Evaluation | None = None
     last_save, cost = time.monotonic(), 0.0
     while stop is None and done.round < server.rounds:
@@ -184,11 +119,11 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
             evaluation = _evaluate_participants(run, state, t)
         if evaluation:
             loss = (evaluation.means or metrics.spreads(evaluation.scores)).get("loss", Spread()).mean
-            if event := exploding(loss, history, run.model_shape.get("classes", 0)):
+            if event := watch.event(loss):
                 info = replace(info, events=[*info.events, event])
         record = _record(run, t, info, evaluation, known, mixed, Bytes(up, down))
-        known = {**known, **record.assignment}
-        mixed = mixed | record.mixtures
+        known.update(record.assignment)
+        mixed.update(record.mixtures)
         best = _best(run, t, state, record, done.best)
         spent = time.monotonic() - began
         record = replace(record, seconds=round(spent, 4))

@@ -373,3 +373,8 @@ def tree_of(rounds: Sequence[RoundRecord]) -> list[TreeNode]:
             now = [client for client, cluster in members.items() if cluster == node.id]
             nodes[node.id] = dataclasses.replace(node, members=now)
     return [nodes[number] for number in sorted(nodes)]
+
+
+def model_file(number: int) -> str:
+    """The file that holds the model with an id, without its ending."""
+    return f"cluster-{number}"

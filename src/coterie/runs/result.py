@@ -10,63 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from coterie.errors import ConfigError, did_you_mean, extra
+from coterie.errors import ConfigError, did_you_mean
 from coterie.models.ensemble import Ensemble
 from coterie.parameters import Layout, scatter, span_size
-from coterie.runs.records import ClientRecord, RoundRecord, Spread, Summary, assignments, to_json
+from coterie.runs.history import History
+from coterie.runs.records import ClientRecord, Spread, Summary, model_file
 from coterie.runs.words import mixture_text
 
 if TYPE_CHECKING:
     import numpy as np
-    import pandas
 
     from coterie.federation import Federation
     from coterie.federation.tables import Table
+    from coterie.runs.assemble import Model
     from coterie.runs.explaining import Explanation
     from coterie.runs.newcomers import Drift, Placing
-
-
-CHANGED = "changed"
-"""The kind of the event that tells of clients whose data has changed."""
-
-
-def model_file(number: int) -> str:
-    """The file that holds the model with an id, without its ending."""
-    return f"cluster-{number}"
-
-
-class History(list[RoundRecord]):
-    """One record per round, as in `history.jsonl`."""
-
-    def to_pandas(self) -> pandas.DataFrame:
-        """A table with one row per round; nested numbers become columns such as `metrics.accuracy.mean`."""
-        with extra("pandas", "history.to_pandas()"):
-            import pandas
-        return pandas.json_normalize(to_json(list(self))).set_index("round")
-
-    def assignment(self) -> dict[str, int]:
-        """The cluster of every client as last recorded."""
-        return assignments(self)
-
-    def recovery(self, within: float = 0.02) -> dict[int, int | None]:
-        """How soon accuracy was back after clients' data changed (see `ChangingFederation`).
-
-        Args:
-            within: how far below the last accuracy before the change it may be.
-
-        Returns:
-            For each round with a change, the rounds after it until the mean accuracy was back, 0 where it never fell;
-            None where it was not back before the next change or the end.
-        """
-        changes = [r.round for r in self if any(event.kind == CHANGED for event in r.events)]
-        ends = [*changes[1:], len(self) + 1]
-        known = {r.round: r.accuracy.mean for r in self if r.accuracy.mean is not None}
-        found: dict[int, int | None] = {}
-        for change, end in zip(changes, ends, strict=False):
-            before = [value for t, value in known.items() if t < change]
-            back = [t - change for t in range(change, end) if before and known.get(t, -1.0) >= before[-1] - within]
-            found[change] = back[0] if back else None
-        return found
+    from coterie.trainers.losses import Loss
 
 
 @dataclass(frozen=True)
@@ -120,9 +79,7 @@ class Result:
         Raises:
             RunError: the folder holds no finished run, or a file of it is damaged.
         """
-        from coterie.runs.loading import load_result
-
-        return load_result(Path(path), model)
+        return load(path, model=model)
 
     def _repr_html_(self) -> str:
         """The summary table and the tree, for notebooks."""
@@ -371,3 +328,32 @@ class Result:
         from coterie.runs.explaining import explain
 
         return explain(self, federation)
+
+
+def load(path: str | Path, *, model: Model | None = None, loss: Loss | None = None) -> Result:
+    """Load a finished run from its folder, to predict, evaluate, export and place newcomers with it.
+
+    Args:
+        path: the run's folder.
+        model: the module or the callable that the run was given in Python; not needed for a model known by name.
+        loss: the loss that the run was given in Python, if one was.
+
+    Returns:
+        The result as `coterie.run` returned it.
+
+    Raises:
+        ConfigError: the model cannot be made here: give it again.
+        RunError: the folder holds no finished run, or a file of it is damaged.
+
+    Example:
+        >>> import tempfile
+        >>> import coterie
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> run = coterie.run("fedavg", scenario="digits-iid", clients=4, rounds=2, out=f"{folder.name}/run")
+        >>> coterie.load(f"{folder.name}/run").summary == run.summary
+        True
+        >>> folder.cleanup()
+    """
+    from coterie.runs.loading import stored_result
+
+    return Result(**stored_result(Path(path), model, loss))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from coterie.errors import ConfigError, users_code
 from coterie.metrics import METRICS, compute
+from coterie.runs.records import model_file
 from coterie.runs.samples import ModelShape, read_samples
 from coterie.trainers.losses import Loss, binary_loss, correct, default_loss, sample_losses
 
@@ -30,8 +31,6 @@ def shape_of(result: Result) -> ModelShape:
 
 def _cluster_vector(result: Result, cluster: int | None) -> Tensor:
     """The parameters `(d,)` of a cluster's model; without a cluster, of the only model there is."""
-    from coterie.runs.result import model_file
-
     ids = result.summary.cluster_ids
     if cluster is None:
         if len(ids) > 1 or len(result.files) > 1:

@@ -14,6 +14,7 @@ from coterie.tasks.base import (
     Task,
     perform,
     reduced,
+    with_norm,
 )
 from coterie.tasks.choose import Choose
 from coterie.tasks.embed import Embed
@@ -66,5 +67,6 @@ __all__ = [
     "WordSums",
     "perform",
     "reduced",
+    "with_norm",
     "with_private",
 ]

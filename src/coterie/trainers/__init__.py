@@ -5,7 +5,7 @@ from coterie.trainers.batched import BatchedTrainer
 from coterie.trainers.choice import make_trainer
 from coterie.trainers.devices import bfloat16_support
 from coterie.trainers.loop import LoopTrainer
-from coterie.trainers.losses import Loss, default_loss
+from coterie.trainers.losses import Loss, default_loss, predicted_labels
 from coterie.trainers.schedules import LearningRateSchedule
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "bfloat16_support",
     "default_loss",
     "make_trainer",
+    "predicted_labels",
 ]

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coterie.errors import RunError
-from coterie.runs import Cells, write_atomically
+from coterie.runs import write_atomically
 from coterie_board.cell import DIGITS, Cell, compute
 from coterie_board.federations import BoardFederation
 from coterie_board.methods import REFERENCE, TRIALS, Trial, check_method, grid, row_name, takes_part
+from coterie_studies import Cells
 
 FORMAT = 1
 TUNING_SEED = 1000

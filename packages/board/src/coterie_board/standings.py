@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from coterie.runs import holm, interval, p_value
 from coterie_board.board import Board
 from coterie_board.federations import BoardFederation
 from coterie_board.methods import REFERENCE, takes_part
+from coterie_studies import holm, interval, p_value
 
 ALPHA = 0.05
 DIVERGED = 10

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from coterie import Federation, Split
-from coterie.data import BuildOptions, class_sets, dirichlet, find_scenario, shifted
+from coterie.data import BuildOptions, class_sets, combined, find_scenario
 from coterie.randomness import derive, numpy_generator
 
 KINDS = (
@@ -117,11 +117,11 @@ def federation_of(case: Case, data_dir: str | None) -> Federation:
     if case.kind.startswith("dirichlet"):
         # A fifth of what is dealt is for tests: more is dealt than clients train on, or tests would be small.
         dealt = options._replace(samples=None if case.samples is None else DEALT * case.samples)
-        return _cut(dirichlet(source, float(case.kind.split()[1]))(dealt), case)
+        return _cut(combined(f"{source}:none+dirichlet({case.kind.split()[1]})")(dealt), case)
     if case.kind in ("halves", "disjoint", "overlapping"):
         sets = class_rings(case.groups, seed, overlap=case.kind == "overlapping")
         return _cut(class_sets(source, lambda groups: sets)(options), case)
-    return _cut(shifted(source, case.kind)(options), case)
+    return _cut(combined(f"{source}:{'none' if case.kind == 'iid' else case.kind}")(options), case)
 
 
 def _cut(federation: Federation, case: Case) -> Federation:

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coterie.errors import ConfigError, RunError, did_you_mean
-from coterie.runs import Cells, write_atomically
+from coterie.runs import write_atomically
+from coterie_studies import Cells
 
 Scale = Literal["quick", "full"]
 
@@ -88,7 +89,7 @@ class Study:
         return self._cells.one(key, compute)
 
     def cells(self, jobs: Mapping[str, Callable[[], dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-        """The results of many small jobs by key, several at once on the cores: see `coterie.runs.Cells.many`."""
+        """The results of many small jobs by key, several at once on the cores: see `coterie_studies.Cells.many`."""
         return self._cells.many(jobs)
 
 

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from coterie import Client, Federation, Split
-from coterie.data import BuildOptions, by_group_classes, by_writer, dirichlet, load_source, shifted
+from coterie.data import BuildOptions, by_group_classes, by_writer, combined, load_source
 from coterie.randomness import derive, numpy_generator
 
 ONE_FAMILY = ("iid", "dirichlet 1", "dirichlet 0.3", "writers")
@@ -88,11 +88,11 @@ def federation_of(case: Case, data_dir: str | None) -> Federation:
     options = BuildOptions(case.shift, case.clients, case.samples, case.groups, seed, folder)
     source = SOURCES[case.data]
     if case.shift.startswith("dirichlet"):
-        return dirichlet(source, float(case.shift.split()[1]))(options)
+        return combined(f"{source}:none+dirichlet({case.shift.split()[1]})")(options)
     if case.shift == "writers":
         return by_writer("mnist-writers")(options)
     if case.shift in ("iid", "rotated"):
-        return shifted(source, case.shift)(options)
+        return combined(f"{source}:{'none' if case.shift == 'iid' else case.shift}")(options)
     return by_random_classes(source, case, options)
 
 

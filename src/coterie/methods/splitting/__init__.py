@@ -7,7 +7,16 @@ from typing import Any
 
 from coterie.errors import ConfigError, did_you_mean
 from coterie.methods.options import parse_options
-from coterie.methods.splitting.base import RULES, LeafRound, Look, Split, SplitRule, Watched, split_rule, watch_splits
+from coterie.methods.splitting.base import (
+    RULES,
+    LeafRound,
+    Look,
+    SplitDecision,
+    SplitRule,
+    Watched,
+    split_rule,
+    watch_splits,
+)
 from coterie.methods.splitting.benefit import BenefitRule
 from coterie.methods.splitting.flattened import FlattenedRule
 from coterie.methods.splitting.paper import PaperRule
@@ -19,7 +28,7 @@ __all__ = [
     "LeafRound",
     "Look",
     "PaperRule",
-    "Split",
+    "SplitDecision",
     "SplitRule",
     "Watched",
     "make_rule",

@@ -33,7 +33,7 @@ class LeafRound(NamedTuple):
     """The weight of a client in a mean."""
 
 
-class Split(NamedTuple):
+class SplitDecision(NamedTuple):
     """A split to be made: the children, the model that their cluster was split at, and why."""
 
     branches: tuple[Branch, ...]
@@ -52,7 +52,7 @@ class Look(NamedTuple):
     """What comes of considering a cluster: the rule's memory of it, a split if there is to be one, matrices to keep."""
 
     memory: Any
-    split: Split | None = None
+    split: SplitDecision | None = None
     matrices: Sequence[Matrix] = ()
 
 

@@ -23,7 +23,7 @@ from coterie.clustering.sketch import sketch
 from coterie.methods.base import Event
 from coterie.methods.compared import Compared, ComparedHalves
 from coterie.methods.server import Server, apply_update
-from coterie.methods.splitting.base import LeafRound, Look, Split, SplitRule, Watched, split_rule
+from coterie.methods.splitting.base import LeafRound, Look, SplitDecision, SplitRule, Watched, split_rule
 from coterie.methods.splitting.candidates import Looks, Sides, candidates, known_of, pooled, reproduces, smallest_side
 from coterie.methods.splitting.judging import Steps, chosen_by_members, judged, served
 from coterie.methods.tree import Branch, Node
@@ -91,7 +91,7 @@ class BenefitRule(SplitRule):
         branches = self._branches(best.both, steps, halves, seen, server)
         evidence = {"gain": result.gain, "gain_error": result.error, "p_value": result.p_value}
         reason = f"on held-out data models of their own lower the loss by {result}"
-        return Look(memory, Split(branches, seen.after, evidence, reason))
+        return Look(memory, SplitDecision(branches, seen.after, evidence, reason))
 
     def _asked(self, seen: LeafRound, t: int, server: Server) -> list[str]:
         """The members of this look: those that took part in the round, at most as many as can be compared."""

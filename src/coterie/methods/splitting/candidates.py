@@ -141,8 +141,7 @@ def reproduces(candidate: Candidate, halves: ComparedHalves) -> bool:
         made_of = torch.nn.functional.normalize(halves.vectors[half].double(), dim=1)
         other = torch.nn.functional.normalize(halves.vectors[1 - half].double(), dim=1)
         apart = made_of[~side].mean(0) - made_of[side].mean(0)
-        leaning = other @ apart
-        centre = (leaning[~side].mean() + leaning[side].mean()) / 2
-        leanings.append(torch.where(side, centre - leaning, leaning - centre))
+        leaning = (other - other.mean(0)) @ apart
+        leanings.append(torch.where(side, -leaning, leaning))
     found = benefit(torch.stack(leanings).mean(0).numpy())
     return found.p_value <= TRIED or math.isinf(found.error)

@@ -38,7 +38,8 @@ class Steps:
             return self._summed(side)[half]
         rows = torch.from_numpy(np.flatnonzero(side))
         weights = self.weights[rows] * self.shrink[half, rows]
-        return weights @ self.halves.updates[half, rows].double() / self.weights[rows].sum()
+        total: Tensor = weights @ self.halves.updates[half, rows].double()
+        return total / self.weights[rows].sum()
 
     def mean_of(self, side: Sides) -> Tensor:
         """The mean over both halves."""

@@ -16,7 +16,7 @@ from coterie.clustering.sketch import sketch
 from coterie.errors import RunError
 from coterie.methods.base import Event, Matrix
 from coterie.methods.server import Server, apply_update
-from coterie.methods.splitting.base import LeafRound, Look, Split, SplitRule, split_rule
+from coterie.methods.splitting.base import LeafRound, Look, SplitDecision, SplitRule, split_rule
 from coterie.methods.tree import Branch, Node
 from coterie.snapshot import saved
 from coterie.tasks import Noise, Request
@@ -120,7 +120,7 @@ def compare_and_split(
     if len(members) <= MOST_IN_MATRIX:
         meaning = "cosine similarity of the clients' updates" if leaf.id == 0 else f"the same within cluster {leaf.id}"
         matrices = [Matrix(f"similarity-{leaf.id}", members, similarities.astype(np.float32), meaning, similar=True)]
-    return Look(memory, Split(branches, leaf.model, evidence, reason), matrices)
+    return Look(memory, SplitDecision(branches, leaf.model, evidence, reason), matrices)
 
 
 def _branches(

@@ -1,0 +1,9 @@
+"""Studies of several runs: methods side by side, searches for options, and results of many jobs that resume."""
+
+from coterie_studies.cells import Cells
+from coterie_studies.compared import Comparison, compare
+from coterie_studies.differences import holm, interval, p_value
+from coterie_studies.sweeping import sweep
+from coterie_studies.trials import Sweep
+
+__all__ = ["Cells", "Comparison", "Sweep", "compare", "holm", "interval", "p_value", "sweep"]

@@ -1,0 +1,145 @@
+"""The ranking of compared runs: for each method, means over the seeds of what the runs' own summaries say."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from coterie.runs import RunFolder
+from coterie.runs.records import RoundRecord, Summary
+from coterie_studies.differences import Difference, Test, find_baseline, paired_differences, standard_error
+
+SHARE_OF_BEST = 0.9
+"""Speed is the number of rounds until a run reaches this share of the best method's final mean accuracy."""
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One method with one seed, and its run folder."""
+
+    method: str
+    seed: int
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Leaderboard:
+    """Compared runs: a row per method, and the accuracy that counts as reached."""
+
+    rows: list[dict[str, Any]]
+    seeds: list[int]
+    best: str | None
+    """The method with the highest mean accuracy, or with the lowest loss where there is no accuracy."""
+    target: float | None
+
+    def table(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """The leaderboard as plain data."""
+        return {
+            "options": dict(options),
+            "seeds": self.seeds,
+            "best": self.best,
+            "target": self.target,
+            "rows": self.rows,
+        }
+
+
+def rank(trials: Sequence[ComparedRun], failures: Mapping[tuple[str, int], str], place: Path) -> Leaderboard:
+    """Read the finished runs and put the methods side by side, in the order in which they were named."""
+    summaries = {}
+    for trial in trials:
+        found = RunFolder(trial.folder).summary()
+        if found is not None:
+            summaries[trial] = found
+    methods = list(dict.fromkeys(trial.method for trial in trials))
+    rows = []
+    for method in methods:
+        mine = [trial for trial in trials if trial.method == method]
+        rows.append(
+            {
+                "method": method,
+                "folders": {str(trial.seed): trial.folder.relative_to(place).as_posix() for trial in mine},
+                "finished": [trial.seed for trial in mine if trial in summaries],
+                "failures": {
+                    str(trial.seed): failures[key] for trial in mine if (key := (method, trial.seed)) in failures
+                },
+                **_measures([summaries[trial] for trial in mine if trial in summaries]),
+            }
+        )
+    known = {row["method"]: row["accuracy"]["mean"] for row in rows if row["accuracy"] is not None}
+    losses = {row["method"]: -row["loss"]["mean"] for row in rows if row["loss"] is not None}
+    marks = known or losses
+    best = max(marks, key=lambda method: marks[method]) if marks else None
+    target = SHARE_OF_BEST * known[best] if known and best is not None else None
+    for row in rows:
+        mine = [trial for trial in trials if trial.method == row["method"] and trial in summaries]
+        row["rounds_to_target"] = [rounds_to(RunFolder(trial.folder).history(), target) for trial in mine]
+    return Leaderboard(rows, sorted({trial.seed for trial in trials}), best, target)
+
+
+def tested(table: dict[str, Any], place: Path, baseline: str | None, test: Test) -> dict[str, Any]:
+    """The table with every method's paired difference against the baseline (None: the best), and by which test."""
+    finished = [row for row in table["rows"] if row["finished"]]
+    named = baseline is not None
+    against = find_baseline(baseline, [row["method"] for row in table["rows"]]) if baseline else table["best"]
+    metric = "accuracy" if any(row["accuracy"] is not None for row in finished) else "loss"
+    scores = {
+        row["method"]: {
+            seed: {
+                client.client: value
+                for client in RunFolder(place / row["folders"][str(seed)]).clients()
+                if (value := client.metrics.get(metric)) is not None
+            }
+            for seed in row["finished"]
+        }
+        for row in finished
+    }
+    found: list[Difference] = paired_differences(scores, against, metric, test) if against in scores else []
+    return table | {
+        "baseline": {"method": against, "named": named},
+        "test": test,
+        "differences": [asdict(one) for one in found],
+    }
+
+
+def rounds_to(history: Iterable[RoundRecord], target: float | None) -> int | None:
+    """The first round whose mean accuracy is at least the target, or None."""
+    if target is None:
+        return None
+    for record in history:
+        reached = record.accuracy.mean
+        if reached is not None and reached >= target:
+            return record.round
+    return None
+
+
+def _measures(summaries: Sequence[Summary]) -> dict[str, Any]:
+    """What is compared, each with mean, deviation, standard error and values; None where no run knows it."""
+    others = dict.fromkeys(name for s in summaries for name in s.metrics if name not in ("accuracy", "loss"))
+    return {
+        "accuracy": over_seeds(s.accuracy.mean for s in summaries),
+        "worst10": over_seeds(s.accuracy.worst10 for s in summaries),
+        "variance": over_seeds(s.accuracy.variance for s in summaries),
+        "loss": over_seeds(s.loss.mean for s in summaries),
+        "clusters": over_seeds(len(s.clusters) for s in summaries),
+        "ari": over_seeds(s.ari for s in summaries),
+        "bytes": over_seeds(s.bytes.total for s in summaries),
+        "seconds": over_seeds(s.seconds for s in summaries),
+        "metrics": {name: over_seeds(s.metrics[name].mean for s in summaries if name in s.metrics) for name in others},
+    }
+
+
+def over_seeds(values: Iterable[float | None]) -> dict[str, Any] | None:
+    """Mean, sample standard deviation (None for one value) and standard error of the known values, or None."""
+    known = [float(value) for value in values if value is not None]
+    if not known:
+        return None
+    several = len(known) > 1
+    return {
+        "mean": statistics.fmean(known),
+        "std": statistics.stdev(known) if several else None,
+        "sem": standard_error(known) if several else None,
+        "values": known,
+    }

@@ -1,0 +1,1 @@
+"""The papers' methods in float64 with numpy alone, sharing no code with the library, to compare it with."""
