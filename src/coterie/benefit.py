@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import stats
 
 LIARS = 0.05
 """Share of the clients whose numbers are left out at either end, so that one of twenty neither forces nor vetoes."""
@@ -49,6 +48,8 @@ def benefit(differences: npt.ArrayLike, within: npt.ArrayLike | None = None) -> 
         >>> benefit([0.3, -0.3, 0.1, -0.1, 0.2, -0.2]).p_value
         0.5
     """
+    from scipy import stats  # it takes long to load, and few runs need it
+
     given = np.asarray(differences, dtype=np.float64)
     known = np.isfinite(given)
     values, count = given[known], int(known.sum())
@@ -70,6 +71,8 @@ def trimmed_at_each_end(count: int) -> int:
 
 
 def _by_samples(values: npt.NDArray[np.float64], within: npt.NDArray[np.float64] | None) -> Benefit:
+    from scipy import stats
+
     count = len(values)
     if not count or within is None or not np.isfinite(within).all():
         return Benefit(float(values.mean()) if count else 0.0, math.inf, 1.0, count)

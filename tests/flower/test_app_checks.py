@@ -85,16 +85,17 @@ def test_an_app_answers_as_a_client_of_our_own_does() -> None:
     engine.train_config = ConfigRecord({"lr": LR})
     assert engine.look_for_checks() == {}
     assert engine.halves
-    tasks: list[Task] = [HalfUpdates(model, HOW, 3, 5), HeldOut(model, model + 0.1 * step, 5)]
+    tasks: list[Task] = [HalfUpdates(model, HOW, 3, 5), HeldOut((model + 0.1 * step).reshape(2, 2, -1), 5)]
     for each in tasks:
         engine.traffic.drain()
         requests = [Request(client, each) for client in engine.clients]
         mine, theirs = ([r for block in e.run(requests) for r in block.replies] for e in (engine, local))
         assert engine.traffic.down == 2 * task_bytes(each, engine.layout)
-        assert engine.traffic.up > 2 * 4 * mine[0].vector.numel()  # type: ignore[union-attr]
         for one, other in zip(mine, theirs, strict=True):
             assert one.client == other.client
-            np.testing.assert_allclose(one.vector, other.vector, rtol=1e-3, atol=2e-5)  # type: ignore[arg-type]
+            np.testing.assert_allclose(one.values["loss"], other.values["loss"], rtol=1e-3, atol=2e-5)
+            if one.vector is not None:
+                np.testing.assert_allclose(one.vector, other.vector, rtol=1e-3, atol=2e-5)  # type: ignore[arg-type]
             for name in one.values.keys() - {"loss"}:
                 np.testing.assert_allclose(one.values[name], other.values[name], rtol=1e-3, atol=2e-5)
 

@@ -155,7 +155,7 @@ def test_those_who_do_not_take_part_are_sent_nothing(spec: str, federation: Fede
 
 
 def test_under_privacy_a_round_costs_the_same(federation: Federation) -> None:
-    given = OPTIONS | {"method": "cfl", "model": MODEL}
+    given = OPTIONS | {"method": f"cfl:{CFL_NOW}", "model": MODEL}
     plain = coterie.run(federation=federation, workers=1, **given)
     configs = [{"client": client} for client in federation.ids]
     privacy = {"privacy": "signed-permutation"}

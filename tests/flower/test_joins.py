@@ -15,7 +15,7 @@ from coterie.engines import LocalEngine
 from coterie.federation import Federation
 from coterie.methods import Method, Server, make_method
 from coterie.methods.base import Assignment
-from coterie.methods.splitting.paper import Seen
+from coterie.methods.splitting.candidates import Looks
 from coterie.methods.tree import Branch
 from coterie.runs import metrics
 from coterie.runs.assemble import make_architecture
@@ -171,7 +171,7 @@ def test_a_newcomer_of_cfl_that_gives_no_update_is_asked_again(federation: Feder
     sides = [
         Branch(members, leaf.model, sketch(edges[: len(members)])) for members in (leaf.members[:2], leaf.members[2:])
     ]
-    split = type(state)(tree.split(0, sides, 1, {}), {1: Seen(), 2: Seen()}, {}, {})
+    split = type(state)(tree.split(0, sides, 1, {}), {1: Looks(), 2: Looks()}, {}, {})
     engine.admit(federation.ids[:6])
     engine.mute = frozenset({federation.ids[5]})
     after, info = method.round(split, 2, server)

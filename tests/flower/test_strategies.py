@@ -154,7 +154,9 @@ def test_a_share_of_the_nodes_trains_and_evaluates() -> None:
 
 def test_cfl_splits_with_partial_participation_once_every_node_has_trained() -> None:
     asked: list[str] = []
-    strategy = CFL(fraction_train=0.6, rule="paper(eps1=100,eps2=1e-9,gamma_max=0.6,wait=2)", fraction_evaluate=0)
+    strategy = CFL(
+        fraction_train=0.6, rule="paper(eps1=100,eps2=1e-9,gamma_max=0.6,wait=2,min_size=3)", fraction_evaluate=0
+    )
     grid = grid_of(6, 2)
     grid.tamper = lambda reply: asked.append(reply.metadata.message_type) or reply  # type: ignore[func-returns-value]
     started(strategy, grid, 12)
@@ -172,7 +174,7 @@ def test_cfl_places_nodes_that_join_and_lets_others_go() -> None:
         if t == 6:
             grid.join({"partition-id": 0, "num-partitions": 6})  # 1008
 
-    strategy = CFL(rule="paper(eps1=100,eps2=1e-9,gamma_max=0.6,wait=3)")
+    strategy = CFL(rule="paper(eps1=100,eps2=1e-9,gamma_max=0.6,wait=3,min_size=3)")
     started(strategy, grid, 8, evaluate_fn=between_rounds)
     assert sorted(sorted(members) for members in strategy.clusters) == [[1002, 1004, 1006, 1007], [1003, 1005, 1008]]
     events = [event.kind for record in strategy.history for event in record.events]
@@ -195,7 +197,7 @@ def test_every_strategy_goes_on_when_nodes_come_and_go(strategy: Clustered) -> N
 
 def test_a_new_run_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
     file, grid = tmp_path / "deep" / "checkpoint.safetensors", grid_of(6, 2, batch=ALL_AT_ONCE)
-    options: dict[str, Any] = {"rule": "paper(eps1=100,eps2=1e-9,gamma_max=0.6,wait=3)"}
+    options: dict[str, Any] = {"rule": "paper(eps1=100,eps2=1e-9,gamma_max=0.6,wait=3,min_size=3)"}
     whole = CFL(**options)
     started(whole, grid, 6)
     first = CFL(checkpoint=file, **options)

@@ -14,7 +14,6 @@ import pytest
 
 from coterie.errors import ConfigError
 from coterie.methods import (
-    CFL,
     IFCA,
     FedAvg,
     FedProx,
@@ -29,6 +28,7 @@ from coterie.methods import (
 )
 from coterie.methods import base as registry
 from coterie.methods.option_types import describe_options, placeholder, type_in_words
+from coterie.methods.splitting import BenefitRule
 from printed import install
 
 
@@ -49,7 +49,7 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: FedAvg(server_lr=float("nan")), "option server_lr=nan: expected number above 0"),
         (lambda: FedProx(mu=-1), "method 'fedprox', option mu=-1: expected number from 0"),
         (lambda: FedProx(weighting="size"), "option weighting='size': expected one of samples, uniform"),
-        (lambda: CFL(min_relative_gain=1.0), "option min_relative_gain=1.0: expected number above 0 and below 1"),
+        (lambda: BenefitRule(level=1.0), "option level=1.0: expected number above 0 and below 1"),
     ],
 )
 def test_a_bad_option_is_one_line_in_python_too(make: Any, message: str) -> None:

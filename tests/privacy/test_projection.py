@@ -10,7 +10,7 @@ import coterie
 from coterie.clustering import cosine_matrix
 from coterie.errors import ConfigError
 from coterie.privacy.keys import make_key, new_key
-from coterie.privacy.projection import hadamard, project, turn
+from coterie.privacy.projection import hadamard, project
 
 
 def test_the_transform_keeps_lengths_and_is_its_own_inverse():
@@ -76,15 +76,6 @@ def test_projections_under_two_names_cannot_be_compared():
     x = torch.randn(1, 500, generator=torch.Generator().manual_seed(0))
     here, there = (project(x, make_key(1), 128, name) for name in ("here", "there"))
     assert abs(cosine_matrix(torch.cat([here, there]))[0, 1]) < 0.4
-
-
-def test_few_numbers_are_turned_and_keep_their_products():
-    x = torch.randn(5, 65, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    turned = turn(x, make_key(1), 256, "part").double()
-    assert turned.shape == (5, 65)
-    torch.testing.assert_close(turned @ turned.T, x @ x.T, rtol=1e-5, atol=1e-5)
-    assert abs(cosine_matrix(torch.stack([x[0], turned[0]]))[0, 1]) < 0.5
-    assert turn(x, make_key(1), 16, "part").shape == (5, 16)
 
 
 def test_a_search_of_numbers_finds_a_number_and_no_key_of_256_bits():

@@ -13,7 +13,7 @@ from coterie.data.signals import Recordings, cut_windows
 from coterie.data.sources import load_signal_source, load_table_source
 from coterie.errors import ConfigError, DataError
 from coterie.federation import Client, Federation, Split, make_client
-from coterie.federation.base import Splits
+from coterie.federation.client import Splits
 from coterie.federation.labels import Task
 from coterie.federation.table_files import RawTable
 from coterie.federation.validation import hold_out_of

@@ -117,6 +117,7 @@ class PlainIFCA:
         if self.slip != "equal starts":
             return state
         # The slip: k copies of one model.
+        assert isinstance(state, State)  # k is given, so the models do not grow
         runs = [dataclasses.replace(run, models=run.models[:1].repeat(self.k, 1)) for run in state.runs]
         return dataclasses.replace(state, runs=runs)
 

@@ -10,8 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.cluster.hierarchy import linkage
-from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from coterie.benefit import FIRST_LOOK, benefit
@@ -108,6 +106,9 @@ def bipartitions(similarity: Floats) -> list[Sides]:
 
     By the leading direction in which they disagree, by average linkage, and by single linkage, which is Algorithm 1.
     """
+    from scipy.cluster.hierarchy import linkage  # it takes long to load, and few runs need it
+    from scipy.spatial.distance import squareform
+
     count = len(similarity)
     if count == 2:
         return [np.array([False, True])]

@@ -72,7 +72,9 @@ class FlattenedRule(SplitRule):
             first = f"the first split comes after round {self.wait} at the earliest"
             found.append(f"CFL cannot split within {server.rounds} rounds: {first}")
         if len(server.clients) < 3:
-            found.append(f"CFL cannot split {len(server.clients)} nodes: by their noise it needs 3 or more")
+            found.append(
+                f"CFL cannot split {len(server.clients)} nodes: it needs 3 or more to tell a difference from noise"
+            )
         return found
 
     def why_whole(self, memory: Curve, server: Server) -> Event:
