@@ -34,11 +34,12 @@ from coterie.randomness import derive
 from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, memory_bytes
 from coterie.runs.loop import Run
 from coterie.runs.newcomers import Placing
+from coterie.runs.output_shapes import try_out
 from coterie.runs.user_noise import user_privacy
 from coterie.trainers.augment import own_function
 from coterie.trainers.base import Training
 from coterie.trainers.devices import CPU
-from coterie.trainers.losses import FOR_LABELS, LOSSES, Loss, binary_loss, find_loss, one_logit, softmax_loss
+from coterie.trainers.losses import FOR_LABELS, LOSSES, Loss, binary_loss, find_loss, one_logit
 from coterie.trainers.repeatable import check_repeatable
 from coterie.trainers.schedules import make_schedule
 from coterie.trainers.threads import one_torch_thread
@@ -107,40 +108,13 @@ def make_architecture(model: Model, federation: Federation, loss: Loss | None = 
         def architecture(seed: int) -> nn.Module:
             return models.build(spec, federation.input_shape, outputs, seed, first.x.dtype)
 
-    _try_out(architecture(0), federation, loss)
+    try_out(architecture(0), federation, loss)
     return architecture
 
 
 def outputs_for(federation: Federation, loss: Loss | None) -> int:
     """The outputs that a named model is made with: one per class, or one in all for a single logit; 0: regression."""
     return 1 if one_logit(loss, federation.classes) else federation.classes
-
-
-def _try_out(module: nn.Module, federation: Federation, loss: Loss | None) -> None:
-    """Run one sample through the module, so that a model that does not fit the data fails before training."""
-    first = federation.clients[0].train
-    module.eval()
-    try:
-        with torch.no_grad():
-            outputs = module(first.x[:1].clone())
-    except (Exception, SystemExit) as problem:
-        shape = tuple(first.x.shape[1:])
-        said = problem if isinstance(problem, RuntimeError | ValueError) else f"{type(problem).__name__}: {problem}"
-        raise ConfigError(f"the model cannot take an input of shape {shape} {first.x.dtype}: {said}") from problem
-    if not isinstance(outputs, torch.Tensor):
-        raise ConfigError(f"the model returns {type(outputs).__name__}: expected a tensor")
-    # A loss of the user's own may read two classes from one logit.
-    single = federation.classes == 2 and loss not in (None, softmax_loss) and outputs.shape[-1] == 1
-    if loss is binary_loss and not federation.regression and not single:
-        raise ConfigError(
-            f"loss='bce': the model has {outputs.shape[-1]} outputs and the data {federation.classes} classes: "
-            "use it with one output and labels 0 and 1, else loss='cross-entropy'"
-        )
-    if not federation.regression and not single and outputs.shape[-1] < federation.classes:
-        raise ConfigError(
-            f"the model has {outputs.shape[-1]} outputs, the data has {federation.classes} classes: "
-            "give the model one output a class"
-        )
 
 
 def assemble(
