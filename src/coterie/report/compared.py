@@ -13,6 +13,7 @@ from coterie.report.comparing import comparison_figures
 from coterie.report.drawing import need_matplotlib, pdf_of
 from coterie.report.markup import element, table
 from coterie.runs.api import new_folder
+from coterie.runs.assemble import check_federation
 from coterie.runs.comparison import read_comparison, run_methods, split_methods
 from coterie.runs.config import make_config
 from coterie.runs.run_options import RunOptions, config_values
@@ -164,6 +165,7 @@ def compare(
         ['fedavg', 'local']
         >>> folder.cleanup()
     """
+    check_federation(federation)
     names = split_methods([methods] if isinstance(methods, str) else methods)
     values = config_values(options, model, loss)
     place = Path(out) if out else new_folder(make_config(values), "compared")

@@ -31,7 +31,7 @@ from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.metrics import ALWAYS, MetricFunction, check_target, listed, resolve
 from coterie.models.custom import find_callable
 from coterie.randomness import derive
-from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, memory_bytes
+from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, absolute_paths, memory_bytes
 from coterie.runs.loop import Run
 from coterie.runs.newcomers import Placing
 from coterie.runs.output_shapes import try_out
@@ -93,6 +93,15 @@ def _own_data(config: RunConfig, data: str) -> Federation:
     return Federation.from_folder(data, task=config.task, seed=config.seed, memory_bytes=bound)
 
 
+def check_federation(given: object) -> None:
+    """Refuse what was given for a federation and is none."""
+    if given is not None and not isinstance(given, Federation):
+        raise ConfigError(
+            f"federation is a {type(given).__name__}: expected a coterie.Federation, as from "
+            "Federation.from_tensors({client: (x, y)})"
+        )
+
+
 def make_architecture(model: Model, federation: Federation, loss: Loss | None = None) -> Callable[[int], nn.Module]:
     """A function from a seed to a freshly initialised module, checked once on a sample of the data."""
     first = federation.clients[0].train
@@ -148,6 +157,7 @@ def _assembled(
     defaults: Defaults | None,
     engine_for: Callable[[Callable[[int], nn.Module]], Engine] | None,
 ) -> tuple[Run, dict[str, Any]]:
+    check_federation(given)
     method = method or make_method(config.method)
     loss = loss_of(config, loss)
     optimizer = ServerOptimizer.parse(config.server_optimizer)
@@ -184,10 +194,11 @@ def _assembled(
     )
     scenario = None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
     network_name = network if isinstance(network, str) else getattr(network, "__name__", type(network).__name__)
-    used = config.identity() | {
+    stored_name = absolute_paths({"model": network_name})["model"]
+    used = absolute_paths(config.identity()) | {
         "method": describe_method(method),
         "scenario": scenario,
-        "model": network_name,
+        "model": stored_name,
         "rounds": rounds,
         "lr": training.lr,
         "epochs": training.epochs,
@@ -197,7 +208,7 @@ def _assembled(
         "weight_decay": training.weight_decay,
         "own_metrics": ",".join(metrics) or None,
         "federation": fingerprint(federation),
-        "loss": config.loss or loss_name(loss),
+        "loss": absolute_paths({"loss": config.loss or loss_name(loss)})["loss"],
     }
     labels = {
         "method": used["method"],
@@ -206,7 +217,7 @@ def _assembled(
         "seed": config.seed,
     }
     shape = {
-        "model": network_name,
+        "model": stored_name,
         "input_shape": list(federation.input_shape),
         "classes": federation.classes,
         "dtype": str(federation.clients[0].train.x.dtype).removeprefix("torch."),
@@ -463,10 +474,11 @@ def _digest_of(values: Tensor) -> bytes:
     return f"{(total + 2**63) % 2**64 - 2**63};".encode() + values[:1].numpy().tobytes()
 
 
-def check_same_run(used: dict[str, Any], stored: dict[str, Any], path: Path) -> None:
+def check_same_run(used: dict[str, Any], given: dict[str, Any], path: Path) -> None:
     """Refuse to resume a run under another configuration or other data."""
     # A run from before an option was there was made with its default.
-    stored = {key: RunConfig.model_fields[key].default for key in used.keys() & RunConfig.model_fields.keys()} | stored
+    defaults = {key: RunConfig.model_fields[key].default for key in used.keys() & RunConfig.model_fields.keys()}
+    stored = defaults | absolute_paths(given)
     for key in sorted(set(used) | set(stored)):
         if used.get(key) != stored.get(key):
             raise RunError(

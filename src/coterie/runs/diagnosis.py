@@ -12,17 +12,17 @@ import torch
 
 from coterie.errors import ConfigError
 from coterie.federation import Federation
-from coterie.methods.cfl import CFL
+from coterie.methods import make_method
 from coterie.methods.cfl_check import Inspection, inspect
 from coterie.methods.cfl_harm import CONFLICT, LEAST_SHARED
 from coterie.methods.server import Server
+from coterie.methods.tree import Node
 from coterie.runs.assemble import Model, assemble, make_federation
 from coterie.runs.callbacks import Callback
 from coterie.runs.config import RunConfig
 from coterie.runs.loop import execute
 from coterie.tasks import Evaluate, Request
 
-NEVER = 10**9
 FEWEST_ROUNDS = 5
 FEWEST_CLIENTS = 4
 """Fewer clients cannot show that they are alike: the smallest p-value of three is 1/15."""
@@ -154,14 +154,13 @@ def diagnose(
     """Train one model for the configured rounds, then judge it and the best split, without making it."""
     if config.rounds is not None and config.rounds < FEWEST_ROUNDS:
         raise ConfigError(f"rounds={config.rounds}: a diagnosis needs at least {FEWEST_ROUNDS}")
-    method = CFL(min_rounds=NEVER, fallback=False)
     clients = make_federation(config)[0] if federation is None else federation
-    run, _ = assemble(config, federation=federation, model=model, method=method)
+    run, _ = assemble(config, federation=federation, model=model, method=make_method("fedavg"))
     try:
         result = execute(run, None, callbacks)
-        server, root = run.server, result.state.tree.nodes[0]
+        server, root = run.server, Node(0, None, tuple(result.clusters[0]), result.models[0], 0)
         t = server.rounds + 1
-        seen = inspect(root, t, server, method.weighting) if len(root.members) > 1 else None
+        seen = inspect(root, t, server, "samples") if len(root.members) > 1 else None
         learned = _learned(clients, root.model, server)
         alone = going_alone(root.members, root.model, t, server)
         return Diagnosis(server.rounds, len(root.members), result.summary.accuracy.mean, learned, alone, seen)
