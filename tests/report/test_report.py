@@ -303,8 +303,7 @@ def test_the_verdict_follows_the_gains():
     assert "No: local serves" in verdict([gains("fedavg", 0.3), gains("local", -0.2)])
     assert "better served than with fedavg and local" in verdict([gains("fedavg", 0.3), gains("local", 0.2)])
     assert gain_words(Gains("local", [("b", -0.02), ("a", 0.04)])) == (
-        "Against local, 1 of 2 clients gained and 1 lost; on average +1.0 percentage points. "
-        "The largest loss is 2.0 points (b)."
+        "Against local, 1 of 2 clients gained and 1 lost; on average +1.0 points. The worst change is −2.0 points (b)."
     )
     assert [size(n) for n in (12, 1500, 2.5e6, 3e9)] == ["12 bytes", "1.5 kB", "2.5 MB", "3 GB"]
 
@@ -345,7 +344,7 @@ def test_a_comparison_has_its_table_and_its_best_method_in_detail(folder, compar
     assert f"{100 * summary['metrics']['accuracy']['mean']:.2f}" in text
     assert "The best of the others in detail: cfl, seed 0" in text
     rows = gain_rows(folder, read_comparison(folder))
-    assert rows == [("cfl", "8", "0", "+21.6", "+15.0")]  # 0.3 (1/2 + i/16) for i = 0 … 7
+    assert rows == [("cfl", "8", "0", "+21.6 points", "+15.0 points")]  # 0.3 (1/2 + i/16) for i = 0 … 7
 
 
 def test_a_method_of_ones_own_with_any_ids_and_several_roots_is_shown_whole(tmp_path):

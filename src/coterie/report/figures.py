@@ -193,13 +193,16 @@ def crossing(run: RunView) -> Figure | None:
 
 def gain(gains: Gains) -> Figure:
     """What the clients have over a baseline: a named bar each, the least first, or a histogram of many."""
-    values = 100 * np.asarray(gains.values)
+    measure = gains.measure
+    values = measure.factor * np.asarray(gains.values)
     few = len(values) <= MOST_BARS
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
         colours = [colour(2) if v >= 0 else colour(6) for v in values]
-        axes.set_xlabel(f"points over {gains.baseline}")
+        axes.set_xlabel(
+            f"points over {gains.baseline}" if measure.unit else f"less {measure.name} than {gains.baseline}"
+        )
         if few:
             places = range(len(values))
             axes.barh(places, values, color=colours)
@@ -214,7 +217,8 @@ def gain(gains: Gains) -> Figure:
 
     name = "gain-over-" + "".join(char if char.isalnum() else "-" for char in gains.baseline)
     order = ", the least gain first" if few else ""
-    caption = f"Accuracy in percentage points{order}; green gained, red lost."
+    what = "Accuracy in percentage points" if measure.unit else f"How much lower the {measure.name} is"
+    caption = f"{what}{order}; green gained, red lost."
     height = 0.9 + 0.24 * len(values) if few else HEIGHT
     return Figure(name, f"Each client against {gains.baseline}", caption, draw, max(1.6, height))
 

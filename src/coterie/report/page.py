@@ -9,7 +9,7 @@ from typing import Any
 
 from coterie.errors import ConfigError, RunError
 from coterie.report import sections
-from coterie.report.comparing import comparison_figures, gain_rows
+from coterie.report.comparing import comparison_figures, gain_rows, measure_of
 from coterie.report.drawing import inline_svg, need_matplotlib, save_figure
 from coterie.report.figures import Figure, run_figures
 from coterie.report.markup import Markup, element, page, section, table
@@ -142,15 +142,16 @@ def _comparison_page(place: Path, style: str) -> str:
         about = element("p", difference_caption(found), class_="note")
         content.append(section("Paired differences", table(titles, difference_cells(found)), about))
     content.append(_figures(comparison_figures(place, found), "In pictures"))
+    measure = measure_of(found)
     if against := gain_rows(place, found):
-        titles = ["method", "gained", "lost", "mean, points", "worst, points"]
-        note = "Clients of all seeds, each on its own test data, against its accuracy under fedavg."
+        titles = ["method", "gained", "lost", "mean gain", "worst gain"]
+        note = f"Clients of all seeds, each on its own test data, against its {measure.name} under fedavg."
         content.append(
             section("Who gained over one model for all", table(titles, against), element("p", note, class_="note"))
         )
-    rated = [row for row in found["rows"] if row["accuracy"] and row["method"].partition(":")[0] not in PLAIN]
+    rated = [row for row in found["rows"] if row[measure.name] and row["method"].partition(":")[0] not in PLAIN]
     if rated:
-        chosen = max(rated, key=lambda row: row["accuracy"]["mean"])
+        chosen = max(rated, key=lambda row: measure.gain(row[measure.name]["mean"], 0.0))
         seed = chosen["finished"][0]
         run = read_run(place / chosen["folders"][str(seed)])
         heading = f"The best of the others in detail: {chosen['method']}, seed {seed}"

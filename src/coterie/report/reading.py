@@ -12,6 +12,7 @@ from coterie.report.clients import ReportedClients
 from coterie.report.matrix import DrawnMatrix, arranged
 from coterie.runs.folder import RunFolder
 from coterie.runs.matrices import read_matrices
+from coterie.runs.measures import ACCURACY, Measure
 from coterie.runs.records import (
     Bytes,
     ExplanationRecord,
@@ -76,9 +77,9 @@ class RunView:
             return self.summary.bytes
         return Bytes(sum(r.bytes.up for r in self.history), sum(r.bytes.down for r in self.history))
 
-    def accuracies(self) -> dict[str, float]:
-        """Final accuracy by client, of those that have one."""
-        return self.clients.accuracy
+    def scores(self) -> dict[str, float]:
+        """Final accuracy by client, of those that have one; for real targets the loss."""
+        return self.clients.scores
 
 
 def read_run(path: Path, *, with_matrix: bool = True) -> RunView:
@@ -113,10 +114,11 @@ def cluster_series(history: Sequence[RoundRecord]) -> list[Series]:
 
 @dataclass(frozen=True)
 class Gains:
-    """What each client has over a baseline, in accuracy, worst first."""
+    """How much better each client is served than by a baseline, worst first."""
 
     baseline: str
     by_client: list[tuple[str, float]]
+    measure: Measure = ACCURACY
 
     @property
     def values(self) -> list[float]:
@@ -130,10 +132,12 @@ class Gains:
 
 
 def gains_over(run: RunView, baseline: RunView) -> Gains | None:
-    """Accuracy of each client minus its accuracy in the baseline, or None where nothing can be compared."""
-    ours, theirs = run.accuracies(), baseline.accuracies()
-    pairs = [(client, ours[client] - theirs[client]) for client in ours if client in theirs]
-    return Gains(baseline.method, sorted(pairs, key=lambda pair: pair[1])) if pairs else None
+    """The gain of each client over its value in the baseline, or None where nothing can be compared."""
+    measure, ours, theirs = run.clients.measure, run.scores(), baseline.scores()
+    if baseline.clients.measure is not measure:
+        return None
+    pairs = [(client, measure.gain(ours[client], theirs[client])) for client in ours if client in theirs]
+    return Gains(baseline.method, sorted(pairs, key=lambda pair: pair[1]), measure) if pairs else None
 
 
 def find_baselines(path: Path, config: Mapping[str, Any]) -> list[RunView]:

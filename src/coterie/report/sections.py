@@ -25,20 +25,21 @@ def settings(config: Mapping[str, Any]) -> Markup:
 
 
 def clusters(run: RunView) -> Markup:
-    """The clusters, largest first: size, accuracy, who is in it."""
+    """The clusters, largest first: size, accuracy or loss, who is in it."""
     if run.summary is None or len(run.summary.clusters) < 2:
         return Markup()
-    accuracy = run.accuracies()
+    measure, scores = run.clients.measure, run.scores()
     rows = []
     found = zip(run.summary.cluster_ids, run.summary.clusters, run.summary.sizes, strict=True)
     pairs = sorted(found, key=lambda one: (-one[2], one[0]))
     for number, members, size in pairs[:MOST_CLUSTERS]:
         names = _ids(members) if members else "known to the clients only"
-        known = [accuracy[member] for member in members if member in accuracy]
-        mean, least = (sum(known) / len(known), min(known)) if known else (None, None)
-        rows.append((number, names, size, percent(mean), percent(least)))
+        known = [scores[member] for member in members if member in scores]
+        worst = min if measure.higher_is_better else max
+        mean, least = (sum(known) / len(known), worst(known)) if known else (None, None)
+        rows.append((number, names, size, measure.text(mean), measure.text(least)))
     note = _cut(len(pairs), MOST_CLUSTERS, "clusters, largest first")
-    return section("Clusters", table(["cluster", "clients", "size", "accuracy", "worst client"], rows, words=2), note)
+    return section("Clusters", table(["cluster", "clients", "size", measure.name, "worst client"], rows, words=2), note)
 
 
 def explanation(run: RunView) -> Markup:
@@ -103,7 +104,7 @@ def _node_accuracy(run: RunView) -> dict[int, float]:
         known = [value for value in series.accuracy if value is not None]
         if known:
             found[series.cluster] = known[-1]
-    final = run.accuracies()
+    final = run.clients.accuracy
     for node in run.tree.values():
         known = [final[member] for member in node.members if member in final]
         if known and not node.children:
@@ -132,7 +133,7 @@ def clients(run: RunView, gains: Sequence[Gains]) -> Markup:
             percent(row.accuracy),
             "–" if row.loss is None else f"{row.loss:.4g}",
             *("–" if (value := row.metrics.get(name)) is None else f"{value:.4g}" for name in others),
-            *(f"{100 * gain[row.client]:+.1f}" if row.client in gain else "–" for gain in by_gain),
+            *(run.clients.measure.change(gain[row.client]) if row.client in gain else "–" for gain in by_gain),
         )
         for row in shown
     ]

@@ -10,12 +10,13 @@ from typing import Any
 NONE = "–"
 MINUS = "−"
 RATE = "accuracy %"
+WORST = "worst 10 %"
 
 
 def columns(table: Mapping[str, Any]) -> list[str]:
     """The titles; loss stands in for accuracy where targets are real numbers, further metrics have a column each."""
     rows = table["rows"]
-    quality = [RATE, "worst 10 %", "variance"] if any(row["accuracy"] is not None for row in rows) else ["loss"]
+    quality = [RATE, WORST, "variance"] if any(row["accuracy"] is not None for row in rows) else ["loss", WORST]
     others = dict.fromkeys(name for row in rows for name in row.get("metrics", {}))
     seeds = ["seeds"] if len({len(row["finished"]) for row in rows}) > 1 else []
     return ["method", *seeds, *quality, *others, "clusters", "ARI", "MB", "seconds", "rounds to 90 % of best"]
@@ -53,7 +54,7 @@ def _cell(title: str, row: Mapping[str, Any]) -> str:
     own = row.get("metrics", {})
     name, scale, form = {
         RATE: ("accuracy", 100.0, ".2f"),
-        "worst 10 %": ("worst10", 100.0, ".2f"),
+        WORST: ("worst10", 100.0, ".2f") if row["accuracy"] is not None else ("worst10", 1.0, ".4g"),
         "variance": ("variance", 1.0, ".5f"),
         "loss": ("loss", 1.0, ".4g"),
         "clusters": ("clusters", 1.0, ".3g"),

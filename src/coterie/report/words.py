@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coterie.report.comparing import measure_of
 from coterie.report.reading import Gains, RunView
 from coterie.runs.words import mixtures_told
 
@@ -85,8 +86,13 @@ def _quality(run: RunView) -> str:
     records = run.evaluated()
     accuracy = run.summary.accuracy if run.summary else (records[-1].accuracy if records else None)
     if accuracy is None or accuracy.mean is None or accuracy.worst10 is None:
-        loss = run.summary.loss.mean if run.summary else None
-        return "" if loss is None else f"On its own test data, the average client has a loss of {loss:.4g}."
+        loss = run.summary.loss if run.summary else None
+        if loss is None or loss.mean is None or loss.worst10 is None:
+            return ""
+        return (
+            f"On its own test data, the average client has a loss of {loss.mean:.4g}, "
+            f"the worst tenth of the clients {loss.worst10:.4g}."
+        )
     return (
         f"On its own test data, the average client gets {100 * accuracy.mean:.1f} % right, "
         f"the worst tenth of the clients {100 * accuracy.worst10:.1f} %."
@@ -99,11 +105,11 @@ def gain_words(gains: Gains) -> str:
     up, down = sum(v > 0 for v in values), sum(v < 0 for v in values)
     text = (
         f"Against {gains.baseline}, {up} of {len(values)} clients gained and {down} lost; "
-        f"on average {100 * gains.mean:+.1f} percentage points."
+        f"on average {gains.measure.change(gains.mean)}{'' if gains.measure.unit else ' of loss less'}."
     )
     if down:
         client, worst = gains.by_client[0]
-        text += f" The largest loss is {-100 * worst:.1f} points ({client})."
+        text += f" The worst change is {gains.measure.change(worst)} ({client})."
     return text
 
 
@@ -148,24 +154,27 @@ def verdict(gains: Sequence[Gains]) -> str:
 
 def comparison_words(table: Mapping[str, Any]) -> str:
     """A paragraph on a comparison: who came first, by how much, and at what cost."""
-    rated = {row["method"]: row for row in table["rows"] if row["accuracy"] is not None}
+    measure = measure_of(table)
+    rated = {row["method"]: row for row in table["rows"] if row[measure.name] is not None}
     if not rated:
-        return "No run with an accuracy has finished yet."
+        return "No run has finished yet."
     best = rated[table["best"]]
     seeds = len(table["seeds"])
     times = "once" if seeds == 1 else f"with {seeds} seeds"
     lines = [
         f"{len(table['rows'])} methods were run on the same clients with the same budget, {times}. "
-        f"The most accurate is {best['method']}: the average client gets {100 * best['accuracy']['mean']:.1f} % right, "
-        f"the worst tenth {100 * best['worst10']['mean']:.1f} %."
+        f"{best['method']} has the best mean {measure.name}: {measure.text(best[measure.name]['mean'])}, "
+        f"and {measure.text(best['worst10']['mean'])} for the worst tenth of the clients."
     ]
     for name, meaning in (("fedavg", "one model for all"), ("local", "every client on its own")):
         if name in rated and name != best["method"]:
-            gap = 100 * (best["accuracy"]["mean"] - rated[name]["accuracy"]["mean"])
-            lines.append(f"That is {gap:.1f} points more than {name} ({meaning}).")
-    fair = max(rated.values(), key=lambda row: row["worst10"]["mean"])
+            gap = best[measure.name]["mean"] - rated[name][measure.name]["mean"]
+            lines.append(f"The difference to {name} ({meaning}) is {measure.change(gap)}.")
+    fair = max(rated.values(), key=lambda row: measure.gain(row["worst10"]["mean"], 0.0))
     if fair is not best:
-        lines.append(f"The worst-served clients do best with {fair['method']} ({100 * fair['worst10']['mean']:.1f} %).")
+        lines.append(
+            f"The worst-served clients do best with {fair['method']} ({measure.text(fair['worst10']['mean'])})."
+        )
     spoken = [row for row in rated.values() if row["bytes"]["mean"] > 0]
     if len(spoken) > 1:
         least, most = (f(spoken, key=lambda row: row["bytes"]["mean"]) for f in (min, max))

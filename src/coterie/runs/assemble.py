@@ -35,6 +35,7 @@ from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, absolute_paths, mem
 from coterie.runs.loop import Run
 from coterie.runs.newcomers import Placing
 from coterie.runs.output_shapes import try_out
+from coterie.runs.target_scaling import UNSCALED, TargetScaling
 from coterie.runs.user_noise import user_privacy
 from coterie.trainers.augment import own_function
 from coterie.trainers.base import Training
@@ -174,13 +175,15 @@ def _assembled(
     federation, defaults = (given, defaults or Defaults()) if given else make_federation(config)
     if config.validation is not None and engine_for is None:
         federation = hold_out(federation, config.validation, config.seed)
-    asked = run_metrics(config, metrics, federation.regression)
+    scaling = TargetScaling.of(federation.table)
+    trained = scaling.federation(federation)
+    asked = {name: scaling.metric(name, own) for name, own in run_metrics(config, metrics, trained.regression).items()}
     network: Model = model or config.model or defaults.model
-    architecture = make_architecture(network, federation, loss)
+    architecture = make_architecture(network, trained, loss)
     rounds = config.rounds or defaults.rounds
     training = config.training(defaults.training)
     check_training(training, loss, federation)
-    engine = engine_for(architecture) if engine_for else make_engine(config, federation, architecture, loss, asked)
+    engine = engine_for(architecture) if engine_for else make_engine(config, trained, architecture, loss, asked)
     changing = _changing(federation, engine, config)
     server = Server(
         engine,
@@ -242,7 +245,8 @@ def _assembled(
         table=federation.table.to_json() if federation.table else None,
         enter_round=None if changing is None else changing.enter_round,
         groups_now=None if changing is None else partial(_groups_of, changing),
-        placing=make_placing(method, config, architecture, training, rounds, loss),
+        placing=make_placing(method, config, architecture, training, rounds, loss, scaling),
+        loss_unit=scaling.loss_unit(loss),
     )
     return run, used
 
@@ -269,13 +273,14 @@ def make_placing(
     training: Training,
     rounds: int,
     loss: Loss | None = None,
+    scaling: TargetScaling = UNSCALED,
 ) -> Placing:
     """What newcomers are placed by after the run: the method, and a server whose clients are they, on this machine."""
     schedule = make_schedule(config.lr_schedule, training, rounds)
 
     def server_for(newcomers: Federation) -> Server:
         engine = LocalEngine(
-            newcomers,
+            scaling.federation(newcomers),
             architecture,
             loss=loss,
             precision=config.precision,

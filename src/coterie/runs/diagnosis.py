@@ -21,6 +21,7 @@ from coterie.runs.assemble import Model, assemble, make_federation
 from coterie.runs.callbacks import Callback
 from coterie.runs.config import RunConfig
 from coterie.runs.loop import execute
+from coterie.runs.target_scaling import TargetScaling
 from coterie.tasks import Evaluate, Request
 
 FEWEST_ROUNDS = 5
@@ -154,7 +155,8 @@ def diagnose(
     """Train one model for the configured rounds, then judge it and the best split, without making it."""
     if config.rounds is not None and config.rounds < FEWEST_ROUNDS:
         raise ConfigError(f"rounds={config.rounds}: a diagnosis needs at least {FEWEST_ROUNDS}")
-    clients = make_federation(config)[0] if federation is None else federation
+    given = make_federation(config)[0] if federation is None else federation
+    clients = TargetScaling.of(given.table).federation(given)
     run, _ = assemble(config, federation=federation, model=model, method=make_method("fedavg"))
     try:
         result = execute(run, None, callbacks)

@@ -41,6 +41,7 @@ from coterie.runs.result import CHANGED, History, Result, model_file
 from coterie.runs.samples import make_table
 from coterie.runs.stopping import NO_LIMITS, RESTORED, STOPPED, Limits
 from coterie.runs.store import Checkpoint, KeptRound, Store
+from coterie.runs.target_scaling import info_in_units, means_in_units, scores_in_units
 from coterie.tasks import with_private
 
 FALLBACK = "fallback"
@@ -90,6 +91,8 @@ class Run:
     """What newcomers are placed by after the run."""
     table: dict[str, Any] | None = None
     """The preprocessing of a federation that was made from tables, as plain values."""
+    loss_unit: float = 1.0
+    """What losses are multiplied by to be those of targets in their units, where these are scaled for training."""
 
     @property
     def engine(self) -> Engine:
@@ -107,7 +110,8 @@ class Run:
         """The metrics of all clients, or of those `among`, each with the model it is given."""
         if self.evaluate is not None:
             return self.evaluate(assignment, t)
-        return metrics.score_clients(assignment, self.engine, part, among, self.metrics)
+        found = metrics.score_clients(assignment, self.engine, part, among, self.metrics)
+        return scores_in_units(found, self.loss_unit)
 
     def scores_everybody(self, t: int, info: Info) -> bool:
         """Whether all clients are evaluated after round `t`: the last, and any in which clusters split, are."""
@@ -176,7 +180,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
             run.before_round(t)
         changed = run.enter_round(t) if run.enter_round else []
         state, info = method.round(done.state, t, server)
-        info = _with_changed(_with_cut(info, server), changed)
+        info = info_in_units(_with_changed(_with_cut(info, server), changed), run.loss_unit)
         down, up = server.traffic.drain()
         evaluation = None
         if run.scores_everybody(t, info):
@@ -407,7 +411,10 @@ def _evaluate_hidden(run: Run, assignment: Assignment) -> Evaluation:
     """Means over all clients of models that only they know they chose."""
     assert assignment.hidden is not None
     score = partial(metrics.hidden_spreads, assignment.hidden, run.engine, extra=run.metrics)
-    means, held_out = score("test"), score("validation") if run.validate else {}
+    means, held_out = (
+        means_in_units(score(part), run.loss_unit) if part == "test" or run.validate else {}
+        for part in ("test", "validation")
+    )
     run.server.traffic.drain()
     return Evaluation(assignment, [], means=means, validation_means=held_out)
 

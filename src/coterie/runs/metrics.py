@@ -12,7 +12,7 @@ from coterie.clustering import adjusted_rand_index
 from coterie.engines.base import Engine
 from coterie.methods import Assignment
 from coterie.methods.base import Hidden, Served
-from coterie.metrics import ALWAYS
+from coterie.metrics import ALWAYS, higher_is_better
 from coterie.runs.records import Spread
 from coterie.tasks import Evaluate, Reduction, Request, ScoreHidden
 
@@ -89,7 +89,10 @@ def _score(
 def spreads(scores: Sequence[ClientScore]) -> dict[str, Spread]:
     """Every metric's spread over the clients."""
     names = dict.fromkeys(name for score in scores for name in score.metrics)
-    return {name: Spread.of([score.metrics.get(name) for score in scores]) for name in names}
+    return {
+        name: Spread.of([score.metrics.get(name) for score in scores], higher_is_better=higher_is_better(name))
+        for name in names
+    }
 
 
 def hidden_spreads(

@@ -10,6 +10,7 @@ from typing import Any
 
 from coterie.runs.differences import Difference, Test, find_baseline, paired_differences, standard_error
 from coterie.runs.folder import RunFolder
+from coterie.runs.measures import judged_by
 from coterie.runs.records import RoundRecord, Summary
 
 SHARE_OF_BEST = 0.9
@@ -120,7 +121,7 @@ def _measures(summaries: Sequence[Summary]) -> dict[str, Any]:
     others = dict.fromkeys(name for s in summaries for name in s.metrics if name not in ("accuracy", "loss"))
     return {
         "accuracy": over_seeds(s.accuracy.mean for s in summaries),
-        "worst10": over_seeds(s.accuracy.worst10 for s in summaries),
+        "worst10": over_seeds(judged_by(s).of(s).worst10 for s in summaries),
         "variance": over_seeds(s.accuracy.variance for s in summaries),
         "loss": over_seeds(s.loss.mean for s in summaries),
         "clusters": over_seeds(len(s.clusters) for s in summaries),

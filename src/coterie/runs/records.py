@@ -36,26 +36,26 @@ class Spread:
     variance: float | None = None
     """Population variance."""
     worst10: float | None = None
-    """Mean of the lowest tenth."""
+    """Mean of the worst tenth: the lowest of an accuracy, the highest of a loss."""
     best10: float | None = None
-    """Mean of the highest tenth."""
+    """Mean of the best tenth."""
     clients: int | None = None
     """How many clients have a value; None where nobody has one."""
 
     @classmethod
-    def of(cls, values: Sequence[float | None]) -> Spread:
+    def of(cls, values: Sequence[float | None], *, higher_is_better: bool = True) -> Spread:
         """The spread of the known values; all None where there are none."""
         known = np.sort([value for value in values if value is not None and not math.isnan(value)])
         if not len(known):
             return cls()
         tenth = max(1, len(known) // 10)
+        low, high = float(known[:tenth].mean()), float(known[-tenth:].mean())
         return cls(
             float(known.mean()),
             float(known[0]),
             float(known[-1]),
             float(known.var()) if math.isfinite(known[-1]) else math.inf,
-            float(known[:tenth].mean()),
-            float(known[-tenth:].mean()),
+            *((low, high) if higher_is_better else (high, low)),
             len(known),
         )
 

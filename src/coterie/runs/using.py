@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from coterie.errors import ConfigError, users_code
 from coterie.metrics import METRICS, compute
 from coterie.runs.samples import ModelShape, read_samples
+from coterie.runs.target_scaling import TargetScaling
 from coterie.trainers.losses import (
     Loss,
     binary_loss,
@@ -109,8 +110,10 @@ def evaluate(
     assert y is not None
     outputs = outputs_of(module_for(result, client, cluster), x)
     loss = loss_of(result, outputs, shape)
+    scaling = TargetScaling.of(result.table)
     with users_code("the loss"):
-        found = {"loss": float(loss(outputs, y))}
+        value = float(loss(scaling.to_standard(outputs), scaling.to_standard(y)))
+    found = {"loss": value * scaling.loss_unit(loss)}
     if shape.classes:
         found["accuracy"] = float(correct(outputs, y, loss))
     of_the_run = [name for name in result.summary.metrics if name not in ("loss", "accuracy")]
@@ -131,5 +134,7 @@ def loss_of(result: Result, outputs: Tensor, shape: ModelShape) -> Loss:
 
 def losses_of(result: Result, outputs: Tensor, y: Tensor, shape: ModelShape) -> Tensor:
     """The loss of every sample `(n,)`."""
+    loss, scaling = loss_of(result, outputs, shape), TargetScaling.of(result.table)
     with users_code("the loss"):
-        return sample_losses(loss_of(result, outputs, shape), outputs[None], y)[0]
+        found = sample_losses(loss, scaling.to_standard(outputs)[None], scaling.to_standard(y))[0]
+    return found * scaling.loss_unit(loss)
