@@ -290,7 +290,7 @@ def test_markdown_csv_and_latex_hold_the_same_numbers(compared):
 def test_without_groups_there_is_no_rand_index(tmp_path):
     options = {"scenario": "digits-iid", "clients": 3, "samples": 20, "rounds": 1}
     table = run_methods(["fedavg", "local"], out=tmp_path / "one", **options)
-    assert "With one seed the test (paired t test, two-sided) is over its clients" in difference_caption(table)
+    assert "With one seed the test is Student's t over its clients" in difference_caption(table)
     assert "which flatters it" in difference_caption(table)
     assert table["rows"][0]["ari"] is None
     assert cells(table)[0][columns(table).index("ARI")] == "–"

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from coterie.runs.measures import ACCURACY, LOSS, Measure
 from coterie.runs.records import ClientRecord
+from coterie.runs.verdict import ClientScores
 from coterie.runs.words import heaviest_weights
 
 WORST, BEST = 50, 10
@@ -21,10 +21,8 @@ class ReportedClients:
     """The clients of a run as a report knows them."""
 
     total: int = 0
-    accuracy: dict[str, float] = field(default_factory=dict)
-    """Final accuracy by client, of those that have one."""
-    loss: dict[str, float] = field(default_factory=dict)
-    """Final loss by client, of those that have one."""
+    scores: ClientScores = field(default_factory=ClientScores)
+    """What all of them are judged by."""
     served_elsewhere: int = 0
     """How many are given another model than their cluster's, and no mixture."""
     heaviest: list[float] = field(default_factory=list)
@@ -32,26 +30,13 @@ class ReportedClients:
     listed: list[ClientRecord] = field(default_factory=list)
     """Worst first: all, or the WORST and the BEST."""
 
-    @property
-    def measure(self) -> Measure:
-        """What they are judged by."""
-        return ACCURACY if self.accuracy or not self.loss else LOSS
-
-    @property
-    def scores(self) -> dict[str, float]:
-        """Their final values of it."""
-        return self.accuracy if self.measure is ACCURACY else self.loss
-
     @classmethod
     def of(cls, rows: Iterable[ClientRecord]) -> ReportedClients:
         """What is kept of these clients, which are seen once."""
         found = cls()
         for row in rows:
             found.total += 1
-            if row.accuracy is not None:
-                found.accuracy[row.client] = row.accuracy
-            if row.loss is not None:
-                found.loss[row.client] = row.loss
+            found.scores.add(row)
             if row.mixture:
                 found.heaviest += heaviest_weights([row])
             elif row.model not in (None, f"cluster-{row.cluster}"):

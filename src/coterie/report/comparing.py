@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.report.drawing import Draw, colour
 from coterie.report.figures import Figure
-from coterie.report.reading import RunView, gains_over, read_run
+from coterie.report.reading import RunView, judged, read_run
 from coterie.runs.folder import RunFolder
 from coterie.runs.measures import ACCURACY, LOSS, Measure
 
@@ -48,7 +48,7 @@ def measure_of(table: Mapping[str, Any]) -> Measure:
 
 
 def gain_rows(place: Path, table: Mapping[str, Any], baseline: str = "fedavg") -> list[tuple[str, ...]]:
-    """Each method against the baseline, over all seeds: clients that gained, that lost, mean and worst gain.
+    """Each method against the baseline, over all seeds: clients that gained, that lost, mean and worst change.
 
     Empty where the baseline is not among the methods.
     """
@@ -60,11 +60,12 @@ def gain_rows(place: Path, table: Mapping[str, Any], baseline: str = "fedavg") -
     for method, row in rows.items():
         values: list[float] = []
         for seed in row["finished"] if method != baseline else ():
-            gains = gains_over(_read(place, row, seed), base[seed]) if seed in base else None
-            values += gains.values if gains else []
+            run = _read(place, row, seed)
+            against = [one for one in judged(run, [base[seed]]) if one.baseline == baseline] if seed in base else []
+            values += [difference for one in against for difference in one.differences.values()]
         if values:
-            up, down = sum(v > 0 for v in values), sum(v < 0 for v in values)
-            mean, worst = sum(values) / len(values), min(values)
+            up, down = (sum(sign * measure.gain(v) > 0 for v in values) for sign in (1, -1))
+            mean, worst = sum(values) / len(values), min(values, key=measure.gain)
             found.append((method, str(up), str(down), measure.change(mean), measure.change(worst)))
     return found
 
@@ -80,7 +81,7 @@ def _course(place: Path, row: Mapping[str, Any], measure: Measure) -> dict[int, 
         for record in RunFolder(place / folder).history():
             mean = measure.of(record).mean
             if mean is not None:
-                course.setdefault(record.round, []).append(measure.factor * mean)
+                course.setdefault(record.round, []).append(measure.shown(mean))
     return dict(sorted(course.items()))
 
 
@@ -105,7 +106,7 @@ def _spread(place: Path, rows: list[Mapping[str, Any]], measure: Measure) -> Dra
         spreads = [measure.of(summary) for summary in found if summary is not None]
         ends.append(
             [
-                measure.factor * float(np.mean([value or 0.0 for value in values]))
+                measure.shown(float(np.mean([value or 0.0 for value in values])))
                 for values in ([s.worst10 for s in spreads], [s.best10 for s in spreads])
             ]
         )
@@ -114,7 +115,7 @@ def _spread(place: Path, rows: list[Mapping[str, Any]], measure: Measure) -> Dra
         axes = figure.add_subplot()
         for i, (row, (low, high)) in enumerate(zip(rows, ends, strict=True)):
             axes.plot([low, high], [-i, -i], color=colour(i), lw=5, alpha=0.45, solid_capstyle="round")
-            axes.plot([measure.factor * row[measure.name]["mean"]], [-i], color=colour(i), marker="o", ms=7)
+            axes.plot([measure.shown(row[measure.name]["mean"])], [-i], color=colour(i), marker="o", ms=7)
         axes.set_yticks([-i for i in range(len(rows))], [row["method"] for row in rows])
         axes.set(xlabel=measure.title, ylim=(-len(rows) + 0.4, 0.6))
 

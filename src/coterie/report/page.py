@@ -13,7 +13,7 @@ from coterie.report.comparing import comparison_figures, gain_rows, measure_of
 from coterie.report.drawing import inline_svg, need_matplotlib, save_figure
 from coterie.report.figures import Figure, run_figures
 from coterie.report.markup import Markup, element, page, section, table
-from coterie.report.reading import Gains, RunView, find_baselines, gains_over, given_baseline, read_run
+from coterie.report.reading import RunView, find_baselines, given_baseline, judged, read_run
 from coterie.report.tables import (
     caption,
     cells,
@@ -23,12 +23,10 @@ from coterie.report.tables import (
     difference_columns,
     problems,
 )
-from coterie.report.words import comparison_words, run_words, verdict
+from coterie.report.words import comparison_words, run_words
 from coterie.runs.comparison import read_comparison
+from coterie.runs.verdict import PLAIN, Judgement, verdict, verdict_note
 from coterie.snapshot import write_atomically
-
-PLAIN = frozenset({"fedavg", "local"})
-"""Methods that others are measured against: a comparison shows the best of the others in detail."""
 
 
 def write_report(path: str | Path, out: str | Path | None = None, *, baseline: str | Path | None = None) -> Path:
@@ -49,7 +47,7 @@ def make_report(place: Path, baseline: Path | None = None) -> str:
     if (place / "config.json").exists():
         run = read_run(place)
         title = f"{run.method} on {_where(run)}"
-        return page(title, style, element("h1", title), *_run_content(run, *_baselines(run, baseline)))
+        return page(title, style, element("h1", title), *_run_content(run, _baselines(run, baseline)))
     if baseline is not None:
         raise ConfigError(f"--baseline goes with a run folder: {place} holds a comparison, with baselines of its own")
     return _comparison_page(place, style)
@@ -61,7 +59,8 @@ def write_plots(path: str | Path, out: str | Path, *, baseline: str | Path | Non
     place, target = _existing(path), Path(out)
     if (place / "config.json").exists():
         run = read_run(place)
-        figures = run_figures(run, _baselines(run, Path(baseline) if baseline else None)[1])
+        others = _baselines(run, Path(baseline) if baseline else None)
+        figures = run_figures(run, _against_runs(judged(run, others), others))
     else:
         figures = comparison_figures(place, read_comparison(place))
     target.mkdir(parents=True, exist_ok=True)
@@ -81,30 +80,39 @@ def _where(run: RunView) -> str:
     return str(run.config.get("scenario") or run.config.get("data") or "a federation from Python")
 
 
-def _baselines(run: RunView, given: Path | None) -> tuple[list[RunView], list[Gains]]:
-    """The runs to measure against, and each client's gain over them."""
-    others = [given_baseline(run, given)] if given else find_baselines(run.path, run.config)
-    pairs = [(other, gains) for other in others if (gains := gains_over(run, other)) is not None]
-    return [other for other, _ in pairs], [gains for _, gains in pairs]
+def _baselines(run: RunView, given: Path | None) -> list[RunView]:
+    """The runs to measure against: the one that was named, and those of fedavg and local that lie beside the run."""
+    named = [given_baseline(run, given)] if given else []
+    beside = find_baselines(run.path, run.config)
+    return named + [other for other in beside if other.method not in {one.method for one in named}]
 
 
-def _run_content(run: RunView, others: Sequence[RunView], gains: Sequence[Gains]) -> list[Markup]:
+def _against_runs(found: Sequence[Judgement], others: Sequence[RunView]) -> list[Judgement]:
+    """Without the judgement against a constant answer."""
+    methods = {other.method for other in others}
+    return [one for one in found if one.baseline in methods]
+
+
+def _run_content(run: RunView, others: Sequence[RunView]) -> list[Markup]:
+    found = judged(run, others) if run.finished else []
+    against = _against_runs(found, others)
     return [
         element("p", _subtitle(run), class_="sub"),
-        _lead(verdict(gains), run_words(run, gains, others)),
-        _figures(run_figures(run, gains), "In pictures"),
+        _lead(verdict(found), run_words(run, against, others), verdict_note(found)),
+        _figures(run_figures(run, against), "In pictures"),
         sections.tree(run),
         sections.clusters(run),
         sections.explanation(run),
-        sections.clients(run, gains),
+        sections.clients(run, against),
         sections.events(run),
         sections.settings(run.config),
     ]
 
 
-def _lead(headline: str, paragraph: str) -> Markup:
+def _lead(headline: str, paragraph: str, note: str = "") -> Markup:
     first = element("p", element("strong", headline)) if headline else Markup()
-    return element("div", first, element("p", paragraph), class_="lead")
+    last = element("p", note, class_="note") if note else Markup()
+    return element("div", first, element("p", paragraph), last, class_="lead")
 
 
 def _subtitle(run: RunView) -> str:
@@ -144,16 +152,16 @@ def _comparison_page(place: Path, style: str) -> str:
     content.append(_figures(comparison_figures(place, found), "In pictures"))
     measure = measure_of(found)
     if against := gain_rows(place, found):
-        titles = ["method", "gained", "lost", "mean gain", "worst gain"]
+        titles = ["method", "gained", "lost", "mean change", "worst change"]
         note = f"Clients of all seeds, each on its own test data, against its {measure.name} under fedavg."
         content.append(
             section("Who gained over one model for all", table(titles, against), element("p", note, class_="note"))
         )
     rated = [row for row in found["rows"] if row[measure.name] and row["method"].partition(":")[0] not in PLAIN]
     if rated:
-        chosen = max(rated, key=lambda row: measure.gain(row[measure.name]["mean"], 0.0))
+        chosen = max(rated, key=lambda row: measure.gain(row[measure.name]["mean"]))
         seed = chosen["finished"][0]
         run = read_run(place / chosen["folders"][str(seed)])
         heading = f"The best of the others in detail: {chosen['method']}, seed {seed}"
-        content += [element("h1", heading, class_="next"), *_run_content(run, *_baselines(run, None))]
+        content += [element("h1", heading, class_="next"), *_run_content(run, _baselines(run, None))]
     return page(title, style, *content)

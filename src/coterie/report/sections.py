@@ -7,13 +7,16 @@ from typing import Any
 
 from coterie.report.clients import BEST, WORST
 from coterie.report.markup import Markup, element, joined, named, section, table
-from coterie.report.reading import Gains, RunView
+from coterie.report.reading import RunView
+from coterie.runs.measures import ACCURACY
 from coterie.runs.records import FaultRecord
+from coterie.runs.verdict import FEW_SAMPLES, Judgement
 from coterie.runs.words import mixture_text
 
 MOST_CLUSTERS = 60
 MOST_NAMES = 12
 MOST_EVENTS = 100
+FEW_MARK = "†"
 
 
 def settings(config: Mapping[str, Any]) -> Markup:
@@ -28,7 +31,7 @@ def clusters(run: RunView) -> Markup:
     """The clusters, largest first: size, accuracy or loss, who is in it."""
     if run.summary is None or len(run.summary.clusters) < 2:
         return Markup()
-    measure, scores = run.clients.measure, run.scores()
+    measure, scores = run.scores.measure, run.scores.values
     rows = []
     found = zip(run.summary.cluster_ids, run.summary.clusters, run.summary.sizes, strict=True)
     pairs = sorted(found, key=lambda one: (-one[2], one[0]))
@@ -104,7 +107,7 @@ def _node_accuracy(run: RunView) -> dict[int, float]:
         known = [value for value in series.accuracy if value is not None]
         if known:
             found[series.cluster] = known[-1]
-    final = run.clients.accuracy
+    final = run.scores.accuracy
     for node in run.tree.values():
         known = [final[member] for member in node.members if member in final]
         if known and not node.children:
@@ -112,36 +115,40 @@ def _node_accuracy(run: RunView) -> dict[int, float]:
     return found
 
 
-def clients(run: RunView, gains: Sequence[Gains]) -> Markup:
+def clients(run: RunView, against: Sequence[Judgement]) -> Markup:
     """The clients by accuracy (by loss where there is none), worst first; of many, both ends."""
     if not run.clients.total:
         return Markup()
-    by_gain = [dict(one.by_client) for one in gains]
     shown = run.clients.listed
     others = [name for name in shown[0].metrics if name not in ("accuracy", "loss")]
     elsewhere, mixed = bool(run.clients.served_elsewhere), bool(run.clients.heaviest)
     model = (["model"] if elsewhere else []) + (["mixture"] if mixed else [])
-    titles = ["client", "cluster", *model, "test samples", "accuracy", "loss", *others]
-    titles += [f"over {one.baseline}" for one in gains]
+    rated = run.scores.measure is ACCURACY
+    titles = ["client", "cluster", *model, "test samples", *(["accuracy"] if rated else []), "loss", *others]
+    titles += [f"against {one.baseline}" for one in against]
     lines = [
         (
             row.client,
             row.cluster,
             *((row.model or "its own",) if elsewhere else ()),
             *((mixture_text(row.mixture),) if mixed else ()),
-            row.test_samples,
-            percent(row.accuracy),
+            f"{row.test_samples}{FEW_MARK if row.test_samples < FEW_SAMPLES else ''}",
+            *((percent(row.accuracy),) if rated else ()),
             "–" if row.loss is None else f"{row.loss:.4g}",
             *("–" if (value := row.metrics.get(name)) is None else f"{value:.4g}" for name in others),
-            *(run.clients.measure.change(gain[row.client]) if row.client in gain else "–" for gain in by_gain),
+            *(
+                one.measure.change(one.differences[row.client]) if row.client in one.differences else "–"
+                for one in against
+            ),
         )
         for row in shown
     ]
-    note = (
-        element("p", f"The worst {WORST} and the best {BEST} of {run.clients.total} clients.", class_="note")
-        if len(shown) < run.clients.total
-        else Markup()
-    )
+    notes = []
+    if any(row.test_samples < FEW_SAMPLES for row in shown):
+        notes.append(f"{FEW_MARK} Fewer than {FEW_SAMPLES} test samples: a value that may be off by far.")
+    if len(shown) < run.clients.total:
+        notes.append(f"The worst {WORST} and the best {BEST} of {run.clients.total} clients.")
+    note = element("p", " ".join(notes), class_="note") if notes else Markup()
     return section("Clients, worst first", table(titles, lines), note)
 
 

@@ -135,7 +135,10 @@ def difference_caption(table: Mapping[str, Any]) -> str:
     if all(one["over"] == "seeds" for one in found):
         text += f"Test: {name} over the seeds, two-sided."
     else:
-        text += f"With one seed the test ({name}, two-sided) is over its clients and says nothing on other seeds."
+        text += (
+            "With one seed the test is Student's t over its clients, two-sided, with Nadeau and Bengio's correction "
+            "for the training that they share; several seeds tell smaller differences."
+        )
     text += " The interval is Student's t."
     if len(found) > 1:
         text += f" Holm: p corrected for {len(found)} comparisons."
@@ -230,7 +233,10 @@ def in_latex(text: str) -> str:
 
 
 def as_latex(table: Mapping[str, Any], label: str = "tab:comparison") -> str:
-    """The comparison as a LaTeX table (booktabs): the best in bold, with the paired differences."""
+    """The comparison as a LaTeX table (booktabs), with the paired differences.
+
+    In bold are the best and all that cannot be told from it at the 5 % level.
+    """
     titles, rows = columns(table), cells(table)
     kept = [
         i for i, title in enumerate(titles) if title not in {"variance", "seconds"} and not title.startswith("rounds")
@@ -241,14 +247,15 @@ def as_latex(table: Mapping[str, Any], label: str = "tab:comparison") -> str:
     head = [in_latex(titles[i]) for i in kept] + [
         in_latex(title) if not title.startswith("p") else title.replace("p", "$p$", 1) for title in further
     ]
-    body = []
+    body, bold = [], {table["best"], *table.get("ties", ())}
     for row in rows:
         own = [in_latex(row[i]) for i in kept]
-        if row[0] == table["best"]:
+        if row[0] in bold:
             own[kept.index(rated)] = rf"\textbf{{{own[kept.index(rated)]}}}"
         own += [in_latex(cell) for cell in differences.get(row[0], [NONE] * len(further))]
         body.append("    " + " & ".join(own) + r" \\")
-    about = " ".join(text for text in (caption(table), difference_caption(table)) if text)
+    ties = "Bold: the best, and what a test at the 5 % level does not tell from it." if len(bold) > 1 else ""
+    about = " ".join(text for text in (caption(table), difference_caption(table), ties) if text)
     lines = [
         r"% needs \usepackage{booktabs}",
         r"\begin{table}",

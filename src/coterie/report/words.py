@@ -1,4 +1,4 @@
-"""A run or a comparison in plain sentences: what the clusters turned out to be, who gained, and was it worth it."""
+"""A run or a comparison in plain sentences: what the clusters turned out to be, who gained, and what it cost."""
 
 from __future__ import annotations
 
@@ -6,17 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.report.comparing import measure_of
-from coterie.report.reading import Gains, RunView
+from coterie.report.reading import RunView
+from coterie.runs.measures import Measure
+from coterie.runs.verdict import FEW_SAMPLES, Judgement, estimate
 from coterie.runs.words import mixtures_told
 
-NOTICEABLE = 0.01
-"""A difference in accuracy below one percentage point is called small."""
 
-
-def run_words(run: RunView, gains: Sequence[Gains] = (), baselines: Sequence[RunView] = ()) -> str:
-    """A paragraph on one run, for somebody who has never heard of it."""
+def run_words(run: RunView, against: Sequence[Judgement] = (), baselines: Sequence[RunView] = ()) -> str:
+    """A paragraph on one run, for a reader who has never heard of it."""
     sentences = [
-        _setting(run), _clusters(run), _quality(run), _privacy(run), *map(gain_words, gains), _cost(run, baselines)
+        _setting(run), _clusters(run), _quality(run), _privacy(run), *map(gain_words, against), _cost(run, baselines)
     ]  # fmt: skip
     return _bound(" ".join(sentence for sentence in sentences if sentence))
 
@@ -83,33 +82,41 @@ def _privacy(run: RunView) -> str:
 
 
 def _quality(run: RunView) -> str:
-    records = run.evaluated()
-    accuracy = run.summary.accuracy if run.summary else (records[-1].accuracy if records else None)
-    if accuracy is None or accuracy.mean is None or accuracy.worst10 is None:
-        loss = run.summary.loss if run.summary else None
-        if loss is None or loss.mean is None or loss.worst10 is None:
-            return ""
-        return (
-            f"On its own test data, the average client has a loss of {loss.mean:.4g}, "
-            f"the worst tenth of the clients {loss.worst10:.4g}."
-        )
-    return (
-        f"On its own test data, the average client gets {100 * accuracy.mean:.1f} % right, "
-        f"the worst tenth of the clients {100 * accuracy.worst10:.1f} %."
-    )
-
-
-def gain_words(gains: Gains) -> str:
-    """Who gained and who lost against a baseline."""
-    values = gains.values
-    up, down = sum(v > 0 for v in values), sum(v < 0 for v in values)
+    """The means over clients and over samples, with their intervals, and the worst tenth; and what is unsure."""
+    scores, measure = run.scores, run.scores.measure
+    found = estimate(scores.values, scores.samples)
+    if found is None or run.summary is None:
+        spread = run.evaluated()[-1].accuracy if run.evaluated() else None
+        return "" if spread is None else f"The mean accuracy is {measure.text(spread.mean)} so far."
     text = (
-        f"Against {gains.baseline}, {up} of {len(values)} clients gained and {down} lost; "
-        f"on average {gains.measure.change(gains.mean)}{'' if gains.measure.unit else ' of loss less'}."
+        f"On their own test data, the clients have a mean {measure.name} of {measure.text(found.mean)}"
+        f"{_between(measure, found.interval)}; over all test samples together it is {measure.text(found.pooled)}"
+        f"{_between(measure, found.pooled_interval)}, for the worst tenth of the clients "
+        f"{measure.text(measure.of(run.summary).worst10)}."
+    )
+    if scores.few:
+        text += f" {scores.few} of {len(scores.values)} clients have fewer than {FEW_SAMPLES} test samples."
+    return text
+
+
+def _between(measure: Measure, bounds: tuple[float, float] | None) -> str:
+    if bounds is None:
+        return ""
+    low, high = measure.possible(*bounds)
+    return f" (95 % interval {measure.text(low)} to {measure.text(high)})"
+
+
+def gain_words(against: Judgement) -> str:
+    """Who gained and who lost against a baseline."""
+    change, gains = against.measure.change, against.gains
+    up, down = (sum(sign * gain > 0 for _, gain in gains) for sign in (1, -1))
+    text = (
+        f"Against {against.baseline}, {up} of {len(gains)} clients gained and {down} lost; {against.measure.name} "
+        f"{change(against.difference.mean)} on average, {change(against.difference.pooled)} weighted by test samples."
     )
     if down:
-        client, worst = gains.by_client[0]
-        text += f" The worst change is {gains.measure.change(worst)} ({client})."
+        client = gains[0][0]
+        text += f" The worst change is {change(against.differences[client])} ({client})."
     return text
 
 
@@ -131,27 +138,6 @@ def _times(ratio: float) -> str:
     return f"{ratio:.2g}" if ratio < 100 else f"{ratio:,.0f}"
 
 
-def verdict(gains: Sequence[Gains]) -> str:
-    """Was it worth it? Measured against the baseline that serves the clients best."""
-    if not gains:
-        return ""
-    rival = min(gains, key=lambda one: one.mean)
-    losers, everybody = sum(value < -NOTICEABLE for value in rival.values), len(rival.values)
-    if rival.mean < -NOTICEABLE:
-        lead = f"{-100 * rival.mean:.1f} points"
-        return f"Was it worth it? No: {rival.baseline} serves the average client better, by {lead}."
-    if rival.mean <= NOTICEABLE:
-        return f"Was it worth it? Hardly: on average {rival.baseline} serves the clients about as well."
-    if losers <= everybody // 10:
-        names = _list([one.baseline for one in gains])
-        return f"Was it worth it? Yes: clients are clearly better served than with {names}."
-    who = "most" if losers < everybody / 2 else "some"
-    return (
-        f"Was it worth it? For {who}: the average client gains over {rival.baseline}, "
-        f"yet {losers} of {everybody} lose more than a point."
-    )
-
-
 def comparison_words(table: Mapping[str, Any]) -> str:
     """A paragraph on a comparison: who came first, by how much, and at what cost."""
     measure = measure_of(table)
@@ -168,9 +154,10 @@ def comparison_words(table: Mapping[str, Any]) -> str:
     ]
     for name, meaning in (("fedavg", "one model for all"), ("local", "every client on its own")):
         if name in rated and name != best["method"]:
-            gap = best[measure.name]["mean"] - rated[name][measure.name]["mean"]
-            lines.append(f"The difference to {name} ({meaning}) is {measure.change(gap)}.")
-    fair = max(rated.values(), key=lambda row: measure.gain(row["worst10"]["mean"], 0.0))
+            gap = measure.difference(best[measure.name]["mean"], rated[name][measure.name]["mean"])
+            if gap is not None:
+                lines.append(f"The difference to {name} ({meaning}) is {measure.change(gap)}.")
+    fair = max(rated.values(), key=lambda row: measure.gain(row["worst10"]["mean"]))
     if fair is not best:
         lines.append(
             f"The worst-served clients do best with {fair['method']} ({measure.text(fair['worst10']['mean'])})."

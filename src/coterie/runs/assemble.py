@@ -33,6 +33,7 @@ from coterie.models.custom import find_callable
 from coterie.randomness import derive
 from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, absolute_paths, memory_bytes
 from coterie.runs.loop import Run
+from coterie.runs.metrics import constant_score
 from coterie.runs.newcomers import Placing
 from coterie.runs.output_shapes import try_out
 from coterie.runs.target_scaling import UNSCALED, TargetScaling
@@ -247,6 +248,7 @@ def _assembled(
         groups_now=None if changing is None else partial(_groups_of, changing),
         placing=make_placing(method, config, architecture, training, rounds, loss, scaling),
         loss_unit=scaling.loss_unit(loss),
+        constant=None if engine_for else _constant(federation, changing, loss),
     )
     return run, used
 
@@ -260,6 +262,11 @@ def _changing(federation: Federation, engine: Engine, config: RunConfig) -> Loca
             f"{federation.name} changes with time: it can be simulated on this machine only, engine=local"
         )
     return engine
+
+
+def _constant(federation: Federation, changing: LocalEngine | None, loss: Loss | None) -> Callable[[str], float | None]:
+    """What a constant answer scores for a client, on the data that it holds in the end."""
+    return lambda client: constant_score((changing.now if changing else federation)[client], loss)
 
 
 def _groups_of(engine: LocalEngine) -> Sequence[int] | None:

@@ -21,6 +21,7 @@ from coterie.runs.assemble import Model, assemble, make_federation
 from coterie.runs.callbacks import Callback
 from coterie.runs.config import RunConfig
 from coterie.runs.loop import execute
+from coterie.runs.metrics import constant_score
 from coterie.runs.target_scaling import TargetScaling
 from coterie.tasks import Evaluate, Request
 
@@ -174,16 +175,13 @@ def _learned(clients: Federation, model: torch.Tensor, server: Server) -> Differ
     """The common model against each client's most common label, or its mean target, on test data."""
     values = []
     for reply in server.ask_all(clients.ids, Evaluate(model[None], "test")):
-        client = clients[reply.client]
-        train, test = client.train.y, client.test.y
-        if not len(train) or not len(test):
+        constant = constant_score(clients[reply.client], None)
+        if constant is None:
             continue
         if clients.regression:
-            constant = float((test - train.mean(0)).square().mean())
             values.append(1 - reply.values["loss"][0] / constant if constant > 0 else math.nan)
         else:
-            usual = train.reshape(-1).mode().values
-            values.append(reply.values["accuracy"][0] - float((test == usual).double().mean()))
+            values.append(reply.values["accuracy"][0] - constant)
     return Difference.of(values)
 
 

@@ -93,6 +93,8 @@ class Run:
     """The preprocessing of a federation that was made from tables, as plain values."""
     loss_unit: float = 1.0
     """What losses are multiplied by to be those of targets in their units, where these are scaled for training."""
+    constant: Callable[[str], float | None] | None = None
+    """What a constant answer scores on a client's test data, where that is known here; see `metrics.constant_score`."""
 
     @property
     def engine(self) -> Engine:
@@ -533,7 +535,8 @@ def _conclude(
     evaluation.scores.reverse()
     while evaluation.scores:  # used up one by one: a million clients are not held twice
         score = evaluation.scores.pop()
-        rows.append(_client(score, held_out.get(score.client), private))
+        constant = run.constant(score.client) if run.constant else None
+        rows.append(_client(score, held_out.get(score.client), private, constant))
     kept_best = history and (history[-1].restored is not None or (done.best and done.best.round == done.round))
     summary = Summary(
         **run.labels,
@@ -552,6 +555,7 @@ def _conclude(
         stopped=None if stop is None else stop.text,
         best_round=done.best.round if kept_best and done.best else None,
         hidden_sizes=list(assignment.hidden.sizes) if assignment.hidden else None,
+        train_samples=sum(run.engine.samples.values()),
     )
     if run.personalise:
         summary, rows = _personalised(run, assignment, summary, rows)
@@ -605,7 +609,9 @@ def _private_layers(assignment: Assignment, engine: Engine) -> PrivateLayers:
     return PrivateLayers(names, vectors)
 
 
-def _client(score: ClientScore, held_out: ClientScore | None, private: PrivateLayers) -> ClientRecord:
+def _client(
+    score: ClientScore, held_out: ClientScore | None, private: PrivateLayers, constant: float | None
+) -> ClientRecord:
     model = model_file(score.model) if private.here else None
     own = score.client in private.vectors or not private.here
     validation = {} if held_out is None else to_json(dict(held_out.metrics))
@@ -618,6 +624,7 @@ def _client(score: ClientScore, held_out: ClientScore | None, private: PrivateLa
         own,
         validation=validation,
         mixture={model_file(number): weight for number, weight in score.mixture.items()},
+        constant=to_json(constant),
     )
 
 

@@ -203,6 +203,8 @@ class ClientRecord(WithMeans):
     """Its metrics on its own validation data, where the run uses it."""
     mixture: dict[str, float] = dataclasses.field(default_factory=dict)
     """The weights of the files in `models/` that it was measured with together; `model` is the heaviest. Empty: one."""
+    constant: float | None = None
+    """The accuracy of its most common training label, or the loss of its mean training target; None: not known."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -253,6 +255,8 @@ class Summary(WithSpreads):
     hidden_sizes: list[int] | None = None
     """Where clients keep their choice of a model to themselves: how many have each. `clusters` are empty lists then,
     and there is no record of any client."""
+    train_samples: int | None = None
+    """Training samples of all clients."""
 
     @property
     def sizes(self) -> list[int]:

@@ -127,7 +127,7 @@ def failure(board: Board, entry: BoardFederation, row: str) -> str | None:
 
 def half_width(sample: Sequence[float]) -> float | None:
     """Half the width of the 95 % interval of the mean; None for one value."""
-    low, high = interval(sample)
+    low, high = interval(sample) or (None, None)
     return None if low is None or high is None else (high - low) / 2
 
 
