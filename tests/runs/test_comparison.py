@@ -415,3 +415,13 @@ def test_the_options_of_a_comparison_are_those_of_a_run():
     assert config_values(given, "mlp", len) == {
         "drop": "a,b", "class_weights": "1,5", "data": "here", "lr": 0.5, "model": "mlp",
     }  # fmt: skip
+
+
+def test_latex_sets_in_bold_all_that_cannot_be_told_from_the_best(tmp_path):
+    how = {"rounds": 8, "clients": 8, "workers": 1}
+    alike = coterie.compare(["fedavg", "fedprox"], scenario="digits-iid", out=tmp_path / "alike", **how)
+    assert alike.to_latex().count(r"\textbf{") == 2
+    assert "does not tell from it" in alike.to_latex()
+    apart = coterie.compare(["fedavg", "local"], scenario="digits-permuted", out=tmp_path / "apart", **how)
+    assert apart.table["ties"] == []
+    assert next(line for line in apart.to_latex().splitlines() if r"\textbf{" in line).strip().startswith("local")

@@ -84,9 +84,7 @@ def tree(run: RunView) -> Markup:
                 words += f" ({100 * (after[number] - after[node.parent]):+.1f} points)"
         parts: list[object] = [name, words]
         if node.children:
-            known = {key: value for key, value in node.evidence.items() if value is not None}
-            evidence = ", ".join(f"{key.replace('_', ' ')} {value:.3g}" for key, value in known.items())
-            parts.append(element("span", f"split in round {node.split_round}: {evidence}", class_="note"))
+            parts.append(element("span", f"split in round {node.split_round}: {node.reason}", class_="note"))
             parts.append(element("ul", *(item(child) for child in node.children)))
         return element("li", *parts)
 

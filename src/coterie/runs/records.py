@@ -276,6 +276,8 @@ class TreeNode:
     children: list[int] = dataclasses.field(default_factory=list)
     split_round: int | None = None
     evidence: dict[str, float | None] = dataclasses.field(default_factory=dict)
+    reason: str = ""
+    """Why it was split, in the method's words; its evidence in numbers where the method gave none."""
 
 
 _PLAIN = frozenset((str, int, bool, type(None)))
@@ -347,6 +349,15 @@ def mixtures(rounds: Sequence[RoundRecord]) -> dict[str, dict[int, float]]:
     return {client: mixture for client, mixture in found.items() if mixture}
 
 
+def split_reason(record: RoundRecord, split: SplitRecord) -> str:
+    """Why a cluster was split: what the round's event says of it after the colon, else the evidence in numbers."""
+    for event in record.events:
+        if event.kind == "split" and event.details.get("cluster") == split.cluster:
+            return event.text.partition(": ")[2] or event.text
+    known = {name: value for name, value in split.evidence.items() if value is not None}
+    return ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in known.items())
+
+
 def tree_of(rounds: Sequence[RoundRecord]) -> list[TreeNode]:
     """The clusters that splits made, by id, with the members they have (or had when they were split).
 
@@ -360,7 +371,12 @@ def tree_of(rounds: Sequence[RoundRecord]) -> list[TreeNode]:
             old = nodes[split.cluster]
             everybody = [client for side in split.members for client in side]
             nodes[old.id] = dataclasses.replace(
-                old, members=everybody, children=list(split.children), split_round=record.round, evidence=split.evidence
+                old,
+                members=everybody,
+                children=list(split.children),
+                split_round=record.round,
+                evidence=split.evidence,
+                reason=split_reason(record, split),
             )
             for child, side in zip(split.children, split.members, strict=True):
                 if child in nodes:

@@ -581,8 +581,7 @@ function drawTree(pane) {
     }
     const thick = 4 + (6 * (node.size || 0)) / most;
     const bar = make("rect", { "data-node": node.id, x: from, width: Math.max(3, to - from), y: level - thick / 2, height: thick, rx: 2, fill: colour(node.id) });
-    const proof = Object.entries(node.evidence).map(([name, value]) => `${name.replaceAll("_", " ")} ${number(value)}`).join(", ");
-    bar.append(make("title", {}, node.children.length ? `split in round ${node.split_round}: ${proof}` : "a cluster now"));
+    bar.append(make("title", {}, node.children.length ? `split in round ${node.split_round}: ${node.reason}` : "a cluster now"));
     svg.append(bar);
     const text = [node.id, node.size === null ? null : people(node.size), node.accuracy === null ? null : percent(node.accuracy)]
       .filter((part) => part !== null).join(" · ");
