@@ -4,7 +4,7 @@ from coterie.report.drawing import Draw, colour, need_matplotlib, pdf_of
 from coterie.report.figures import Figure
 from coterie.report.markup import element, table
 from coterie.report.page import write_plots, write_report
-from coterie.report.reading import RunView, gains_over, read_run
+from coterie.report.reading import RunView, judged, read_run
 from coterie.report.study import StudyReport, StudyTable
 from coterie.report.words import size
 
@@ -16,7 +16,7 @@ __all__ = [
     "StudyTable",
     "colour",
     "element",
-    "gains_over",
+    "judged",
     "need_matplotlib",
     "pdf_of",
     "read_run",

@@ -10,12 +10,13 @@ from typing import Any
 NONE = "–"
 MINUS = "−"
 RATE = "accuracy %"
+WORST = "worst 10 %"
 
 
 def columns(table: Mapping[str, Any]) -> list[str]:
     """The titles; loss stands in for accuracy where targets are real numbers, further metrics have a column each."""
     rows = table["rows"]
-    quality = [RATE, "worst 10 %", "variance"] if any(row["accuracy"] is not None for row in rows) else ["loss"]
+    quality = [RATE, WORST, "variance"] if any(row["accuracy"] is not None for row in rows) else ["loss", WORST]
     others = dict.fromkeys(name for row in rows for name in row.get("metrics", {}))
     seeds = ["seeds"] if len({len(row["finished"]) for row in rows}) > 1 else []
     return ["method", *seeds, *quality, *others, "clusters", "ARI", "MB", "seconds", "rounds to 90 % of best"]
@@ -53,7 +54,7 @@ def _cell(title: str, row: Mapping[str, Any]) -> str:
     own = row.get("metrics", {})
     name, scale, form = {
         RATE: ("accuracy", 100.0, ".2f"),
-        "worst 10 %": ("worst10", 100.0, ".2f"),
+        WORST: ("worst10", 100.0, ".2f") if row["accuracy"] is not None else ("worst10", 1.0, ".4g"),
         "variance": ("variance", 1.0, ".5f"),
         "loss": ("loss", 1.0, ".4g"),
         "clusters": ("clusters", 1.0, ".3g"),
@@ -134,7 +135,10 @@ def difference_caption(table: Mapping[str, Any]) -> str:
     if all(one["over"] == "seeds" for one in found):
         text += f"Test: {name} over the seeds, two-sided."
     else:
-        text += f"With one seed the test ({name}, two-sided) is over its clients and says nothing on other seeds."
+        text += (
+            "With one seed the test is Student's t over its clients, two-sided, with Nadeau and Bengio's correction "
+            "for the training that they share; several seeds tell smaller differences."
+        )
     text += " The interval is Student's t."
     if len(found) > 1:
         text += f" Holm: p corrected for {len(found)} comparisons."
@@ -229,7 +233,10 @@ def in_latex(text: str) -> str:
 
 
 def as_latex(table: Mapping[str, Any], label: str = "tab:comparison") -> str:
-    """The comparison as a LaTeX table (booktabs): the best in bold, with the paired differences."""
+    """The comparison as a LaTeX table (booktabs), with the paired differences.
+
+    In bold are the best and all that cannot be told from it at the 5 % level.
+    """
     titles, rows = columns(table), cells(table)
     kept = [
         i for i, title in enumerate(titles) if title not in {"variance", "seconds"} and not title.startswith("rounds")
@@ -240,14 +247,15 @@ def as_latex(table: Mapping[str, Any], label: str = "tab:comparison") -> str:
     head = [in_latex(titles[i]) for i in kept] + [
         in_latex(title) if not title.startswith("p") else title.replace("p", "$p$", 1) for title in further
     ]
-    body = []
+    body, bold = [], {table["best"], *table.get("ties", ())}
     for row in rows:
         own = [in_latex(row[i]) for i in kept]
-        if row[0] == table["best"]:
+        if row[0] in bold:
             own[kept.index(rated)] = rf"\textbf{{{own[kept.index(rated)]}}}"
         own += [in_latex(cell) for cell in differences.get(row[0], [NONE] * len(further))]
         body.append("    " + " & ".join(own) + r" \\")
-    about = " ".join(text for text in (caption(table), difference_caption(table)) if text)
+    ties = "Bold: the best, and what a test at the 5 % level does not tell from it." if len(bold) > 1 else ""
+    about = " ".join(text for text in (caption(table), difference_caption(table), ties) if text)
     lines = [
         r"% needs \usepackage{booktabs}",
         r"\begin{table}",
