@@ -47,7 +47,8 @@ def users_code(what: str, kind: type[CoterieError] = ModelError) -> Iterator[Non
     except (CoterieError, MemoryError):
         raise
     except (Exception, SystemExit) as problem:
-        raise kind(f"{what} raised {type(problem).__name__}: {problem or 'no message'}: correct it") from problem
+        said = str(problem).strip().partition("\n")[0]  # torch adds a stack of C++
+        raise kind(f"{what} raised {type(problem).__name__}: {said or 'no message'}: correct it") from problem
 
 
 @contextmanager

@@ -128,6 +128,8 @@ def save_tensors(
 
 def load_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     """The tensors and the text that `save_tensors` wrote; RunError for a file that is not whole."""
+    if path.exists() and not path.is_file():
+        raise RunError(f"{path}: not a regular file: restore it from a copy")
     try:
         with safe_open(path, framework="pt") as file:
             about = dict(json.loads((file.metadata() or {})[_FILE]))

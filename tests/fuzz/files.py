@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -58,6 +59,10 @@ def _clients(place: Path, random: random.Random) -> str:
             file = io.BytesIO()
             np.save(file, values)
             (place / f"c{client}.{name}.npy").write_bytes(_perhaps(file.getvalue(), random))
+    if random.random() < 0.05:
+        os.mkfifo(place / random.choice(["c9.npz", "c9.x.npy", "c9.csv"]))
+    if random.random() < 0.05:
+        os.rename(place / sorted(os.listdir(place))[0], os.fsencode(place) + b"/\xff.npz")
     federation = Federation.from_folder(place, memory_bytes=random.choice([None, 10**9, 400]))
     for held in federation:
         for part in (held.train, held.validation, held.test):
@@ -69,6 +74,8 @@ def _clients(place: Path, random: random.Random) -> str:
 def _array(random: random.Random) -> np.ndarray:
     shape, kind = random.choice(SHAPES), random.choice(TYPES)
     values: np.ndarray = np.zeros(shape, "O" if kind == "O" else kind)
+    if kind == "i8" and values.size:
+        values.flat[0] = random.choice([0, 1, 2**24, 2**63 - 1, -(2**63)])
     if kind in ("f4", "f8") and values.size:
         values.flat[0] = random.choice([0.0, np.nan, np.inf, 1e38, -1.0])
     return values

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import shutil
 from collections.abc import Iterator
@@ -87,7 +88,7 @@ def told(result: Any) -> Any:
 def spoil(run: Path, other: Path, random: random.Random) -> str:
     """Damage one of the run's files, take it away, or put that of another run in its place; what was done, in words."""
     file = random.choice(sorted(path for path in run.rglob("*") if path.is_file()))
-    way = random.choice(["bytes", "bytes", "bytes", "lines", "json", "remove", "other", "link", "folder"])
+    way = random.choice(["bytes", "bytes", "bytes", "lines", "json", "remove", "other", "link", "folder", "pipe"])
     name = file.relative_to(run)
     if way == "bytes":
         file.write_bytes(spoilt(file.read_bytes(), random))
@@ -99,8 +100,10 @@ def spoil(run: Path, other: Path, random: random.Random) -> str:
         file.write_text(random.choice(JSON_TEXTS) + random.choice(["", "\n"]))
     elif way == "other" and (other / name).exists():
         shutil.copy(other / name, file)
-    elif way in ("remove", "link", "folder"):
+    elif way in ("remove", "link", "folder", "pipe"):
         file.unlink()
+        if way == "pipe":
+            os.mkfifo(file)
         if way == "link":
             file.symlink_to("/nowhere")
         if way == "folder":

@@ -13,6 +13,7 @@ import coterie
 from coterie.errors import ConfigError
 from coterie.privacy import noisy_sum
 from coterie.privacy.accounting import epsilon
+from coterie.privacy.keys import SystemGenerator
 from coterie.privacy.noisy_sum import NoisyQuantiser, discrete_gaussian
 from coterie.privacy.secure_sum import secure_sum
 from coterie.privacy.secure_tasks import Masked
@@ -28,7 +29,7 @@ HIDDEN = "ifca:k=2,init=random,hide_choice=true"
 
 @pytest.mark.parametrize("scale", [0.7, 1.0, 2.5])
 def test_the_noise_has_the_probabilities_of_the_discrete_gaussian(scale):
-    drawn = discrete_gaussian(scale, 100_000, np.random.default_rng(1))
+    drawn = discrete_gaussian(scale, 100_000, SystemGenerator(bytes(32)))
     far = math.ceil(3 * scale)
     values = np.arange(-40, 41)
     weights = np.exp(-(values**2) / (2 * scale**2))
@@ -39,9 +40,20 @@ def test_the_noise_has_the_probabilities_of_the_discrete_gaussian(scale):
 
 
 def test_wide_noise_is_a_gaussian_and_never_the_same_twice():
-    drawn = discrete_gaussian(1e6, 20_000, np.random.default_rng(2))
+    drawn = discrete_gaussian(1e6, 20_000, SystemGenerator(bytes(32)))
     assert stats.kstest(drawn / 1e6, "norm").pvalue > 1e-4
     assert not np.array_equal(drawn, discrete_gaussian(1e6, 20_000))
+
+
+def test_noise_in_whole_numbers_has_the_epsilon_of_the_account():
+    # Theorem 7 of Canonne, Kamath, Steinke 2020, with sensitivity and scale in whole numbers.
+    multiplier, sensitivity = 1.5, 100_000
+    scale, found = multiplier * sensitivity, epsilon(multiplier, 1.0, 1, 1e-5)
+    values = np.arange(-12 * int(scale), 12 * int(scale) + 1, dtype=np.float64)
+    weights = np.exp(-(values**2) / (2 * scale**2))
+    middle = found * scale**2 / sensitivity
+    above, below = (weights[values > middle + side * sensitivity / 2].sum() for side in (-1, 1))
+    assert (above - math.exp(found) * below) / weights.sum() == pytest.approx(1e-5, rel=1e-3)
 
 
 @pytest.mark.parametrize("silent", [(), (0, 4)])
@@ -140,8 +152,8 @@ def test_under_noise_no_norm_is_told(tmp_path):
     ("method", "extra", "words"),
     [
         ("ifca:k=2,init=random", {}, "hide_choice"),
-        ("fedper:weighting=uniform", {}, "stay with the clients"),
-        ("fedbabu:weighting=uniform", {"secure_sums": False}, "keep their values"),
+        ("fedper:weighting=uniform", {}, "a model of its own"),
+        ("fedbabu:weighting=uniform", {"secure_sums": False}, "fedbabu publishes more"),
         (PLAIN, {"patience": 2, "validation": 0.2}, "exact metrics"),
         ("cfl:compare=projection(64)", {"privacy": "projection"}, "single updates"),
     ],

@@ -11,10 +11,14 @@ from rich.console import Console
 import coterie
 from coterie.cli.progress import show_results
 from coterie.errors import ConfigError
+from coterie.methods.base import find_method, method_names
 from coterie.privacy.accounting import epsilon
+from coterie.privacy.noisy_sum import discrete_gaussian
 from coterie.privacy.user_level import UserPrivacy
 from coterie.report.reading import read_run
 from coterie.report.words import run_words
+from coterie.runs.user_noise import COVERED, OUTSIDE
+from coterie.snapshot import load_tensors
 
 OPTIONS = {"scenario": "digits-permuted", "clients": 8, "groups": 2, "rounds": 3, "seed": 3, "workers": 1,
            "model": "mlp:hidden=8"}  # fmt: skip
@@ -127,6 +131,9 @@ def test_with_noise_no_update_is_longer_than_the_clip():
         ("fedavg", {}, "weighting=uniform"),
         ("cfl", {}, "single updates"),
         ("fedcuau", {}, "single updates"),
+        ("ditto:weighting=uniform", {}, "a model of its own"),
+        ("fedper:weighting=uniform", {}, "a model of its own"),
+        ("fedavg:weighting=uniform", {"keep_optimizer": True, "optimizer": "momentum"}, "optimisers keep gradients"),
         ("ifca:k=auto", {}, "exact losses"),
         ("ifca:k=2,restarts=2", {}, "exact losses"),
         ("ifca:k=2,clustered=last", {}, "shared layers"),
@@ -138,3 +145,50 @@ def test_with_noise_no_update_is_longer_than_the_clip():
 def test_combinations_whose_epsilon_would_not_be_true_are_refused(method, extra, words):
     with pytest.raises(ConfigError, match=words):
         coterie.run(method, dp_noise=1.0, **OPTIONS | extra)
+
+
+@pytest.mark.parametrize("name", sorted(method_names()))
+def test_every_method_is_refused_under_noise_or_says_that_it_publishes_sums_alone(name):
+    allowed = {"fedavg", "fedprox", "ifca"}
+    assert ("publishes_sums_only" in vars(find_method(name))) == (name in allowed)
+
+
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [
+        ("fedavg:weighting=uniform", {}),
+        ("fedavg:weighting=uniform", {"participation": 0.5, "server_optimizer": "adam:lr=0.1", "personalise": 1}),
+        ("fedprox:weighting=uniform", {"secure_sums": True, "validation": 0.2}),
+        ("ifca:k=2", {}),
+        ("ifca:k=2,init=random,hide_choice=true", {"secure_sums": True}),
+    ],
+)
+def test_every_file_of_a_run_with_noise_is_noised_or_listed_as_outside_of_epsilon(tmp_path, method, more):
+    folders = [tmp_path / "one", tmp_path / "two"]
+    for folder in folders:
+        coterie.run(method, dp_noise=1.0, out=folder, **OPTIONS | more)
+    if method.startswith("fedavg"):
+        coterie.load(folders[0]).explain()
+    for path in (path for path in folders[0].rglob("*") if path.is_file()):
+        name = path.relative_to(folders[0])
+        covered, outside = (any(name.match(pattern) for pattern in patterns) for patterns in (COVERED, OUTSIDE))
+        assert covered != outside, name
+        if covered and (folders[1] / name).exists():  # another draw in every number, with one seed
+            one, two = (load_tensors(folder / name)[0] for folder in folders)
+            assert all((one[key] != two[key]).float().mean() > 0.99 for key in one)
+
+
+def test_noise_and_who_takes_part_come_from_the_systems_generator(monkeypatch):
+    def refuse(*_):
+        raise AssertionError("NumPy's generator")
+
+    privacy = UserPrivacy(noise=1.0, clip=1.0, delta=1e-5, rate=0.5)
+    monkeypatch.setattr("numpy.random.default_rng", refuse)
+    monkeypatch.setattr("coterie.privacy.keys.secrets.token_bytes", lambda count: bytes(count))
+    zeros = torch.zeros(100, dtype=torch.float64)
+    assert torch.equal(privacy.blurred(zeros), privacy.blurred(zeros))  # where the system's bytes are the same
+    assert privacy.blurred_count(50) == privacy.blurred_count(50)
+    names = [str(i) for i in range(1000)]
+    assert privacy.taking_part(names, 0.5) == privacy.taking_part(names, 0.5)
+    assert 400 < len(privacy.taking_part(names, 0.5)) < 600
+    assert discrete_gaussian(20.0, 100).tolist() == discrete_gaussian(20.0, 100).tolist()

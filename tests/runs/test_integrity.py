@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import warnings
 from pathlib import Path
@@ -126,6 +127,51 @@ def test_no_flipped_bit_of_a_finished_run_is_read_as_something_else(tmp_path: Pa
         shutil.rmtree(folder)
 
 
+@pytest.mark.parametrize("name", ["history.jsonl", "environment.json"])
+@pytest.mark.parametrize("way", ["cut", "emptied", "deleted", "a pipe"])
+def test_a_finished_run_without_its_whole_history_or_environment_is_damaged(
+    tmp_path: Path, name: str, way: str
+) -> None:
+    folder = tmp_path / "run"
+    coterie.run("ifca:k=2", out=folder, **OPTIONS)
+    file = folder / name
+    content = file.read_bytes()
+    file.unlink()
+    if way == "cut":  # whole lines, so that each that is left fits the one before
+        file.write_bytes(b"".join(content.splitlines(keepends=True)[:-1]))
+    elif way == "emptied":
+        file.touch()
+    elif way == "a pipe":
+        os.mkfifo(file)
+    for read in (coterie.load, write_report, coterie.resume, lambda path: RunFolder(path).history()):
+        with pytest.raises(RunError, match=re.escape(str(file))):
+            read(folder)
+
+
+@pytest.mark.parametrize("name", ["history.jsonl", "environment.json"])
+def test_every_flipped_bit_of_a_finished_runs_records_is_found(tmp_path: Path, name: str) -> None:
+    folder = tmp_path / "run"
+    coterie.run("fedavg", out=folder, **OPTIONS | {"rounds": 2})
+    content = (folder / name).read_bytes()
+    draw = random.Random(7)
+    for _ in range(FLIPS):
+        flip(folder / name, draw.randrange(8 * len(content)))
+        with pytest.raises(RunError, match=re.escape(str(folder / name))):
+            RunFolder(folder).history()
+        (folder / name).write_bytes(content)
+
+
+def test_a_damaged_environment_is_named_when_the_run_is_resumed(tmp_path: Path) -> None:
+    folder = interrupted(tmp_path / "run")
+    file = folder / "environment.json"
+    file.write_text(file.read_text().replace("cores", "Cores"))
+    with pytest.raises(RunError, match=r"environment\.json: damaged"):
+        coterie.resume(folder)
+    file.unlink()  # as a run leaves it that was killed at its start
+    coterie.resume(folder, workers=1)
+    assert coterie.load(folder).summary.rounds == OPTIONS["rounds"]
+
+
 def test_a_damaged_checkpoint_is_replaced_by_the_one_before(tmp_path: Path) -> None:
     folder = interrupted(tmp_path / "run")
     flip(folder / LATEST, 8 * (folder / LATEST).stat().st_size - 3)
@@ -196,6 +242,7 @@ def test_reports_name_what_is_damaged(tmp_path: Path) -> None:
         (folder / "summary.json").write_text(json.dumps(summary | changed))
         with pytest.raises(RunError, match=r"summary\.json: damaged"):
             write_report(folder)
+    (folder / "summary.json").unlink()
     for line in ("1", "{}", "null", "[" * 100_000):
         (folder / "history.jsonl").write_text(line + "\n")
         with pytest.raises(RunError, match=r"history\.jsonl, line 1"):

@@ -231,9 +231,9 @@ def test_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", screen := Screen())
     monkeypatch.setattr("coterie.runs.progress.REWRITE_SECONDS", 0.0)
     coterie.run("fedavg", metrics="auc", max_bytes="1B", **OPTIONS, rounds=3)
-    first, last, why, rest = (*screen.getvalue().partition("\r")[2].rpartition("\r"), "")[0:3:2] + tuple(
-        screen.getvalue().split("\n")[1:3]
-    )
+    trainer, line, why, rest = screen.getvalue().split("\n")
+    _, first, last = line.split("\r")
+    assert trainer == "training: many clients in one product"
     assert first.startswith("fedavg on digits-iid: round 1/3  accuracy 0.")
     assert "  auc 0." in first
     assert "1 cluster" in last
@@ -265,5 +265,5 @@ def test_a_notebook_gets_the_line_on_its_output(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "IPython", notebook)
     monkeypatch.setattr("sys.stdout", screen := io.StringIO())
     coterie.run("fedavg", **OPTIONS, rounds=1)
-    assert screen.getvalue().count("\n") == 1
+    assert screen.getvalue().count("\n") == 2
     assert "\rfedavg on digits-iid: 1 round  accuracy 0." in screen.getvalue()

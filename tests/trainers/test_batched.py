@@ -182,16 +182,11 @@ def test_modules_that_only_autograd_knows_are_left_to_the_loop() -> None:
     fixed = nn.Sequential(nn.Linear(4, 2))
     fixed[0].weight.requires_grad_(False)
 
-    class Own(nn.Sequential):
-        pass
-
     others = [
         nn.Sequential(linear, nn.ReLU(), linear),
         hooked,
         tied,
         fixed,
-        Own(nn.Linear(4, 2)),
-        nn.Linear(4, 2),
         nn.Sequential(nn.Linear(4, 2), nn.Dropout(0.5)),
         nn.Sequential(nn.ReLU(), nn.Linear(4, 2)),
         nn.Sequential(nn.Conv2d(1, 1, 1), nn.Flatten(), nn.Linear(4, 2)),

@@ -55,7 +55,7 @@ def test_no_gradient_is_computed_for_frozen_layers_and_all_again_afterwards() ->
     trainer = LoopTrainer(module, softmax_loss, torch.float64)
     start = trainer.layout.read(module, torch.float64)
     trainer.grad.fill_(7.0)
-    trainer.train([TrainingJob(data, start, 5)], Training(epochs=1, batch_size=4, layers=("6",)))
+    trainer.train([TrainingJob(data, start, 5)], Training(epochs=1, batch_size=4, layers=("6",), momentum=0.9))
     last = trainer.layout.select(("6",))[0]
     assert (trainer.grad[: last.start] == 7).all()
     assert not (trainer.grad[last] == 7).any()
@@ -70,5 +70,9 @@ def test_layers_that_the_user_froze_stay_frozen() -> None:
     trainer = LoopTrainer(module, softmax_loss, torch.float64)
     start = trainer.layout.read(module, torch.float64)
     trainer.train([TrainingJob(images(5), start, 5)], Training(epochs=1, batch_size=4, layers=("6",)))
+    for momentum in (0.0, 0.9):
+        moved = trainer.train([TrainingJob(images(5), start, 5)], Training(batch_size=4, momentum=momentum)).vectors
+        assert moved is not None
+        assert [bool(moved[0, span].any()) for span in trainer.layout.select(("0.weight", "6"))] == [False, True]
     flags = {name: parameter.requires_grad for name, parameter in trainer.module.named_parameters()}
     assert [name for name, wanted in flags.items() if not wanted] == ["0.weight"]

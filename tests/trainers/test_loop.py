@@ -30,11 +30,11 @@ class Wrapped(nn.Module):
         return out
 
 
-def networks() -> tuple[nn.Module, nn.Module]:
+def networks() -> tuple[nn.Module, Wrapped]:
     torch.manual_seed(3)
     features = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.MaxPool2d(2))
     head = nn.Linear(4 * 3 * 3, 5)
-    return nn.Sequential(features, nn.Flatten(), head).double(), Wrapped(features, head).double()
+    return nn.Sequential(features, nn.Flatten(), head).double(), Wrapped(features, head)
 
 
 def images(n: int) -> Split:
@@ -73,14 +73,47 @@ def test_training_is_that_of_torch_sgd(momentum: float, weight_decay: float) -> 
     assert mean_loss == pytest.approx(sum(seen) / len(seen), rel=1e-12)
 
 
-def test_the_layout_of_images_changes_no_result_and_spares_modules_of_the_users_own() -> None:
-    ours, own = (LoopTrainer(module, softmax_loss, torch.float64) for module in networks())
-    assert ours.channels_last
-    assert not own.channels_last
+def test_the_layout_of_images_changes_no_result_and_is_tried_on_modules_of_the_users_own() -> None:
+    class Pooled(Wrapped):
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.head(torch.flatten(self.features(x), 1))
+            return out
+
+    plain, viewed = networks()
+    features, head = viewed.features, viewed.head
+    sample = images(1)
+    ours, pooled, own, unknown = (
+        LoopTrainer(module, softmax_loss, torch.float64, sample=given)
+        for module, given in (
+            *((plain, sample), (Pooled(features, head), sample)),
+            *((viewed, sample), (Pooled(features, head), None)),
+        )
+    )
+    assert [t.channels_last for t in (ours, pooled, own, unknown)] == [True, True, False, False]
     job = TrainingJob(images(10), ours.flat.clone(), 1)
-    (update, loss), (expected, expected_loss) = train_one(ours, job, Training()), train_one(own, job, Training())
-    assert torch.allclose(update, expected, rtol=1e-10, atol=1e-13)
-    assert loss == pytest.approx(expected_loss, rel=1e-10)
+    expected, expected_loss = train_one(own, job, Training())
+    for trainer in (ours, pooled):
+        update, loss = train_one(trainer, job, Training())
+        assert torch.allclose(update, expected, rtol=1e-10, atol=1e-13)
+        assert loss == pytest.approx(expected_loss, rel=1e-10)
+
+
+def test_trying_a_layout_leaves_the_model_as_it_was() -> None:
+    class Normed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.norm, self.drop = nn.Conv2d(3, 5, 8), nn.BatchNorm2d(5), nn.Dropout()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.drop(self.norm(self.conv(x))).flatten(1)
+
+    module = Normed()
+    drawn = torch.random.get_rng_state()
+    trainer = LoopTrainer(module, softmax_loss, sample=images(1))
+    assert trainer.channels_last
+    assert torch.equal(trainer.flat, trainer.layout.read(module))
+    assert int(trainer.module.norm.num_batches_tracked) == 0  # type: ignore[arg-type, union-attr]
+    assert torch.equal(torch.random.get_rng_state(), drawn)
 
 
 def test_precision_chooses_the_numbers_and_the_trainer() -> None:

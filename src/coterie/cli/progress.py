@@ -18,7 +18,7 @@ from coterie.cli.terminal import make_console
 from coterie.methods import Event
 from coterie.metrics import ALWAYS
 from coterie.runs import Callback, Result, Run
-from coterie.runs.progress import describe, ending, privacy_words
+from coterie.runs.progress import describe, ending, privacy_words, trainer_lines
 from coterie.runs.records import RoundRecord, Spread, Summary
 from coterie.runs.verdict import ClientScores, judge, verdict, verdict_note
 from coterie.runs.words import member_lines
@@ -65,6 +65,8 @@ class Progress(Callback):
             f"seed {labels['seed']}{goes_on}",
             highlight=False,
         )
+        for text in trainer_lines(run):
+            self.console.print(escape(text), soft_wrap=True, highlight=False)
         for text in run.foreseen():
             self.console.print(f"[red]warning[/]: {escape(text)}", soft_wrap=True, highlight=False)
         if self.console.is_terminal:

@@ -14,13 +14,26 @@ from torch import Tensor
 
 from coterie.errors import DataError
 from coterie.federation.blocks import blocks_of
-from coterie.federation.client import ONE_TYPE, PARTS, STANDARD, Client, Splits, make_client, several, values_of
+from coterie.federation.client import (
+    ONE_TYPE,
+    PARTS,
+    STANDARD,
+    Client,
+    Splits,
+    check_id,
+    make_client,
+    several,
+    values_of,
+)
 
 if TYPE_CHECKING:
     from coterie.federation.datasets import Datasets, Values
     from coterie.federation.labels import Task
     from coterie.federation.table_sites import Tables
     from coterie.federation.tables import Table
+
+MOST_LABEL = 2**24
+"""The largest label: up to here every whole number is one of float32, in which counts of labels are kept."""
 
 
 class Federation:
@@ -505,8 +518,7 @@ class Federation:
 def _check_ids(ids: Sequence[str]) -> None:
     seen: set[str] = set()
     for client_id in ids:
-        if not isinstance(client_id, str) or not client_id:
-            raise DataError(f"client id {client_id!r}: expected a non-empty string")
+        check_id(client_id)
         if client_id in seen:
             raise DataError(f"client {client_id!r} appears twice: give every client an id of its own")
         seen.add(client_id)
@@ -558,24 +570,24 @@ def _check_labels(clients: Sequence[Client], classes: int | None) -> int:
     """The highest label of the clients."""
     values = values_of(clients, "y")
     low, high = int(values.min()), int(values.max())
-    if low >= 0 and (classes is None or high < classes):
+    if low >= 0 and high < (MOST_LABEL if classes is None else classes):
         return high
     return _check_labels_one_by_one(clients, classes)
 
 
 def _check_labels_one_by_one(clients: Sequence[Client], classes: int | None) -> int:
     highest = 0
+    above = MOST_LABEL if classes is None else classes
     for client in clients:
         for part in PARTS:
             y = client.part(part).y
             if len(y) == 0:
                 continue
             low, high = int(y.min()), int(y.max())
-            if low < 0 or (classes is not None and high >= classes):
+            if low < 0 or high >= above:
                 bad = low if low < 0 else high
-                limit = f"0 to {classes - 1}" if classes else "0 and above"
                 raise DataError(
-                    f"client {client.id!r}, {part}: label {bad} is out of range, expected {limit}: "
+                    f"client {client.id!r}, {part}: label {bad} is out of range, expected 0 to {above - 1}: "
                     "renumber the labels or give the right number of classes"
                 )
             highest = max(highest, high)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -148,6 +149,23 @@ def _as_split(client_id: str, part: str, pair: Any) -> Split:
     return Split(x, y)
 
 
+def check_regular(file: Path) -> None:
+    """DataError for a pipe, a device or a link to one: reading it might never end. One that is missing is let pass."""
+    if file.exists() and not file.is_file():
+        raise DataError(f"{file}: not a regular file: give one, or remove it")
+
+
+def check_id(client_id: str) -> None:
+    if not isinstance(client_id, str) or not client_id:
+        raise DataError(f"client id {client_id!r}: expected a non-empty string")
+    try:
+        client_id.encode()
+    except UnicodeEncodeError:  # the system gives bytes of a file's name that are no UTF-8 as surrogates
+        raise DataError(
+            f"client id {client_id!r}: not text in UTF-8: rename the client, or the file that names it"
+        ) from None
+
+
 def _describe(value: Any) -> str:
     return f"{type(value).__name__} of length {len(value)}" if hasattr(value, "__len__") else type(value).__name__
 
@@ -174,6 +192,7 @@ def split_rows(client_id: str, n: int, splits: Splits, seed: int, block: Tensor 
 
     Where samples have blocks (n,), whole blocks are drawn.
     """
+    check_id(client_id)
     bounds = part_bounds(n, splits)
     generator = torch_generator(seed, "split", client_id)
     if block is not None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
 from coterie.errors import DataError
-from coterie.federation.client import PARTS, STANDARD, Client, Splits, make_client
+from coterie.federation.client import PARTS, STANDARD, Client, Splits, check_regular, make_client
 from coterie.federation.labels import encode_texts, label_order
 from coterie.federation.mapped import UNREADABLE, divided_as_it_lies, mapped_arrays, npy_files, within_memory
 
 Parts = dict[str, tuple[np.ndarray, np.ndarray]]
+Shape = tuple[int, ...]
+V = TypeVar("V")
 
 
 def clients_from_folder(
@@ -28,6 +33,7 @@ def clients_from_folder(
     files, arrays = sorted(folder.glob("*.npz")), npy_files(folder)
     if not files and not arrays:
         raise DataError(f"{folder}: holds no .npz file: write one per client, with arrays x and y")
+    _check_shapes(files)
     names = tuple(label_names) if label_names else _text_labels(files)
     loaded = (client_from_npz(file, splits, seed, names) for file in files)
     clients = list(loaded) if memory_bytes is None else within_memory(loaded, memory_bytes // 4)
@@ -58,6 +64,46 @@ def client_from_npz(
         raise DataError(f"{file}: not a readable .npz file of plain arrays ({problem})") from problem
     parts = _labelled(file.stem, _parts(file, arrays), label_names)
     return make_client(file.stem, parts, splits, seed, group, blocks)
+
+
+def _check_shapes(files: Sequence[Path]) -> None:
+    """DataError where archives do not fit together, by their headers: a small one can unpack to gigabytes."""
+    alike: list[tuple[Path, Shape]] = []
+    for file in files:
+        shapes = _shapes(file)
+        if math.prod(group := shapes.pop("group", ())) != 1:
+            raise DataError(f"{file}: group has shape {group}, expected one integer")
+        for part, pair in _parts(file, shapes).items():
+            alike = alike or [(file, shape) for shape in pair]
+            if pair[0][:1] != pair[1][:1]:
+                raise DataError(
+                    f"{file}, {part}: x and y have shapes {pair[0]}, {pair[1]}: give one target for each sample"
+                )
+            for what, shape, (first, other) in zip("xy", pair, alike, strict=True):
+                if shape[1:] != other[1:]:
+                    raise DataError(
+                        f"{file}, {part}: {what} has shape {shape}, but {first.name} has {other}: all clients need "
+                        "the same but for the number of samples"
+                    )
+
+
+def _shapes(file: Path) -> dict[str, Shape]:
+    """The shapes of an archive's arrays by name, from their headers."""
+    check_regular(file)
+    try:
+        if not zipfile.is_zipfile(file):
+            raise ValueError("it is no archive: one bare array, or damaged")
+        with zipfile.ZipFile(file) as archive:
+            return {name.removesuffix(".npy"): _shape(archive, name) for name in archive.namelist()}
+    except UNREADABLE as problem:
+        raise DataError(f"{file}: not a readable .npz file of plain arrays ({problem})") from problem
+
+
+def _shape(archive: zipfile.ZipFile, name: str) -> Shape:
+    with archive.open(name) as array:
+        first = np.lib.format.read_magic(array) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+        return read(array)[0]
 
 
 def _archive(file: Path, begin: str = "") -> dict[str, np.ndarray]:
@@ -99,7 +145,7 @@ def client_from_npy(
     return divided_as_it_lies(client, splits) if set(parts) == {"train"} else client
 
 
-def _parts(origin: Path, arrays: Mapping[str, np.ndarray]) -> Parts:
+def _parts(origin: Path, arrays: Mapping[str, V]) -> dict[str, tuple[V, V]]:
     """The pairs (x, y) among a client's arrays by part; a bare pair is all for training."""
     if set(arrays) == {"x", "y"}:
         return {"train": (arrays["x"], arrays["y"])}

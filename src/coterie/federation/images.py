@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import ConfigError, DataError
-from coterie.federation.client import PARTS, STANDARD, Client, Splits, make_client
+from coterie.federation.client import PARTS, STANDARD, Client, Splits, check_regular, make_client
 
 GREY = frozenset({"1", "L", "LA", "I", "I;16", "F"})
 """Pillow's modes without colour."""
@@ -105,6 +105,7 @@ def _common_form(
     """The mode and (height, width) of all images. Only the files' headers are read."""
     modes, first = set(), None
     for file in files:
+        check_regular(file)
         try:
             with pillow.open(file) as image:
                 modes.add(image.mode)

@@ -185,8 +185,9 @@ def name_numbers(
     """
     check_task(task)
     first = clients[0].train.y if clients else torch.empty(0)
-    if first.ndim != 1 or len({client.train.y.dtype for client in clients}) > 1:
-        return clients, None
+    shapes = {client.part(part).y.ndim for client in clients for part in PARTS}
+    if shapes != {1} or len({client.train.y.dtype for client in clients}) > 1:
+        return clients, None  # a Federation of them says whose differ
     floating = first.is_floating_point()
     if task == "regression":
         return clients if floating else [_changed(client, lambda y: y.to(torch.float32)) for client in clients], None

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import DataError
-from coterie.federation.client import PARTS, Client, Split, part_bounds
+from coterie.federation.client import PARTS, Client, Split, check_regular, part_bounds
 
 NAMED = re.compile(r"(.+)\.((?:x|y)(?:_\w+)?|group)\.npy")
 """The name of a client's file: its id, then which array it holds."""
@@ -52,6 +52,7 @@ def npy_files(folder: Path) -> dict[str, dict[str, Path]]:
 
 def mapped_array(file: Path, *, least: int = 0) -> np.ndarray:
     """The array in a `.npy` file, left on disk unless the file is smaller than `least` bytes."""
+    check_regular(file)
     try:
         # Copy-on-write, because torch wants memory that it might write to; nothing reaches the file.
         mode = "c" if os.path.getsize(file) >= least else None

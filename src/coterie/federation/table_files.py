@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import ConfigError, DataError
+from coterie.federation.client import check_regular
 
 DELIMITERS = ",;\t|"
 MISSING = frozenset({"", "?", "#N/A", "N/A", "NA", "NaN", "n/a", "nan", "-nan", "null", "NULL", "None", "<NA>"})
@@ -166,6 +167,7 @@ def client_names(files: Sequence[Path]) -> list[str]:
 def read_table(path: str | Path, decimal: str = ".") -> RawTable:
     """The table in a file."""
     path = Path(path)
+    check_regular(path)
     if path.suffix.lower() in PARQUET:
         return read_frame(_parquet(path), str(path), decimal)
     try:

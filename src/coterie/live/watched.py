@@ -82,7 +82,7 @@ class WatchedRun:
             self.tail.restart()
         if "clients.json" in changed:
             self._note("clients.json", "")
-        if "summary.json" in changed:
+        if changed & {"summary.json", "history.jsonl"}:
             self.summary = self._read_summary()
         if "history.jsonl" in changed or "config.json" in changed:
             self.tail.poll()

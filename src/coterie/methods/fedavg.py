@@ -73,6 +73,7 @@ class FedAvg:
     """One global model, the mean of the clients' updates."""
 
     server_steps: ClassVar[bool] = True
+    publishes_sums_only: ClassVar[bool] = True
 
     weighting: Literal["samples", "uniform"] = "samples"
     """Weight of a client in the mean: its number of samples, or one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from pydantic import NonNegativeFloat
 
 from coterie.methods.base import method
@@ -11,6 +13,8 @@ from coterie.methods.fedavg import FedAvg, LocalRule
 @method("fedprox")
 class FedProx(FedAvg):
     """FedAvg with a proximal term μ/2 ‖θ − θ_start‖² in every client's loss."""
+
+    publishes_sums_only: ClassVar[bool] = True
 
     mu: NonNegativeFloat = 0.001
     """Strength of the proximal term; 0 is FedAvg."""

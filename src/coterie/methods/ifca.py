@@ -90,6 +90,7 @@ class IFCA:
     """k models; each client picks the one with its lowest training loss and helps to improve it (Algorithm 1)."""
 
     server_steps: ClassVar[bool] = True
+    publishes_sums_only: ClassVar[bool] = True
 
     k: Annotated[int, Field(ge=1)] | Literal["auto"] = 2
     """Number of clusters, or "auto": begin with `k_max`, drop clusters nobody chooses and merge redundant ones."""

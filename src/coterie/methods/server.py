@@ -118,8 +118,7 @@ class Server:
     def participants(self, t: int) -> list[str]:
         """The clients that take part in round `t`, in the federation's order; at least one."""
         if self.user_privacy is not None:  # each by itself, as the account has it
-            coins = np.random.default_rng().random(len(self.clients)).tolist()
-            return [client for client, coin in zip(self.clients, coins, strict=True) if coin < self.participation]
+            return self.user_privacy.taking_part(self.clients, self.participation)
         count = max(1, round(self.participation * len(self.clients)))
         if count >= len(self.clients):
             return list(self.clients)

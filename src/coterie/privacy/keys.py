@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 import warnings
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -78,3 +79,25 @@ def signs(key: bytes, name: str, count: int) -> npt.NDArray[np.int8]:
 def uniforms(key: bytes, name: str, count: int) -> npt.NDArray[np.float64]:
     """`count` uniform numbers in [0, 1) with 53 random bits each."""
     return np.asarray((numbers(key, name, count) >> np.uint64(11)) * 2.0**-53)
+
+
+@dataclass
+class SystemGenerator:
+    """Random numbers from the stream of a key that the system has drawn, for noise and coins that must stay secret.
+
+    NumPy's generators will not do there: from some of their numbers the others can be computed.
+    """
+
+    key: bytes = field(default_factory=new_key, repr=False)
+    _drawn: int = 0
+
+    def uniforms(self, count: int) -> npt.NDArray[np.float64]:
+        """`count` uniform numbers in [0, 1), others at every call."""
+        self._drawn += 1
+        return uniforms(self.key, f"noise/{self._drawn}", count)
+
+    def normals(self, count: int) -> npt.NDArray[np.float64]:
+        """`count` numbers of the standard normal distribution."""
+        from scipy.special import ndtri
+
+        return np.asarray(ndtri(self.uniforms(count) + 2.0**-54))

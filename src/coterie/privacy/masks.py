@@ -74,7 +74,7 @@ class MaskedTrainer(Trainer):
     def __init__(self, trainer: Trainer, mask: Mask) -> None:
         self.trainer, self.mask = trainer, mask
         self.layout = masked_layout(trainer.layout)
-        self.metrics = trainer.metrics
+        self.metrics, self.description = trainer.metrics, trainer.description
 
     def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:
         updates, losses = self.trainer._updates(self._revealed(jobs, training), training)

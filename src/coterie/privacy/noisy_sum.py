@@ -2,10 +2,10 @@
 
 So nobody, the server included, ever sees a sum without noise. Vectors are whole numbers there, and so is the noise: the
 distributed discrete Gaussian mechanism (Kairouz, Liu, Steinke 2021). A client cuts its vector so that it is no longer
-than `length` after rounding too, and adds numbers from a discrete Gaussian. Discrete Gaussians have the Rényi
-divergences of Gaussians or less (Canonne, Kamath, Steinke 2020), and a sum of some that are wider than a few whole
-numbers is one to within 10^-40, so the account of a trusted server's noise holds (`accounting`). Sums wrap around
-beyond 2^31, which changes nothing of that.
+than `length` after rounding too, and adds numbers from a discrete Gaussian. The δ of a discrete Gaussian is that of a
+Gaussian with sums over whole numbers in place of integrals (Canonne, Kamath, Steinke 2020, theorem 7), and a sum of
+some that are wider than a few whole numbers is one to within 10^-40. Here they are some millions wide, so the account
+of a trusted server's noise holds (`accounting`). Sums wrap around beyond 2^31, which changes nothing of that.
 
 The shares are so large that those of the fewest clients with which a sum is opened make up the whole noise; with all of
 them there is up to √1.5 times as much. Clients that work together with the server can take their own shares off again:
@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import ConfigError
+from coterie.privacy.keys import SystemGenerator
 from coterie.privacy.secure_sum import MODULUS_BITS, Quantiser, WideQuantiser, Words, quantiser_for
 from coterie.trainers.base import SumNoise
 
@@ -79,22 +80,22 @@ def sum_quantiser(
     return NoisyQuantiser.for_sums(noise, count, sharers)
 
 
-def discrete_gaussian(scale: float, size: int, generator: np.random.Generator | None = None) -> Ints:
+def discrete_gaussian(scale: float, size: int, generator: SystemGenerator | None = None) -> Ints:
     """Whole numbers `(size,)` with probabilities proportional to exp(−x²/(2·scale²)), by rejection.
 
     Candidates are discrete Laplace numbers of about the same width (Canonne, Kamath, Steinke 2020, algorithm 3), drawn
-    and judged in float64. The generator is by default NumPy's, seeded by the system, which is not a cryptographic one.
+    and judged in float64.
     """
-    drawn = generator or np.random.default_rng()
+    drawn = generator or SystemGenerator()
     width = math.floor(scale) + 1
     found = np.zeros(size, dtype=np.int64)
     missing = np.arange(size)
     while len(missing):
-        sizes = np.floor(drawn.exponential(width, len(missing))).astype(np.int64)
-        negative = drawn.random(len(missing)) < 0.5
+        sizes = np.floor(-width * np.log1p(-drawn.uniforms(len(missing)))).astype(np.int64)
+        negative = drawn.uniforms(len(missing)) < 0.5
         chance = np.exp(-((sizes - scale**2 / width) ** 2) / (2 * scale**2))
         # Zero must not count twice, once for either sign.
-        kept = (drawn.random(len(missing)) < chance) & ~(negative & (sizes == 0))
+        kept = (drawn.uniforms(len(missing)) < chance) & ~(negative & (sizes == 0))
         found[missing[kept]] = np.where(negative, -sizes, sizes)[kept]
         missing = missing[~kept]
     return found

@@ -9,14 +9,16 @@ those of secure sums are whole numbers, and so is their noise.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError
 from coterie.privacy.accounting import epsilon
+from coterie.privacy.keys import SystemGenerator
 from coterie.trainers.base import SumNoise
 
 
@@ -42,6 +44,12 @@ class UserPrivacy:
                 "delta below 1, well below one over the number of clients"
             )
 
+        if not 0 < self.epsilon(1) < math.inf:
+            raise ConfigError(
+                f"dp_noise={self.noise}, dp_delta={self.delta}: one round has ε = {self.epsilon(1):g}, which says "
+                "nothing: give noise of about 0.3 to 10"
+            )
+
     def epsilon(self, rounds: int) -> float:
         """What so many rounds give away of any one client, at `delta`."""
         return epsilon(self.noise / (2**0.5 if self.choices else 1.0), self.rate, rounds, self.delta)
@@ -56,9 +64,14 @@ class UserPrivacy:
 
     def blurred(self, total: Tensor) -> Tensor:
         """A sum of updates with noise."""
-        drawn = np.random.default_rng().normal(0.0, self.noise * self.clip, len(total))
-        return total + torch.from_numpy(drawn)
+        drawn = SystemGenerator().normals(len(total))
+        return total + torch.from_numpy(drawn * (self.noise * self.clip))
 
     def blurred_count(self, count: int) -> float:
         """A number of clients with noise; one at the least, since means are divided by it."""
-        return max(1.0, count + float(np.random.default_rng().normal(0.0, self.noise)))
+        return max(1.0, count + self.noise * float(SystemGenerator().normals(1)[0]))
+
+    def taking_part(self, clients: Sequence[str], share: float) -> list[str]:
+        """Who takes part in a round, each with probability `share` by itself: a secret, which lowers ε."""
+        coins = SystemGenerator().uniforms(len(clients))
+        return [client for client, coin in zip(clients, coins, strict=True) if coin < share]

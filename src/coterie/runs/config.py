@@ -64,6 +64,7 @@ LIMIT_KEYS = frozenset({"max_seconds", "max_bytes"})
 
 
 MOST_CLIENTS, MOST_SAMPLES, MOST_WORKERS, MOST_PIXELS = 10**7, 10**9, 1024, 10**4
+MOST_ROUNDS, MOST_STEPS = 10**9, 10**6
 """More than these is a slip of the finger, which would be busy for hours before it failed."""
 
 Address = Annotated[str, Placeholder("ADDRESS")]
@@ -113,12 +114,12 @@ class RunConfig(BaseModel):
     samples: int | None = Field(None, ge=1, le=MOST_SAMPLES, description="training samples per client")
     groups: int | None = Field(None, ge=1, le=MOST_CLIENTS, description="number of hidden groups")
     model: ModelText | None = Field(None, description="network: a known name with options, or module:callable")
-    rounds: int | None = Field(None, ge=1, description="communication rounds")
+    rounds: int | None = Field(None, ge=1, le=MOST_ROUNDS, description="communication rounds")
     seed: int = Field(0, ge=0, description="seed of every random draw")
     participation: float = Field(1.0, gt=0, le=1, description="fraction of the clients that take part in a round")
     lr: float | None = Field(None, gt=0, description="step size of local training")
-    epochs: int | None = Field(None, ge=1, description="local passes over the data in a round")
-    steps: int | None = Field(None, ge=1, description="local SGD steps in a round, instead of epochs")
+    epochs: int | None = Field(None, ge=1, le=MOST_STEPS, description="local passes over the data in a round")
+    steps: int | None = Field(None, ge=1, le=MOST_STEPS, description="local SGD steps in a round, instead of epochs")
     batch_size: Annotated[int, Field(ge=1)] | Literal["full"] | None = Field(
         None, description="samples per step, or all of a client's"
     )
@@ -152,7 +153,10 @@ class RunConfig(BaseModel):
         "rarely as a client takes part",
     )
     personalise: int = Field(
-        0, ge=0, description="local epochs for which every client fine-tunes its model at the end; 0: none"
+        0,
+        ge=0,
+        le=MOST_STEPS,
+        description="local epochs for which each client fine-tunes its model at the end; 0: none",
     )
     metrics: MetricNames | None = Field(
         None, description="what to evaluate by beside loss and accuracy, such as auc,f1 (see docs/guide/metrics.md)"

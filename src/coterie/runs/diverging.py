@@ -15,21 +15,31 @@ EXPLODED = 100.0
 """A loss that is so many times what a model without any training would have is no longer learning."""
 
 
-def exploding(loss: float | None, rounds: Sequence[RoundRecord], classes: int) -> Event | None:
-    """The event that says that the mean test loss explodes, the first time it does; None otherwise.
+class ExplosionWatch:
+    """Notices that the mean test loss explodes, the first time it does, from each round's loss alone.
 
-    It is measured by the loss of a guess, log(classes), or in a regression by the loss of the first round.
+    It is measured by the loss of a guess, log(classes), or in a regression by the loss of the first round. `rounds` are
+    those done before, in a run that is resumed.
     """
-    if loss is None or any(event.kind == KIND for record in rounds for event in record.events):
-        return None
-    known = [record.loss.mean for record in rounds if record.loss.mean is not None]
-    usual = math.log(max(classes, 2)) if classes else known[0] if known else math.inf
-    if loss <= EXPLODED * usual < math.inf or (usual == math.inf and math.isfinite(loss)):
-        return None
-    text = f"the mean test loss is {loss:.3g}, of an untrained model it is about {usual:.3g}"
-    if usual == math.inf:
-        text = f"the mean test loss is {loss:.3g}"
-    return Event(KIND, f"{text}: training diverges, lower the learning rate", {"loss": loss, "usual": usual})
+
+    def __init__(self, classes: int, rounds: Sequence[RoundRecord]) -> None:
+        self.reported = any(event.kind == KIND for record in rounds for event in record.events)
+        known = [record.loss.mean for record in rounds if record.loss.mean is not None]
+        self.usual = math.log(max(classes, 2)) if classes else known[0] if known else math.inf
+
+    def event(self, loss: float | None) -> Event | None:
+        """The event that says that the loss of this round explodes, or None."""
+        if loss is None or self.reported:
+            return None
+        usual = self.usual
+        self.usual = loss if usual == math.inf and math.isfinite(loss) else usual
+        if loss <= EXPLODED * usual < math.inf or (usual == math.inf and math.isfinite(loss)):
+            return None
+        self.reported = True
+        text = f"the mean test loss is {loss:.3g}, of an untrained model it is about {usual:.3g}"
+        if usual == math.inf:
+            text = f"the mean test loss is {loss:.3g}"
+        return Event(KIND, f"{text}: training diverges, lower the learning rate", {"loss": loss, "usual": usual})
 
 
 def warnings_of(rounds: Sequence[RoundRecord]) -> list[str]:

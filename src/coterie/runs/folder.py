@@ -62,6 +62,9 @@ if hasattr(os, "register_at_fork"):
 
 ROWS_AT_ONCE = 10_000
 """Clients whose rows are read together."""
+HISTORY, ENVIRONMENT = "history.jsonl", "environment.json"
+SEAL = "seal"
+"""Key of the summary that holds the digests of the history and the environment, by file."""
 LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint-previous.safetensors"
 
 
@@ -97,7 +100,7 @@ class RunFolder:
         try:
             folder._tidy()
             folder.write_json("config.json", {"format": FORMAT, **config})
-            folder.write_json("environment.json", environment())
+            folder.write_json(ENVIRONMENT, environment())
         except BaseException:
             folder.close()
             raise
@@ -112,10 +115,36 @@ class RunFolder:
         folder._acquire()
         try:
             folder._tidy()
+            folder._check_environment()
         except BaseException:
             folder.close()
             raise
         return folder
+
+    def _check_environment(self) -> None:
+        """RunError for a damaged one; where the run was killed before it was written, or it was removed, write it."""
+        if self.has(ENVIRONMENT):
+            self.read_json(ENVIRONMENT)
+        elif not self.has("summary.json"):
+            self.write_json(ENVIRONMENT, environment())
+
+    def _check_seal(self, sealed: Mapping[str, str]) -> None:
+        """RunError where the history or the environment is not as it was when the run ended."""
+        for name, digest in sealed.items():
+            if self._digest(name) != digest:
+                raise RunError(f"{self.path / name}: damaged since the run ended: restore it from a copy, or run again")
+
+    def _digest(self, name: str) -> str:
+        return hashlib.blake2b(self._content(name), digest_size=DIGEST).hexdigest()
+
+    def _content(self, name: str) -> bytes:
+        path = self.path / name
+        if not path.is_file():  # a pipe would be read for ever
+            raise RunError(f"{path}: cannot be read (missing, or not a regular file): restore it from a copy")
+        try:
+            return path.read_bytes()
+        except OSError as problem:
+            raise RunError(f"{path}: cannot be read ({problem.strerror}): restore it from a copy") from problem
 
     def _tidy(self) -> None:
         """Remove what a killed run was in the middle of writing."""
@@ -175,8 +204,8 @@ class RunFolder:
         """Read a JSON file of the run; a damaged one is a RunError that names it."""
         path = self.path / name
         try:
-            found = parse_json(path.read_bytes())
-        except (OSError, ValueError) as problem:
+            found = parse_json(self._content(name))
+        except ValueError as problem:
             raise RunError(f"{path}: cannot be read ({problem})") from problem
         if not isinstance(found, dict):
             raise RunError(f"{path}: damaged, expected a table")
@@ -188,8 +217,8 @@ class RunFolder:
         """The config as used; RunError for a folder of another format."""
         path = self.path / "config.json"
         try:
-            stated = parse_json(path.read_bytes()).get("format", 1)
-        except (OSError, ValueError, AttributeError) as problem:
+            stated = parse_json(self._content("config.json")).get("format", 1)
+        except (ValueError, AttributeError) as problem:
             raise RunError(f"{path}: cannot be read ({problem})") from problem
         if stated != FORMAT:
             raise RunError(
@@ -225,7 +254,7 @@ class RunFolder:
         """Add one round's line to the history; a file that was removed meanwhile is rewritten."""
         self._check, line = _line(self._check or self.identity(), record)
         self._lines.append(line)
-        path = self.path / "history.jsonl"
+        path = self.path / HISTORY
         with writing(path):
             if self._history is not None and not _still_there(self._history, path):
                 self._history.close()
@@ -241,15 +270,15 @@ class RunFolder:
 
         Every line holds a hash of itself and of all before it: a change, a gap or a line of another run is found.
         """
-        path = self.path / "history.jsonl"
+        records = self._records(up_to) if self.has(HISTORY) else []
+        self.summary()  # names a history that is not the one that a finished run ended with
+        return records
+
+    def _records(self, up_to: int | None) -> list[RoundRecord]:
+        path = self.path / HISTORY
         records: list[RoundRecord] = []
-        if not path.exists():
-            return records
         check = self.identity()
-        try:
-            content = path.read_bytes()
-        except OSError as problem:
-            raise RunError(f"{path}: cannot be read ({problem.strerror}): restore it from a copy") from problem
+        content = self._content(HISTORY)
         # A crash may cut a line inside a character, and a line may hold any separator but a newline. What follows
         # the last newline is cut off, or is being written right now.
         for number, line in enumerate(content.split(b"\n")[:-1][:up_to], 1):
@@ -279,7 +308,7 @@ class RunFolder:
         for record in records:
             self._check, line = _line(self._check, record)
             self._lines.append(line)
-        write_atomically(self.path / "history.jsonl", "".join(self._lines).encode())
+        write_atomically(self.path / HISTORY, "".join(self._lines).encode())
         return records
 
     def amend_history(self, record: RoundRecord) -> None:
@@ -291,7 +320,7 @@ class RunFolder:
         if self._history is not None:
             self._history.close()
             self._history = None
-        write_atomically(self.path / "history.jsonl", "".join(lines).encode())
+        write_atomically(self.path / HISTORY, "".join(lines).encode())
         self._check, self._lines = check, lines
 
     def write_matrix(self, matrix: Matrix, t: int) -> None:
@@ -305,8 +334,13 @@ class RunFolder:
                 path.unlink(missing_ok=True)
 
     def summary(self) -> Summary | None:
-        """The summary of a finished run, or None."""
-        return self._read(Summary, "summary.json") if self.has("summary.json") else None
+        """The summary of a finished run, or None; RunError where its history or environment was changed since."""
+        if not self.has("summary.json"):
+            return None
+        content = self.read_json("summary.json")
+        sealed = content.pop(SEAL, {}) if isinstance(content, dict) else {}
+        self._check_seal(sealed)
+        return from_json(Summary, content, str(self.path / "summary.json"))
 
     def clients(self) -> list[ClientRecord]:
         """The clients' records of a finished run, or none."""
@@ -336,7 +370,7 @@ class RunFolder:
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, atomically, and keep the one before. The history reaches the disk first."""
         if self._history is not None:
-            with writing(self.path / "history.jsonl"):
+            with writing(self.path / HISTORY):
                 os.fsync(self._history.fileno())
         self._restore_config()
         save_snapshot(checkpoint, self.path / LATEST, self.identity(), previous=self.path / PREVIOUS)
@@ -379,8 +413,10 @@ class RunFolder:
                 tensors = {client: vector.clone().contiguous() for client, vector in private.items()}
                 save_tensors(tensors, target / "private.safetensors", about)
         self._restore_config()
+        self._check_environment()
         self.write_rows("clients.json", result.clients)
-        self.write_json("summary.json", to_json(result.summary))
+        seal = {name: self._digest(name) for name in (HISTORY, ENVIRONMENT)}
+        self.write_json("summary.json", {SEAL: seal, **to_json(result.summary)})
 
     def close(self) -> None:
         """Let go of the folder."""

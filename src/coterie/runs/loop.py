@@ -20,7 +20,7 @@ from coterie.methods import Assignment, ClusterInfo, Event, Info, Server
 from coterie.parameters import gather
 from coterie.runs import metrics
 from coterie.runs.callbacks import Callback, Followers
-from coterie.runs.diverging import exploding, warnings_of
+from coterie.runs.diverging import ExplosionWatch, warnings_of
 from coterie.runs.history import CHANGED, History
 from coterie.runs.metrics import ClientScore
 from coterie.runs.personalised import global_accuracy, personalised
@@ -101,6 +101,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
 
     known: dict[str, int | None] = {**history.assignment()}
     mixed = mixtures(history)
+    watch = ExplosionWatch(run.model_shape.get("classes", 0), history)
     evaluation: Evaluation | None = None
     last_save, cost = time.monotonic(), 0.0
     while stop is None and done.round < server.rounds:
@@ -119,11 +120,11 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
             evaluation = _evaluate_participants(run, state, t)
         if evaluation:
             loss = (evaluation.means or metrics.spreads(evaluation.scores)).get("loss", Spread()).mean
-            if event := exploding(loss, history, run.model_shape.get("classes", 0)):
+            if event := watch.event(loss):
                 info = replace(info, events=[*info.events, event])
         record = _record(run, t, info, evaluation, known, mixed, Bytes(up, down))
-        known = {**known, **record.assignment}
-        mixed = mixed | record.mixtures
+        known.update(record.assignment)
+        mixed.update(record.mixtures)
         best = _best(run, t, state, record, done.best)
         spent = time.monotonic() - began
         record = replace(record, seconds=round(spent, 4))

@@ -28,6 +28,10 @@ def try_out(module: nn.Module, federation: Federation, loss: Loss | None) -> Non
         raise ConfigError(f"the model cannot take an input of shape {shape} {x.dtype}: {text}") from problem
     if not isinstance(outputs, Tensor):
         raise ConfigError(f"the model returns {type(outputs).__name__}: expected a tensor")
+    if outputs.ndim == 0:
+        raise ConfigError("the model returns one number for all its inputs: expected a row of outputs per sample")
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ConfigError("the model has no parameters to train: give it a layer with weights")
     if federation.regression:
         _check_numbers(outputs, y, loss)
     else:

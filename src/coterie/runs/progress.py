@@ -47,6 +47,8 @@ class ProgressLine(Callback):
         """Keep what the line begins with."""
         self.title = f"{run.labels['method']} on {run.labels['scenario']}"
         self.rounds, self.metrics = run.server.rounds, run.metrics
+        for text in trainer_lines(run):
+            print(text, file=self.stream)
         for text in run.foreseen():
             print(f"warning: {text}", file=self.stream)
 
@@ -75,6 +77,12 @@ class ProgressLine(Callback):
         start, self.shown = ("\r" if self.rewritten else ""), time.monotonic()
         print(f"{start}{text:<{self.width}}", end="", file=self.stream, flush=True)
         self.width = len(text)
+
+
+def trainer_lines(run: Run) -> list[str]:
+    """How the clients train and why so, in one line; none where the clients choose, as on a network."""
+    description = getattr(getattr(run.engine, "trainer", None), "description", "")
+    return [f"training: {description}"] if description else []
 
 
 def describe(record: RoundRecord, known: dict[str, Spread], metrics: Sequence[str] = ()) -> str:

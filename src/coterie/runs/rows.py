@@ -56,6 +56,8 @@ def write_rows(path: Path, records: Iterable[Any]) -> None:
 def is_row_wise(path: Path) -> bool:
     """Does a file begin as those with one record on a line do?"""
     try:
+        if not path.is_file():
+            return False
         with open(path, "rb") as file:
             return HEAD.match(file.read(LONGEST_HEAD)) is not None
     except OSError:

@@ -4,9 +4,18 @@ from __future__ import annotations
 
 from coterie.engines.base import Engine
 from coterie.errors import ConfigError
-from coterie.methods import IFCA, FedAvg, Method
+from coterie.methods import IFCA, Method
 from coterie.privacy.user_level import UserPrivacy
 from coterie.runs.config import RunConfig
+
+COVERED = ("models/cluster-*.safetensors",)
+"""The files of a run folder that ε covers: sums with noise, and what is computed from them alone."""
+OUTSIDE = (
+    *("config.json", "environment.json", "model.json", "table.json", "history.jsonl", "checkpoint*.safetensors"),
+    *("clients.json", "summary.json", "explanation.json"),
+)
+"""Those with exact numbers about clients' data (metrics, losses, choices, scales, a fingerprint), which are not to be
+published where ε is to hold. A run with noise writes no others."""
 
 
 def user_privacy(config: RunConfig, method: Method, engine: Engine) -> UserPrivacy | None:
@@ -21,19 +30,24 @@ def user_privacy(config: RunConfig, method: Method, engine: Engine) -> UserPriva
             why = "shared layers and gradients are divided by exact numbers of clients"
         elif engine.secure and not method.hide_choice:
             why = "secure sums by model show who chose which, and those of few stay closed; use hide_choice=true"
-    elif not isinstance(method, FedAvg):
+    if not vars(type(method)).get("publishes_sums_only"):  # not inherited: a relative may publish more
         name = getattr(method, "name", type(method).__name__)
-        why = f"{name} clusters by single updates or centroids, which have no noise on them"
-    elif method.rule().private or method.rule().frozen:
-        why = "noise on a sum would move layers that stay with the clients or keep their values; use fedavg or fedprox"
+        why = f"{name} publishes more of a client than sums with noise: single updates, centroids or a model of its own"
     if why is None and engine.layout.size != engine.layout.trainable:
         why = "the model has buffers (running means), which no length bounds; use one without batch normalisation"
     if why is None and getattr(method, "weighting", "uniform") != "uniform":
         why = "numbers of samples as weights change how much one client counts; use weighting=uniform"
+    if why is None and config.keep_optimizer:
+        why = "clients' optimisers keep gradients without noise, and a checkpoint keeps them; leave keep_optimizer off"
     if why is None and config.patience is not None:
         why = "patience chooses the models by exact metrics; give rounds alone"
     if why is not None:
         raise ConfigError(f"dp_noise={config.dp_noise}: ε would not be true: {why}")
+    if config.dp_delta * len(engine.clients) >= 1:
+        raise ConfigError(
+            f"dp_delta={config.dp_delta}: with {len(engine.clients)} clients it allows to publish all data of one: "
+            f"give well below 1/{len(engine.clients)}"
+        )
     # In secure sums the size of the noise tells how many take part, so that is taken as known.
     rate = 1.0 if engine.secure else config.participation
     return UserPrivacy(config.dp_noise, config.dp_clip, config.dp_delta, rate, choices=isinstance(method, IFCA))

@@ -178,6 +178,8 @@ class Trainer(ABC):
     """What this client demands of secure sums; None: what the server asks for."""
     metrics: Mapping[str, MetricFunction] = MappingProxyType({})
     """The user's own metrics by name, which a task can ask for."""
+    description: str = ""
+    """How it trains and why so, in words; empty where it was not chosen by the model."""
 
     def train(self, jobs: Sequence[TrainingJob], training: Training, reduce: Reduction | None = None) -> Trained:
         """Train every job and return the updates or, with `reduce`, their weighted sums by group."""

@@ -354,7 +354,7 @@ class BatchedTrainer(Trainer):
         for owners, xs, ys in self._rows(data, max(64, GROUP_VALUES // widest)):
             x, y = xs.to(self.device, non_blocking=True), ys.to(self.device, non_blocking=True)
             z = nn.functional.linear(x, stacked, bias).view(len(x), k, stages[0].outputs).transpose(0, 1)
-            outputs = forward(stages[1:], layers[1:], activate(stages[0].activation, z))[-1]
+            outputs = self._normalised(forward(stages[1:], layers[1:], activate(stages[0].activation, z))[-1])
             if outputs_to is not None:
                 _hand_out(outputs.cpu(), owners, outputs_to)
             loss, right = self._scores(outputs, y, labelled)
@@ -399,7 +399,12 @@ class BatchedTrainer(Trainer):
         layers = affines(self.plan.stages, models.to(self.device, self.dtype, copy=True))
         x = self._x(data, len(data)).to(self.device).expand(len(models), -1, -1)
         rows = max(64, GROUP_VALUES // (self.plan.width * len(models)))
-        return torch.cat([forward(self.plan.stages, layers, part)[-1] for part in x.split(rows, dim=1)], 1).cpu()
+        outputs = torch.cat([forward(self.plan.stages, layers, part)[-1] for part in x.split(rows, dim=1)], 1)
+        return self._normalised(outputs).cpu()
+
+    def _normalised(self, outputs: Tensor) -> Tensor:
+        """The outputs as the module gives them; a loss of logits is the same for both."""
+        return torch.log_softmax(outputs, -1) if self.plan.normalises else outputs
 
     def accuracy_of(self, outputs: Tensor, targets: Tensor) -> float:
         """The share of labels that are predicted rightly; NaN for real targets."""

@@ -150,16 +150,20 @@ def train_in_blocks(
     return losses
 
 
-def above_first(plan: Plan) -> tuple[int, list[Stage]]:
-    """Where the first stage's numbers end in the flat vector, and the other stages counted from there."""
-    first = plan.stages[0]
-    cut: int = first.weight.stop if first.bias is None else max(first.weight.stop, first.bias.stop)
-    return cut, [
-        stage._replace(
-            weight=slice(stage.weight.start - cut, stage.weight.stop - cut),
-            bias=None if stage.bias is None else slice(stage.bias.start - cut, stage.bias.stop - cut),
-        )
-        for stage in plan.stages[1:]
+def above_first(plan: Plan) -> tuple[list[slice], list[Stage]]:
+    """The places of all but the first stage in the flat vector, and the other stages in these places joined."""
+    first, *rest = plan.stages
+    own = sorted([first.weight] if first.bias is None else [first.weight, first.bias], key=lambda place: place.start)
+    ends = [0, *(end for place in own for end in (place.start, place.stop)), plan.size]
+    spans = [slice(start, stop) for start, stop in zip(ends[::2], ends[1::2], strict=True) if start < stop]
+
+    def joined(place: slice) -> slice:
+        before = sum(taken.stop - taken.start for taken in own if taken.start < place.start)
+        return slice(place.start - before, place.stop - before)
+
+    return spans, [
+        stage._replace(weight=joined(stage.weight), bias=None if stage.bias is None else joined(stage.bias))
+        for stage in rest
     ]
 
 

@@ -39,6 +39,8 @@ class Plan:
     """Whether samples of any shape are flattened first."""
     size: int
     """Length d of the flat vector."""
+    normalises: bool = False
+    """Whether the outputs are the logarithms of probabilities, and not any logits."""
 
     @property
     def width(self) -> int:

@@ -7,24 +7,34 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 
-from coterie.errors import users_code
+from coterie.errors import ModelError, users_code
 from coterie.federation import Split
 from coterie.parameters import Layout
 from coterie.trainers.augment import augmentation
 from coterie.trainers.base import OutputSink, Trainer, Training, TrainingJob
 from coterie.trainers.batching import batches
 from coterie.trainers.devices import CPU
-from coterie.trainers.losses import Loss, class_weights_of, correct, sample_losses, sample_weighted_loss, weighted_loss
+from coterie.trainers.joining import independent_samples, join, passes
+from coterie.trainers.losses import (
+    LOSSES,
+    Loss,
+    class_weights_of,
+    correct,
+    hits,
+    sample_losses,
+    sample_weighted_loss,
+    weighted_loss,
+)
 from coterie.trainers.low_rank import FactoredLinear, apart, factor_layers, worth_keeping_apart
 from coterie.trainers.optimizers import Moving, Optimizer
-from coterie.trainers.recognition import hooked, sequentials
+from coterie.trainers.pure_code import hooked
+from coterie.trainers.recognition import sequentials
 
 EVALUATION_ROWS = 512
 """Samples in one forward pass of an evaluation."""
@@ -33,7 +43,8 @@ EVALUATION_ROWS = 512
 class LoopTrainer(Trainer):
     """Trains and evaluates a private copy of `module` whose tensors are views of one flat vector.
 
-    It computes on `device`; what it is given and what it returns is in the processor's memory.
+    It computes on `device`; what it is given and what it returns is in the processor's memory. With a `sample` it tries
+    whether samples of several clients can be evaluated in one pass.
     """
 
     def __init__(
@@ -44,6 +55,7 @@ class LoopTrainer(Trainer):
         *,
         bf16: bool = False,
         device: torch.device = CPU,
+        sample: Split | None = None,
     ) -> None:
         self.device = device
         self.module = copy.deepcopy(module).to(device, dtype)
@@ -53,10 +65,12 @@ class LoopTrainer(Trainer):
         self.bf16 = bf16
         self.flat = self.layout.read(self.module, dtype).to(device)
         self.grad = torch.zeros(self.layout.trainable, dtype=dtype, device=device)
-        self.channels_last = _likes_channels_last(self.module)
         pool_before_relu(self.module)
         self.factored = factor_layers(self.module)
         self._counters = self._bind()
+        self.channels_last = self._likes_channels_last(sample)
+        self.module.eval()
+        self.joins = sample is not None and independent_samples(self.module, self._trial_outputs, sample.x)
 
     def _bind(self) -> list[tuple[slice, Tensor]]:
         """Make the module's tensors views of `flat` and their gradients views of `grad`; integers stay apart."""
@@ -78,6 +92,31 @@ class LoopTrainer(Trainer):
                 counters.append((slice(entry.start, entry.stop), buffer))
         return counters
 
+    def _likes_channels_last(self, sample: Split | None) -> bool:
+        """Whether images are better laid out pixel by pixel: where there are convolutions.
+
+        A module of the user's own is tried out on two images like the sample, because `x.view(...)` fails on such.
+        """
+        parts = list(self.module.modules())
+        if not any(type(part) is nn.Conv2d for part in parts):
+            return False
+        if all(type(part).__module__.startswith(("torch.nn.modules.", "coterie.trainers.")) for part in parts):
+            return True
+        if sample is None or sample.x.ndim != 4:
+            return False
+        start, self.channels_last = self.flat.clone(), True
+        images = self._placed(sample.x[:1]).expand(2, -1, -1, -1)
+        try:
+            with torch.random.fork_rng(devices=[]):
+                for training in (True, False):
+                    self.module.train(training)
+                    self._outputs(images).sum().backward()
+        except (ModelError, RuntimeError):
+            return False
+        finally:
+            self._load(start)  # statistics of the images are no part of the model
+        return True
+
     def _load(self, vector: Tensor) -> None:
         with torch.no_grad():
             self.flat.copy_(vector)
@@ -94,13 +133,19 @@ class LoopTrainer(Trainer):
         values = values.to(self.device, non_blocking=True)
         return values.to(self.dtype) if values.is_floating_point() else values
 
+    def _trial_outputs(self, x: Tensor) -> Tensor:
+        return self._outputs(self._placed(x))
+
     def _outputs(self, x: Tensor) -> Tensor:
         if self.channels_last and x.ndim == 4:
             # Not `contiguous`: images of one channel would stay as they are, and count as laid out channel by channel.
             x = torch.empty_like(x, memory_format=torch.channels_last).copy_(x)
-        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.bf16), users_code("the model"):
+        with self._precision(), users_code("the model"):
             outputs: Tensor = self.module(x)
         return outputs.to(self.dtype)
+
+    def _precision(self) -> AbstractContextManager[object]:
+        return torch.autocast(self.device.type, torch.bfloat16) if self.bf16 else nullcontext()
 
     def _loss_of(self, outputs: Tensor, y: Tensor) -> Tensor:
         with users_code("the loss"):
@@ -116,11 +161,17 @@ class LoopTrainer(Trainer):
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), self._frozen(training.layers):
             for i, job in enumerate(jobs):
-                torch.manual_seed(job.seed)
+                self._seed(job.seed)
                 start = job.start.to(self.device, self.dtype)
                 losses[i] = self._train_one(job._replace(start=start), training)
                 torch.sub(self.flat, start, out=updates[i])
         return updates.cpu(), losses
+
+    def _seed(self, seed: int) -> None:
+        """Seed the generators that the module draws from; `torch.manual_seed` would note a stack for each backend."""
+        torch.default_generator.manual_seed(seed)
+        if self.device.type == "cuda":
+            torch.cuda.manual_seed(seed)
 
     @contextmanager
     def _frozen(self, layers: tuple[str, ...]) -> Iterator[None]:
@@ -147,25 +198,40 @@ class LoopTrainer(Trainer):
         places, layers = self._divide(training, len(y))
         loss_of = self._training_loss(job, training, y)
         augment = augmentation(training, job.seed)
-        optimizer = self._optimizer(job, training, places)
+        move = self._mover(job, training, places)
+        parameters = [parameter for parameter in self._at(places) if parameter.requires_grad]
+        inputs = [*parameters, *(layer.weight for layer in layers)]
         total, steps = torch.zeros((), dtype=torch.float64, device=self.device), 0
         with apart(layers):
             for index in batches(len(y), training, job.seed, self.device):
-                for place in places:
-                    self.grad[place].zero_()
                 loss = loss_of(self._outputs(augment(x[index]) if augment else x[index]), index)
-                if loss.requires_grad:
-                    loss.backward()
+                follows = loss.requires_grad and bool(inputs)
+                # Layers that keep their steps apart note them when their gradient is asked for, and give none.
+                gradients = torch.autograd.grad(loss, inputs, allow_unused=True) if follows else [None] * len(inputs)
                 total += loss.detach()  # reading it here would wait for the device in every step
                 steps += 1
                 with torch.no_grad():
-                    optimizer.step(1)
+                    move.step(gradients[: len(parameters)])
                     for layer in layers:
                         layer.step(training)
-        if job.memory is not None:
-            optimizer.remember()
+        move.end()
         self._store_counters()
         return float(total) / max(steps, 1)
+
+    def _at(self, places: Sequence[slice]) -> list[Tensor]:
+        """The parameters at these places of the flat vector, in order."""
+        parameters = dict(self.module.named_parameters())
+        return [
+            parameters[entry.name]
+            for entry in self.layout.entries
+            if not entry.buffer and any(place.start <= entry.start < place.stop for place in places)
+        ]
+
+    def _mover(self, job: TrainingJob, training: Training, places: Sequence[slice]) -> _Steps | _OptimizerSteps:
+        """What moves the parameters at these places."""
+        if training.linear and not training.weight_decay and job.memory is None:
+            return _Steps([p for p in self._at(places) if p.requires_grad], training.lr)
+        return _OptimizerSteps(self._at(places), self._optimizer(job, training, places))
 
     def _optimizer(self, job: TrainingJob, training: Training, places: Sequence[slice]) -> Optimizer:
         """What moves the numbers at these places of the flat vector; to it, one client is several of which one."""
@@ -210,28 +276,32 @@ class LoopTrainer(Trainer):
         self, data: Sequence[Split], models: Tensor, outputs_to: OutputSink | None = None
     ) -> tuple[Tensor, Tensor]:
         """Mean losses and accuracies `(clients, k)` of each model on each client's data; NaN where it has none."""
-        losses = torch.full((len(data), len(models)), float("nan"), dtype=self.dtype)
-        accuracies = losses.clone()
+        sums = torch.zeros(2, len(models), len(data), dtype=torch.float64)
         self.module.eval()
         with torch.no_grad():
             for j, model in enumerate(models):
                 self._load(model)
-                for i, split in enumerate(data):
-                    if len(split):
-                        sink = None if outputs_to is None else partial(outputs_to, i, j)
-                        losses[i, j], accuracies[i, j] = self._evaluate_one(split, sink)
+                for pieces in passes(data, EVALUATION_ROWS, self.joins):
+                    outputs = self._outputs(self._placed(join([piece.x for piece in pieces])))
+                    counts = [len(piece.y) for piece in pieces]
+                    if outputs_to is not None:
+                        for piece, own in zip(pieces, outputs.cpu().split(counts), strict=True):
+                            outputs_to(piece.client, j, own)
+                    owners = torch.tensor([piece.client for piece in pieces]).repeat_interleave(torch.tensor(counts))
+                    targets = self._placed(join([piece.y for piece in pieces]))
+                    sums[0, j].index_add_(0, owners, self._sample_losses(outputs, targets, counts))
+                    sums[1, j].index_add_(0, owners, hits(outputs, targets, self.loss).cpu().double())
+        means = sums / torch.tensor([len(split) for split in data])  # 0/0 is the NaN of a client without samples
+        losses, accuracies = means.to(self.dtype).transpose(1, 2)
         return losses, accuracies
 
-    def _evaluate_one(self, split: Split, outputs_to: Callable[[Tensor], None] | None) -> tuple[float, float]:
-        loss = accuracy = 0.0
-        for x, y in zip(split.x.split(EVALUATION_ROWS), split.y.split(EVALUATION_ROWS), strict=True):
-            outputs, targets = self._outputs(self._placed(x)), self._placed(y)
-            if outputs_to is not None:
-                outputs_to(outputs.cpu())
-            share = len(y) / len(split)
-            loss += share * float(self._loss_of(outputs, targets))
-            accuracy += share * float(correct(outputs, targets, self.loss))
-        return loss, accuracy
+    def _sample_losses(self, outputs: Tensor, targets: Tensor, counts: Sequence[int]) -> Tensor:
+        """The loss of each sample `(n,)`; under a loss of the user's own that of its piece, for it may be no mean."""
+        if self.loss in LOSSES.values():
+            return sample_losses(self.loss, outputs[None], targets)[0].cpu().double()
+        pieces = zip(outputs.split(list(counts)), targets.split(list(counts)), strict=True)
+        means = torch.tensor([float(self._loss_of(*piece)) for piece in pieces], dtype=torch.float64)
+        return means.repeat_interleave(torch.tensor(counts))
 
     def outputs(self, data: Split, models: Tensor) -> Tensor:
         """What the models `(k, d)` say of a client's samples: `(k, n, ..., outputs)`, in evaluation mode."""
@@ -269,15 +339,45 @@ class LoopTrainer(Trainer):
         return gradients, losses
 
 
-def _likes_channels_last(module: nn.Module) -> bool:
-    """Whether images are better laid out pixel by pixel: convolutions among torch's own layers.
+class _Steps:
+    """Moves parameters along their gradients: plain SGD, without a copy of the gradients."""
 
-    Modules of the user's own are left alone, because `x.view(...)` fails on such images.
-    """
-    parts = list(module.modules())
-    return any(type(part) is nn.Conv2d for part in parts) and all(
-        type(part).__module__.startswith("torch.nn.modules.") for part in parts
-    )
+    def __init__(self, parameters: Sequence[Tensor], lr: float) -> None:
+        self.parameters, self.lr = list(parameters), lr
+
+    def step(self, gradients: Sequence[Tensor | None]) -> None:
+        """Take a step; a parameter without a gradient stays."""
+        moved = [(p, g) for p, g in zip(self.parameters, gradients, strict=True) if g is not None]
+        if moved:
+            torch._foreach_add_([p for p, _ in moved], [g for _, g in moved], alpha=-self.lr)
+
+    def end(self) -> None:
+        """Nothing is kept."""
+
+
+class _OptimizerSteps:
+    """Moves parameters by an optimiser that reads the gradients where the parameters have them."""
+
+    def __init__(self, parameters: Sequence[Tensor], optimizer: Optimizer) -> None:
+        self.places = [p.grad for p in parameters if p.requires_grad and p.grad is not None]
+        self.frozen = [p.grad for p in parameters if not p.requires_grad and p.grad is not None]
+        self.optimizer = optimizer
+
+    def step(self, gradients: Sequence[Tensor | None]) -> None:
+        """Take a step; a parameter without a gradient has the gradient zero."""
+        for place, gradient in zip(self.places, gradients, strict=True):
+            if gradient is None:
+                place.zero_()
+            else:
+                place.copy_(gradient)
+        for place in self.frozen:
+            place.zero_()
+        self.optimizer.step(1)
+
+    def end(self) -> None:
+        """Write the optimiser's state to the client's memory, where it keeps one."""
+        if self.optimizer.memories is not None:
+            self.optimizer.remember()
 
 
 def pool_before_relu(module: nn.Module) -> None:

@@ -213,9 +213,15 @@ def predicted_labels(outputs: Tensor, loss: Loss | None = None) -> Tensor:
     return class_logits(outputs, loss).argmax(-1)
 
 
+def hits(outputs: Tensor, targets: Tensor, loss: Loss | None = None) -> Tensor:
+    """The share of each sample's labels that is predicted rightly `(n,)`; NaN for real targets."""
+    if targets.is_floating_point():
+        return torch.full((len(targets),), float("nan"), dtype=outputs.dtype, device=outputs.device)
+    # Rows of labels, because labels (n, 1) against predictions (n,) would be compared all with all.
+    right = predicted_labels(outputs, loss).reshape(len(targets), -1) == targets.reshape(len(targets), -1)
+    return right.to(outputs.dtype).mean(1)
+
+
 def correct(outputs: Tensor, targets: Tensor, loss: Loss | None = None) -> Tensor:
     """How many labels are predicted rightly, as a fraction; NaN for real targets, which have no accuracy."""
-    if targets.is_floating_point():
-        return torch.full((), float("nan"), dtype=outputs.dtype)
-    # Flattened, because labels (n, 1) against predictions (n,) would be compared all with all.
-    return (predicted_labels(outputs, loss).reshape(-1) == targets.reshape(-1)).to(outputs.dtype).mean()
+    return hits(outputs, targets, loss).mean()

@@ -17,7 +17,8 @@ from torch.autograd.function import FunctionCtx, once_differentiable
 from torch.nn import functional as F
 
 from coterie.trainers.base import Training
-from coterie.trainers.recognition import hooked, sequentials
+from coterie.trainers.pure_code import hooked
+from coterie.trainers.recognition import sequentials
 
 LARGE = 2**19
 """Weights from which a layer's steps are worth keeping apart: fewer stay in the cache when a step rewrites them."""

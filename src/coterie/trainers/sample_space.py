@@ -14,6 +14,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from coterie.parameters import gather, scatter
 from coterie.trainers.batching import BatchOrder, FullFeed, Samples, padded
 from coterie.trainers.blocked_steps import above_first, cost_within, rows_in_block, train_in_blocks
 from coterie.trainers.kernels import (
@@ -87,7 +88,7 @@ class Course(NamedTuple):
     gram: Tensor
     """XXᵀ (+ 1 for the bias) `(b, n, n)`."""
     above: Tensor
-    """Updates of everything after the first stage `(b, d − cut)`."""
+    """Updates of everything but the first stage `(b, d − first)`."""
     losses: Tensor
     """Sums of losses `(b,)`."""
 
@@ -194,7 +195,7 @@ def write_updates(course: Course, plan: Plan, lr: float, updates: Tensor) -> Non
     own.weight.baddbmm_(course.total.transpose(1, 2), course.x, alpha=-lr, beta=0)
     if own.bias is not None:
         torch.sum(course.total, 1, out=own.bias).mul_(-lr)
-    updates[:, above_first(plan)[0] :] = course.above
+    scatter(updates, above_first(plan)[0], course.above)
 
 
 def add_updates(course: Course, plan: Plan, lr: float, weights: Tensor, result: Tensor) -> Tensor:
@@ -215,14 +216,16 @@ def add_updates(course: Course, plan: Plan, lr: float, weights: Tensor, result: 
     own.weight.add_(torch.mm(total.flatten(0, 1).t(), x.flatten(0, 1)), alpha=-lr)
     if own.bias is not None:
         own.bias.add_(total.sum((0, 1)), alpha=-lr)
-    result[above_first(plan)[0] :] += weights @ above
+    spans = above_first(plan)[0]
+    for span, moved in zip(spans, (weights @ above).split([s.stop - s.start for s in spans]), strict=True):
+        result[span] += moved
     return norms
 
 
 def _above(plan: Plan, starts: Sequence[Tensor]) -> tuple[Tensor, list[Stage]]:
-    """What follows the first stage in each of the vectors `(b, d − cut)`, and its stages, counted from there."""
-    cut, stages = above_first(plan)
-    return torch.stack([start[cut:] for start in starts]), stages
+    """What is beside the first stage in each of the vectors `(b, d − first)`, and the stages there."""
+    spans, stages = above_first(plan)
+    return torch.stack([gather(start, spans) for start in starts]), stages
 
 
 def _subtract(start: Sequence[Affine], end: Sequence[Affine]) -> None:
