@@ -214,7 +214,8 @@ def _site(name: str, table: RawTable, blocks: str | None, splits: Splits, seed: 
 
 def _label_scaling(sites: Sequence[Site], label: str) -> tuple[float, float]:
     """The mean and deviation of a quantity, from what the sites say of their training rows."""
-    parts = [NumberStatistics.of(site.raw.columns[label].numbers[site.rows["train"]]) for site in sites]
+    numbers = [(site.raw.columns[label].numbers, site.rows["train"]) for site in sites]
+    parts = [NumberStatistics.of(values[rows]) for values, rows in numbers if values is not None]
     whole = combine_numbers(parts, f"label {label!r}")
     return whole.mean, whole.scale
 

@@ -1,7 +1,7 @@
 """Results to look at: figures, and a report that is one HTML file."""
 
 from coterie.report.drawing import Draw, colour, need_matplotlib, pdf_of
-from coterie.report.figures import Figure
+from coterie.report.figures import Figure, logarithmic
 from coterie.report.markup import element, table
 from coterie.report.page import write_plots, write_report
 from coterie.report.reading import RunView, judged, read_run
@@ -17,6 +17,7 @@ __all__ = [
     "colour",
     "element",
     "judged",
+    "logarithmic",
     "need_matplotlib",
     "pdf_of",
     "read_run",

@@ -95,6 +95,7 @@ def _loss(run: RunView) -> Figure | None:
         axes = figure.add_subplot()
         axes.plot(*zip(*points, strict=True), color=colour(0))
         axes.set(xlabel="round", ylabel="loss on own test data")
+        logarithmic(axes)
 
     return Figure("loss", "Loss over rounds", "Mean over the clients of the loss on their own test data.", draw)
 
@@ -237,8 +238,6 @@ def norms(run: RunView) -> Figure | None:
     lines = thresholds(run)
 
     def draw(figure: Any) -> None:
-        from matplotlib.ticker import LogLocator, NullFormatter
-
         axes = figure.add_subplot()
         for series in shown:
             for values, style, name in ((series.mean_norm, "-", "mean update"), (series.max_norm, "--", "largest")):
@@ -251,10 +250,8 @@ def norms(run: RunView) -> Figure | None:
             axes.annotate(name, (rounds[-1], level[-1]), fontsize=10, ha="right", va="bottom")
         for t in run.split_rounds():
             axes.axvline(t, color=INK, alpha=0.5, lw=0.8, ls=":")
-        axes.set(xlabel="round", ylabel="norm", yscale="log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # the usual 10^k is mathematical type
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set(xlabel="round", ylabel="norm")
+        logarithmic(axes)
         _legend(axes)
 
     note = f" Grey: thresholds of the first cluster ({', '.join(lines)})." if lines else ""
@@ -262,6 +259,16 @@ def norms(run: RunView) -> Figure | None:
         f"Solid: the norm of a cluster's mean update; dashed: its largest update. Colours as above.{note}{_cut(run)}"
     )
     return Figure("norms", "Size of the updates", caption, draw)
+
+
+def logarithmic(axes: Any) -> None:
+    """Draw the values on a logarithmic scale, its numbers in plain type."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # the usual 10^k is mathematical type
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def thresholds(run: RunView) -> dict[str, tuple[list[int], list[float]]]:

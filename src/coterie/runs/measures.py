@@ -43,11 +43,16 @@ class Measure:
         """The ends of an interval cut to what a value can be."""
         return max(low, 0.0), min(high, 1.0) if self.higher_is_better else high
 
+    def paired(self, value: float | None) -> float | None:
+        """What differences are taken of: the value, or the logarithm of a loss; None where that does not exist."""
+        if value is None or self.higher_is_better:
+            return value
+        return math.log(value) if value > 0 else None
+
     def difference(self, own: float, other: float) -> float | None:
         """`own` minus `other`, or for a loss the logarithm of their ratio; None where that does not exist."""
-        if self.higher_is_better:
-            return own - other
-        return math.log(own / other) if own > 0 and other > 0 else None
+        ours, theirs = self.paired(own), self.paired(other)
+        return None if ours is None or theirs is None else ours - theirs
 
     def gain(self, difference: float) -> float:
         """A difference that is positive where it is an improvement."""
@@ -59,8 +64,9 @@ class Measure:
 
     def change(self, difference: float, *, unit: bool = True) -> str:
         """A signed difference, such as "+1.2 points" or "−31 %"."""
-        form = "+.1f" if self.higher_is_better else "+.3g"
-        text = f"{self.amount(difference):{form}}".replace("-", "−")
+        amount = self.amount(difference)
+        form = "+.1f" if self.higher_is_better else "+,.0f" if abs(amount) >= 100 else "+.3g"
+        text = f"{amount:{form}}".replace("-", "−")
         return f"{text}\u00a0{self.unit}" if unit else text
 
     def of(self, record: RoundRecord | Summary) -> Spread:

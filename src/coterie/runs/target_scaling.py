@@ -50,8 +50,8 @@ class TargetScaling:
         return given.with_clients([self._client(client) for client in given]) if self.needed else given
 
     def _client(self, client: Client) -> Client:
-        parts = {name: replace(client.part(name), y=self.to_standard(client.part(name).y)) for name in PARTS}
-        return replace(client, **parts)
+        train, validation, test = (replace(part, y=self.to_standard(part.y)) for part in map(client.part, PARTS))
+        return replace(client, train=train, validation=validation, test=test)
 
     def module(self, trained: nn.Module) -> nn.Module:
         """The trained module with answers in the targets' units."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.report import Draw, Figure, RunView, colour, judged, read_run
+from coterie.report import Draw, Figure, RunView, colour, judged, logarithmic, read_run
 from coterie.runs import RunFolder
 from coterie.runs.measures import ACCURACY, LOSS, Measure
 
@@ -92,6 +92,8 @@ def _curves(courses: Mapping[str, dict[int, list[float]]], measure: Measure) -> 
             low, high = ([f(values) for values in course.values()] for f in (min, max))
             axes.fill_between(rounds, low, high, color=colour(i), alpha=0.15, linewidth=0)
         axes.set(xlabel="round", ylabel=measure.title)
+        if measure is LOSS:
+            logarithmic(axes)
         figure.legend(loc="outside upper center", ncols=3)
 
     return draw

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.runs import RunFolder
-from coterie.runs.measures import judged_by
+from coterie.runs.measures import ACCURACY, LOSS, judged_by
 from coterie.runs.records import RoundRecord, Summary
 from coterie.runs.verdict import LEVEL, shared_training, standard_error
 from coterie_studies.differences import Test, find_baseline, paired_differences
@@ -86,13 +86,14 @@ def tested(table: dict[str, Any], place: Path, baseline: str | None, test: Test)
     finished = [row for row in table["rows"] if row["finished"]]
     named = baseline is not None
     against = find_baseline(baseline, [row["method"] for row in table["rows"]]) if baseline else table["best"]
-    metric = "accuracy" if any(row["accuracy"] is not None for row in finished) else "loss"
+    measure = ACCURACY if any(row["accuracy"] is not None for row in finished) else LOSS
+    metric = measure.name
     scores = {
         row["method"]: {
             seed: {
                 client.client: value
                 for client in RunFolder(place / row["folders"][str(seed)]).clients()
-                if (value := client.metrics.get(metric)) is not None
+                if (value := measure.paired(client.metrics.get(metric))) is not None
             }
             for seed in row["finished"]
         }

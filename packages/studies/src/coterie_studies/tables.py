@@ -7,6 +7,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coterie.runs.measures import LOSS
+
 NONE = "–"
 MINUS = "−"
 RATE = "accuracy %"
@@ -19,7 +21,8 @@ def columns(table: Mapping[str, Any]) -> list[str]:
     quality = [RATE, WORST, "variance"] if any(row["accuracy"] is not None for row in rows) else ["loss", WORST]
     others = dict.fromkeys(name for row in rows for name in row.get("metrics", {}))
     seeds = ["seeds"] if len({len(row["finished"]) for row in rows}) > 1 else []
-    return ["method", *seeds, *quality, *others, "clusters", "ARI", "MB", "seconds", "rounds to 90 % of best"]
+    speed = ["rounds to 90 % of best"] if table.get("target") is not None else []
+    return ["method", *seeds, *quality, *others, "clusters", "ARI", "MB", "seconds", *speed]
 
 
 def cells(table: Mapping[str, Any]) -> list[list[str]]:
@@ -99,8 +102,8 @@ def difference_columns(table: Mapping[str, Any]) -> list[str]:
     found = table.get("differences") or []
     if not found:
         return []
-    metric = "accuracy, points" if found[0]["metric"] == "accuracy" else found[0]["metric"]
-    return ["method", f"{metric} over {found[0]['baseline']}", "95 % interval", "p", "p, Holm"]
+    metric = "accuracy, points over" if found[0]["metric"] == "accuracy" else "loss against"
+    return ["method", f"{metric} {found[0]['baseline']}", "95 % interval", "p", "p, Holm"]
 
 
 def difference_cells(table: Mapping[str, Any]) -> list[list[str]]:
@@ -112,9 +115,9 @@ def difference_cells(table: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _signed(one: Mapping[str, Any], key: str) -> str:
-    value = one[key]
-    text = f"{100 * value:+.2f}" if one["metric"] == "accuracy" else f"{value:+.4g}"
-    return text.replace("-", MINUS)
+    if one["metric"] != "accuracy":
+        return LOSS.change(one[key])
+    return f"{100 * one[key]:+.2f}".replace("-", MINUS)
 
 
 def _interval(one: Mapping[str, Any]) -> str:
@@ -132,6 +135,8 @@ def difference_caption(table: Mapping[str, Any]) -> str:
         return ""
     name = {"t": "paired t test", "wilcoxon": "Wilcoxon signed-rank test"}[table["test"]]
     text = "Differences are paired by seed and client. "
+    if found[0]["metric"] == "loss":
+        text += "Losses are compared by their ratio. "
     if all(one["over"] == "seeds" for one in found):
         text += f"Test: {name} over the seeds, two-sided."
     else:
