@@ -10,16 +10,17 @@ import numpy as np
 
 from coterie.report import Draw, Figure, RunView, colour, judged, logarithmic, read_run
 from coterie.runs import RunFolder
-from coterie.runs.measures import ACCURACY, LOSS, Measure
+from coterie.runs.measures import LOSS, Measure
+from coterie_studies.ranking import measure_of
 
 MOST_METHODS = 20
 
 
 def comparison_figures(place: Path, table: Mapping[str, Any]) -> list[Figure]:
     """Curves and spread of every method that has something to show."""
-    courses = {row["method"]: _course(place, row, measure_of(table)) for row in table["rows"][:MOST_METHODS]}
-    courses = {method: course for method, course in courses.items() if course}
     measure = measure_of(table)
+    courses = {row["method"]: _course(place, row, measure) for row in table["rows"][:MOST_METHODS]}
+    courses = {method: course for method, course in courses.items() if course}
     rows = [row for row in table["rows"][:MOST_METHODS] if row[measure.name] is not None]
     found = []
     if courses:
@@ -38,11 +39,6 @@ def comparison_figures(place: Path, table: Mapping[str, Any]) -> list[Figure]:
         height = 1.1 + 0.36 * len(rows)
         found.append(Figure("spread", "How evenly clients are served", caption, _spread(place, rows, measure), height))
     return found
-
-
-def measure_of(table: Mapping[str, Any]) -> Measure:
-    """What the methods of a comparison are judged by."""
-    return ACCURACY if any(row["accuracy"] is not None for row in table["rows"]) else LOSS
 
 
 def gain_rows(place: Path, table: Mapping[str, Any], baseline: str = "fedavg") -> list[tuple[str, ...]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.runs import RunFolder
-from coterie.runs.measures import ACCURACY, LOSS, judged_by
+from coterie.runs.measures import ACCURACY, LOSS, Measure, judged_by
 from coterie.runs.records import RoundRecord, Summary
 from coterie.runs.verdict import LEVEL, shared_training, standard_error
 from coterie_studies.differences import Test, find_baseline, paired_differences
@@ -81,12 +81,17 @@ def rank(trials: Sequence[ComparedRun], failures: Mapping[tuple[str, int], str],
     return Leaderboard(rows, sorted({trial.seed for trial in trials}), best, target)
 
 
+def measure_of(table: Mapping[str, Any]) -> Measure:
+    """What the methods of a comparison are judged by."""
+    return ACCURACY if any(row["accuracy"] is not None for row in table["rows"]) else LOSS
+
+
 def tested(table: dict[str, Any], place: Path, baseline: str | None, test: Test) -> dict[str, Any]:
     """The table with every method's paired difference against the baseline (None: the best), and by which test."""
     finished = [row for row in table["rows"] if row["finished"]]
     named = baseline is not None
     against = find_baseline(baseline, [row["method"] for row in table["rows"]]) if baseline else table["best"]
-    measure = ACCURACY if any(row["accuracy"] is not None for row in finished) else LOSS
+    measure = measure_of(table)
     metric = measure.name
     scores = {
         row["method"]: {

@@ -9,8 +9,9 @@ from typing import Any
 from coterie.report import Figure, StudyReport, StudyTable, size
 from coterie.runs.verdict import PLAIN
 from coterie_studies import tables
-from coterie_studies.comparing import comparison_figures, gain_rows, measure_of
+from coterie_studies.comparing import comparison_figures, gain_rows
 from coterie_studies.comparison import read_comparison
+from coterie_studies.ranking import measure_of
 
 
 def read_study(place: Path) -> StudyReport:
