@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 
 import numpy as np
+import pandas
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ import coterie
 from coterie.cli.main import main
 from coterie.federation.tables import Table
 from coterie.runs.records import Spread
+from coterie.runs.target_scaling import TargetScaling
 
 LABEL = "pressure"
 
@@ -133,3 +135,16 @@ def test_a_comparison_of_regressions_is_reported_like_any_other(sites: Path, tmp
     report = make_report(folders["ifca:k=2"], folders["fedavg"])
     assert "Against fedavg, 6 of 6 clients gained and 0 lost" in report
     assert "Each client against fedavg" in report
+
+
+def test_scaled_clients_keep_the_blocks_of_their_samples() -> None:
+    generator = np.random.default_rng(0)
+    rows = {"x": generator.normal(size=24), "day": np.repeat(np.arange(6), 4), LABEL: generator.normal(1400, 40, 24)}
+    tables = {name: pandas.DataFrame(rows) for name in ("ann", "bob")}
+    given = coterie.Federation.from_tables(tables, LABEL, blocks="day")
+    trained = TargetScaling.of(given.table).federation(given)
+    for before, after in zip(given, trained, strict=True):
+        assert not torch.equal(before.train.y, after.train.y)
+        assert before.train.block is not None
+        assert after.train.block is not None
+        assert torch.equal(before.train.block, after.train.block)
