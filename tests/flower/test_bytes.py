@@ -39,7 +39,7 @@ SPECS = [
     "ifca:k=2,clustered=last,averaging=gradient",
     "ifca:k=2,stable_after=1",
     "ifca:k=2,init=k-means++,seeding_rounds=1,restarts=2",
-    "ifca:k=auto,k_max=3,patience=2",
+    "ifca:k=auto",
     "fedcuau:clusters=2",
     "fedcuau:clusters=3,base=fedper,specific=hidden",
     "feddrift:most=3",

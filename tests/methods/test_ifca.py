@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,8 @@ from coterie.federation import Client, Federation, Split
 from coterie.methods import IFCA, FedAvg, Server, make_method
 from coterie.methods.ifca import Restart, State
 from coterie.methods.ifca_init import worst_fitted_models
-from coterie.methods.ifca_pruning import cheapest_merge
+from coterie.methods.splitting import BenefitRule
+from coterie.methods.tree import Branch
 from coterie.runs.assemble import assemble
 from coterie.runs.config import make_config
 from coterie.snapshot import load_snapshot, save_snapshot
@@ -87,19 +89,12 @@ def test_a_gradient_on_a_batch_of_everything_is_the_full_gradient() -> None:
     assert not torch.allclose(ends[0], ends[2])
 
 
-def test_the_losses_are_sent_only_where_they_are_read() -> None:
-    for k, expected in ((2, False), ("auto", True)):
-        server = server_for()
-        method = IFCA(k=k)  # type: ignore[arg-type]
-        requests = list(method._requests(method.start(server).runs[0], 1, server, False))
-        assert all(("losses" in request.task.schema(server.layout).values) == expected for request in requests)
-
-
 def test_models_that_nobody_chooses_are_named_once() -> None:
     server = server_for(rounds=12)
     method = IFCA(k=2, patience=3)
     state = method.start(server)
-    state.runs[0].models[1] = 1e3  # far from everybody
+    far = 100 * torch.randn(server.layout.size, generator=torch.Generator().manual_seed(0))
+    state.runs[0].models[1] = far
     told = []
     for t in range(1, 9):
         state, info = method.round(state, t, server)
@@ -375,52 +370,48 @@ def test_a_client_with_labels_of_its_own_gets_no_model_that_a_group_needs(first:
         assert (choices[odd] not in {choice for _, choice in groups}) == (k == 4)
 
 
-def test_auto_ends_with_the_number_of_groups() -> None:
+def test_auto_grows_to_the_number_of_groups_by_cfls_rule() -> None:
     options = SCENARIO | {"clients": 24, "groups": 4, "rounds": 14, "samples": 100, "lr": 0.3}
-    result = coterie.run("ifca:k=auto,init=k-means++", evaluate_every=14, **options)
-    events = [event for record in result.history for event in record.events]
+    result = coterie.run("ifca:k=auto", evaluate_every=14, **options)
     assert len(result.clusters) == 4
     assert result.summary.ari == 1.0
-    assert events[-1].kind == "clusters"
-    assert events[-1].details["clusters"] == 4
-    assert {"merged"} <= {event.kind for event in events}
-    assert len(result.state.runs[0].models) == 4
-    gone = {event.details["gone"] for event in events if event.kind == "merged"}
-    gone |= {number for event in events if event.kind == "dropped" for number in event.details["dropped"]}
-    assert set(result.summary.cluster_ids) == set(range(8)) - gone  # those that stay keep their ids
+    splits = [event for record in result.history for event in record.events if event.kind == "split"]
+    assert len(splits) == 3
+    assert all("on held-out data models of their own lower the loss by" in event.text for event in splits)
 
 
-def test_auto_drops_what_nobody_chooses() -> None:
+def test_auto_keeps_one_model_where_all_are_alike_and_is_then_fedavg() -> None:
+    options = SCENARIO | {"scenario": "digits-iid", "clients": 8, "rounds": 8}
+    auto = coterie.run("ifca:k=auto", **options)
+    plain = coterie.run("fedavg:weighting=uniform", **options)
+    assert torch.equal(auto.models[0], plain.models[0])
+    assert auto.history[-1].events[-1].kind == "whole"
+
+
+def test_auto_sends_no_model_that_no_client_chose_and_clients_may_move() -> None:
     server = server_for(rounds=20)
-    method = IFCA(k="auto", k_max=3, patience=2, merge_below=0)
+    method = IFCA(k="auto")
     state = method.start(server)
     bad = 100 * torch.randn(server.layout.size, generator=torch.Generator().manual_seed(0))
-    state.runs[0].models[1] = bad
-    state, info = method.round(state, 1, server)
-    assert len(state.runs[0].models) == 3
+    model, clients = server.initial_model(), list(server.clients)
+    sides = [Branch(tuple(clients[:4]), model, torch.eye(4)), Branch(tuple(clients[4:]), bad, torch.eye(4))]
+    memory = dict.fromkeys((1, 2), BenefitRule().begin())
+    state = replace(state, tree=state.tree.split(0, sides, 1, {}), memory=memory)
     state, info = method.round(state, 2, server)
-    assert "dropped" in {event.kind for event in info.events}
-    assert not (state.runs[0].models == bad).all(dim=1).any()
-    assert state.runs[0].ids == [0, 2]
-    state, info = method.round(state, 3, server)
-    shown = {cluster.id for cluster in info.clusters}
-    assert shown == set(method.assignment(state, server).cluster_ids)
-    assert shown <= {0, 2}
-    assert set(method.place(state, server.clients, server).values()) <= {0, 2}
+    assert [cluster.id for cluster in info.clusters] == [1]  # all chose the other model
+    assert method.assignment(state, server).cluster_ids == [1]
+    server.traffic.drain()
+    method.round(state, 3, server)
+    down, _ = server.traffic.drain()
+    assert down == len(clients) * 4 * server.layout.size
 
 
-def test_cheapest_merge_by_hand() -> None:
-    # Clusters 0 and 1 look alike to model 0 (0.5 against its own 0.4), cluster 2 is far from both.
-    losses = [[0.4, 0.9, 3.0], [0.5, 0.3, 3.0], [2.5, 2.5, 0.2]]
-    merge = cheapest_merge(losses, [0, 1, 2], first_loss=2.4)
-    assert merge is not None
-    assert (merge.gone, merge.into) == (1, 0)
-    assert merge.lost == pytest.approx((0.5 - 0.4) / (2.4 - 0.4))
-
-
-def test_nothing_to_merge() -> None:
-    assert cheapest_merge([[1.0, 2.0]], [0], 3.0) is None
-    assert cheapest_merge([[3.0, 3.1], [3.1, 3.0]], [0, 1], 2.4) is None  # nothing gained yet
+@pytest.mark.parametrize(
+    "extra", ["restarts=2", "averaging=gradient", "clustered=last", "stable_after=2", "init=random"]
+)
+def test_auto_refuses_options_that_have_no_effect(extra: str) -> None:
+    with pytest.raises(ConfigError, match="k=auto with"):
+        make_method(f"ifca:k=auto,{extra}").start(server_for())
 
 
 def test_state_survives_a_snapshot(tmp_path: Any) -> None:

@@ -6,18 +6,17 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
-import numpy as np
 from torch import Tensor
 
 from coterie.methods.aggregation import Part
-from coterie.methods.base import Assignment, ClusterInfo, Info, Matrix, method
+from coterie.methods.base import Assignment, Info, method
 from coterie.methods.compared import Compared
 from coterie.methods.fallback import best_on_path
 from coterie.methods.option_types import Placeholder
 from coterie.methods.population import Newcomer, follow_population, placed
 from coterie.methods.server import Server
-from coterie.methods.splitting import LeafRound, SplitRule, make_rule, watch_splits
-from coterie.methods.tree import Tree, splits_since
+from coterie.methods.splitting import LeafRound, SplitRule, grow, make_rule
+from coterie.methods.tree import Tree
 from coterie.snapshot import saved
 from coterie.tasks import Request, Train
 
@@ -68,32 +67,9 @@ class CFL:
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         rule = self.split_rule(server)
         state, events = follow_population(state, t, server, self._newcomer(rule))
-        tree, memory, before = state.tree, dict(state.memory), len(state.tree.nodes)
-        infos: dict[int, ClusterInfo] = {}
-        matrices: list[Matrix] = []
-        for seen in self._federated_learning(tree, rule, t, server):  # Algorithm 2
-            leaf = seen.leaf
-            look = rule.consider(memory[leaf.id], seen, t, server)  # Algorithm 3, lines 3-6
-            memory[leaf.id], split = look.memory, look.split
-            infos[leaf.id] = self._info(seen, rule.thresholds(look.memory), server)
-            matrices += look.matrices
-            if split is None:
-                tree = tree.updated(replace(leaf, model=seen.after))
-                continue
-            tree = tree.split(leaf.id, split.branches, t, split.evidence, split.model)  # lines 7-8
-            if not rule.watches:
-                del memory[leaf.id]
-            for child in tree.nodes[-len(split.branches) :]:
-                memory[child.id] = rule.inherited(look.memory, child.members)
-            events.append(split.event(leaf.id))
-        tree, undone = watch_splits(tree, memory, rule, t, server)
-        events += undone
-        if t == server.rounds and len(tree.leaves()) == 1:
-            events.append(rule.why_whole(memory[0], server))
-        present = [leaf for leaf in tree.leaves() if leaf.members]
-        clusters = [infos.get(leaf.id, ClusterInfo(len(leaf.members), id=leaf.id)) for leaf in present]
-        memory = {number: own for number, own in memory.items() if tree.holds(number)}
-        return replace(state, tree=tree, memory=memory), Info(clusters, events, splits_since(tree, before), matrices)
+        rounds = self._federated_learning(state.tree, rule, t, server)  # Algorithm 2
+        tree, memory, info = grow(state.tree, state.memory, rule, rounds, t, server)  # Algorithm 3, lines 3-8
+        return replace(state, tree=tree, memory=memory), replace(info, events=[*events, *info.events])
 
     def _federated_learning(self, tree: Tree, rule: SplitRule, t: int, server: Server) -> list[LeafRound]:
         """Every cluster's participants train from its model, and their mean moves it (Algorithm 2)."""
@@ -116,12 +92,6 @@ class CFL:
             for leaf, total, mine in zip(leaves, sums, own, strict=True)
             if mine
         ]
-
-    def _info(self, seen: LeafRound, thresholds: dict[str, float], server: Server) -> ClusterInfo:
-        weights = [server.weight(reply.client, self.weighting) for reply in seen.replies]
-        loss = float(np.average([reply.values["start_loss"] for reply in seen.replies], weights=weights))
-        norm = float(seen.total.mean()[: server.layout.trainable].norm())
-        return ClusterInfo(len(seen.leaf.members), loss, norm, seen.total.max_norm, seen.leaf.id, thresholds)
 
     def _newcomer(self, rule: SplitRule) -> Newcomer:
         compared = Compared.parse(self.compare)

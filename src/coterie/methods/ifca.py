@@ -8,16 +8,16 @@ from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.errors import ConfigError
 from coterie.methods.aggregation import WeightedSum
 from coterie.methods.averaging import cluster_info
 from coterie.methods.base import Assignment, ClusterInfo, Event, Hidden, Info, method
+from coterie.methods.ifca_growing import GrowingState, growing_assignment, growing_round, place_growing, start_growing
 from coterie.methods.ifca_hidden import check_hidden, hidden_round, kept_name
 from coterie.methods.ifca_init import perturbed_models, random_models, share, worst_fitted_models
-from coterie.methods.ifca_pruning import Merge, cheapest_merge
 from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server
 from coterie.parameters import gather, scatter
@@ -41,25 +41,19 @@ class Restart:
     """Who took part in the last round."""
     loss: float
     """Mean training loss of the last round's participants."""
-    first_loss: float
-    """The same in the first round, before anything was learned."""
     steady: int
     """Rounds in a row in which nobody moved to another cluster or chose for the first time."""
-    settled: int
-    """Rounds in a row in which nearly nobody did."""
     unchecked: int
     """Rounds since all the models were last sent to everybody."""
     idle: list[int]
     """For each cluster, rounds in a row in which nobody chose it."""
-    ids: list[int]
-    """The clusters' ids: their numbers at the start, which stay when others are dropped or merged."""
     sizes: list[int] = dataclasses.field(default_factory=list)
     """With hidden choices: how many clients chose each model in the last round; `choices` is empty then."""
 
     @classmethod
     def fresh(cls, models: Tensor) -> Restart:
         """A restart that has not begun."""
-        return cls(models, {}, [], float("inf"), float("inf"), 0, 0, 0, [0] * len(models), list(range(len(models))))
+        return cls(models, {}, [], float("inf"), 0, 0, [0] * len(models))
 
 
 @saved
@@ -80,8 +74,6 @@ class RoundStats:
 
     sums: list[WeightedSum]
     choices: dict[str, int] = dataclasses.field(default_factory=dict)
-    losses: dict[str, list[float]] = dataclasses.field(default_factory=dict)
-    """Losses under all k models, of those who were sent all."""
     mean_loss: float = float("inf")
 
 
@@ -93,7 +85,8 @@ class IFCA:
     publishes_sums_only: ClassVar[bool] = True
 
     k: Annotated[int, Field(ge=1)] | Literal["auto"] = 2
-    """Number of clusters, or "auto": begin with `k_max`, drop clusters nobody chooses and merge redundant ones."""
+    """Number of clusters, or "auto": begin with one model, and make two of one where held-out data says that those who
+    chose it are surely better served apart."""
     averaging: Literal["model", "gradient"] = "model"
     """Option II (clients train, models are averaged) or option I (one gradient step per round, by the server)."""
     gradient_batch: PositiveInt | None = None
@@ -120,19 +113,19 @@ class IFCA:
     """Send each client only its own cluster's model once nobody has moved for so many rounds; None: always all k."""
     recheck_every: PositiveInt = 10
     """While that saving is on, all models are sent, and choices made again, every so many rounds."""
-    k_max: PositiveInt = 8
-    """For k="auto": how many clusters to begin with (at most one per client)."""
     patience: PositiveInt = 5
-    """Rounds without a taker before a word is said; for k="auto" before a cluster is dropped, and of settled choices
-    before any merge."""
-    merge_below: NonNegativeFloat = 0.3
-    """For k="auto": merge a cluster whose clients lose at most this share of what training gained; 0 never merges."""
+    """Rounds without a taker after which an event says so."""
     hide_choice: bool = False
     """On secure sums: clients send a block for every model, zeros but for the chosen one, so that nobody learns who
     chose what. The records hold sizes and means over all clients only."""
 
-    def start(self, server: Server) -> State:
-        k = min(self.k_max, len(server.clients)) if self.k == "auto" else self.k
+    def start(self, server: Server) -> State | GrowingState:
+        if self.hide_choice:
+            self._check_hidden(server)
+        if self.k == "auto":
+            self._check_growing()
+            return start_growing(server)
+        k = self.k
         if k > len(server.clients):
             raise ConfigError(f"k={k} with {len(server.clients)} clients: ask for at most one cluster per client")
         if self.averaging == "model" and (self.gradient_batch is not None or self.divide_by != "participants"):
@@ -144,10 +137,20 @@ class IFCA:
                 f"server_optimizer={server.optimizer.rule!r} does not go with clustered={self.clustered!r}: the "
                 "layers that clusters share would part, use clustered='all'"
             )
-        if self.hide_choice:
-            self._check_hidden(server)
         shared = self.shared(server)
         return State([Restart.fresh(share(self._initial(server, k, r), shared)) for r in range(self.restarts)])
+
+    def _check_growing(self) -> None:
+        """Refuse options that have no effect, or none that is known, on models that become more."""
+        wrong = {
+            "averaging=gradient": self.averaging == "gradient",
+            f"restarts={self.restarts}": self.restarts > 1,
+            f"clustered={self.clustered}": self.clustered != "all",
+            f"stable_after={self.stable_after}": self.stable_after is not None,
+            f"init={self.init}": self.init != "auto",
+        }
+        if found := [name for name, given in wrong.items() if given]:
+            raise ConfigError(f"k=auto with {found[0]}: it begins with one model that grows, leave that out or give k")
 
     def _check_hidden(self, server: Server) -> None:
         """Refuse what needs to know who chose what, or shows it."""
@@ -185,7 +188,9 @@ class IFCA:
             raise ConfigError(f"clustered={self.clustered!r} leaves nothing to share: name fewer of {known}, or 'all'")
         return rest
 
-    def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
+    def round(self, state: State | GrowingState, t: int, server: Server) -> tuple[State | GrowingState, Info]:
+        if isinstance(state, GrowingState):
+            return growing_round(state, t, server, self.weighting)
         done = [self._round_of(restart, r, t, server) for r, restart in enumerate(state.runs)]
         after = State([restart for restart, _ in done])
         return after, done[after.best][1]
@@ -205,12 +210,9 @@ class IFCA:
             choices={c: j for c, j in (before | now).items() if c in present},
             latest=list(now),
             loss=stats.mean_loss if now else restart.loss,
-            first_loss=restart.first_loss if before else _mean_lowest(stats.losses),
             steady=0 if unsure else restart.steady + 1,
-            settled=restart.settled + 1 if unsure <= SETTLED * len(now) else 0,
             unchecked=restart.unchecked + 1 if steady else 0,
             idle=[0 if total.count else n + 1 for n, total in zip(restart.idle, stats.sums, strict=True)],
-            ids=restart.ids,
         )
         events = []
         if moves:
@@ -220,19 +222,7 @@ class IFCA:
             text = f"nobody moved for {after.steady} rounds: each client is sent its own model only"
             events.append(Event("stable", text, {"rounds": after.steady}))
         sums = stats.sums
-        if self.k != "auto":
-            events += self._at_the_end(after, moves, server) if t == server.rounds else self._unused(after)
-        if self.k == "auto":
-            after, pruned, kept = self._pruned(after, stats)
-            if len(kept) < len(sums):
-                others = {name: name for name in server.optimizer.moments if not name.startswith(f"{r}/")}
-                server.optimizer.renumber(others | {f"{r}/{old}": f"{r}/{new}" for new, old in enumerate(kept)})
-            events += pruned
-            sums = [sums[j] for j in kept]
-            if t == server.rounds:
-                remain = len(set(after.choices.values()))
-                details = {"clusters": remain, "began": len(restart.models)}
-                events.append(Event("clusters", f"{remain} clusters remain", details))
+        events += self._at_the_end(after, moves, server) if t == server.rounds else self._unused(after)
         return after, Info(_cluster_infos(after, sums, server), events)
 
     def _hidden_round_of(self, restart: Restart, r: int, t: int, server: Server) -> tuple[Restart, Info]:
@@ -313,8 +303,6 @@ class IFCA:
         stats = RoundStats(sums)
         for reply in replies:
             stats.choices[reply.client] = reply.group
-            if "losses" in reply.values:
-                stats.losses[reply.client] = reply.values["losses"]
         weight = sum(total.weight for total in sums)
         if weight:
             stats.mean_loss = sum(total.loss for total in sums) / weight
@@ -328,7 +316,7 @@ class IFCA:
         for client in server.participants(t):
             seed = server.seed_of(t, client)
             if not steady or client not in restart.choices:
-                yield Request(client, Choose(restart.models, how, seed, shared, report=self.k == "auto"))
+                yield Request(client, Choose(restart.models, how, seed, shared))
             elif how is not None:
                 yield Request(client, Train(rows[restart.choices[client]], how, seed))
             else:
@@ -362,52 +350,14 @@ class IFCA:
             after.append(server.step(model, step, f"{r}/{j}", lr))
         return torch.stack(after)
 
-    def _pruned(self, restart: Restart, stats: RoundStats) -> tuple[Restart, list[Event], list[int]]:
-        """The restart without clusters that nobody has chosen for long, at most one redundant cluster merged.
-
-        Also what happened, and the former numbers of the clusters that remain.
-        """
-        merge = self._redundant(restart, stats)
-        choices = dict(restart.choices)
-        if merge is not None:
-            choices = {client: merge.into if j == merge.gone else j for client, j in choices.items()}
-        unwanted = [j for j, n in enumerate(restart.idle) if n >= self.patience and j not in choices.values()]
-        gone = {*unwanted, *([merge.gone] if merge else [])}
-        kept = [j for j in range(len(restart.models)) if j not in gone]
-        place = {j: i for i, j in enumerate(kept)}
-        after = dataclasses.replace(
-            restart,
-            models=restart.models[kept],
-            choices={client: place[j] for client, j in choices.items()},
-            idle=[restart.idle[j] for j in kept],
-            ids=[restart.ids[j] for j in kept],
-        )
-        events = []
-        if merge is not None:
-            merge = merge._replace(gone=restart.ids[merge.gone], into=restart.ids[merge.into])
-            share_lost = f"its clients lose {100 * merge.lost:.1f} % of what training gained"
-            text = f"cluster {merge.gone} merged into {merge.into}: {share_lost}; {len(kept)} clusters remain"
-            events.append(Event("merged", text, merge._asdict() | {"remain": len(kept)}))
-        if unwanted:
-            text = f"nobody chose {len(unwanted)} clusters for {self.patience} rounds: dropped; {len(kept)} remain"
-            dropped = [restart.ids[j] for j in unwanted]
-            events.append(Event("dropped", text, {"dropped": dropped, "remain": len(kept)}))
-        return after, events, kept
-
-    def _redundant(self, restart: Restart, stats: RoundStats) -> Merge | None:
-        """The merge to make now, if choices have settled and one is cheap enough."""
-        if not self.merge_below or restart.settled < self.patience or not stats.losses:
-            return None
-        chosen = [stats.choices[client] for client in stats.losses]
-        merge = cheapest_merge(list(stats.losses.values()), chosen, restart.first_loss)
-        return merge if merge is not None and merge.lost <= self.merge_below else None
-
-    def assignment(self, state: State, server: Server) -> Assignment:
+    def assignment(self, state: State | GrowingState, server: Server) -> Assignment:
         """Every client with the model of its lowest training loss; clusters without a client have no place.
 
         Those who took part in the last round keep the choice they made there; the others are asked now, since
         the models may have changed much since they were last seen, if ever.
         """
+        if isinstance(state, GrowingState):
+            return growing_assignment(state, server)
         restart = state.runs[state.best]
         if self.hide_choice:
             taken = [j for j, size in enumerate(restart.sizes) if size] or [0]
@@ -423,25 +373,21 @@ class IFCA:
         members = [[c for c in server.clients if choices[c] == j] for j in range(len(restart.models))]
         # Which models nobody chose is exact, and must not be told where numbers of clients have noise.
         taken = [j for j, clients in enumerate(members) if clients or server.user_privacy is not None]
-        ids = [restart.ids[j] for j in taken]
-        return Assignment([restart.models[j] for j in taken], [members[j] for j in taken], ids=ids)
+        return Assignment([restart.models[j] for j in taken], [members[j] for j in taken], ids=taken)
 
-    def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
+    def place(self, state: State | GrowingState, clients: Sequence[str], server: Server) -> dict[str, int]:
         """The model with the lowest loss on each newcomer's data, among those that somebody chose."""
+        if isinstance(state, GrowingState):
+            return place_growing(state, clients, server)
         restart = state.runs[state.best]
         sizes = dict(enumerate(restart.sizes))
         chosen = [j for j, size in sizes.items() if size] if sizes else sorted(set(restart.choices.values()))
-        return lowest_loss({restart.ids[j]: restart.models[j] for j in chosen}, clients, server)
-
-
-def _mean_lowest(losses: dict[str, list[float]]) -> float:
-    """The clients' mean loss under the best model each was offered."""
-    return float(np.mean([min(row) for row in losses.values()])) if losses else float("inf")
+        return lowest_loss({j: restart.models[j] for j in chosen}, clients, server)
 
 
 def _cluster_infos(restart: Restart, sums: list[WeightedSum], server: Server) -> list[ClusterInfo]:
     """What was seen of each cluster that has clients."""
     members = list(restart.choices.values())
     return [
-        cluster_info(members.count(j), total, server, restart.ids[j]) for j, total in enumerate(sums) if j in members
+        cluster_info(members.count(j), total, server, j) for j, total in enumerate(sums) if j in members
     ]

@@ -104,9 +104,10 @@ class _Reader:
     def read(self, parts: list[nn.Module]) -> None:
         """Read the forward of every part, and what it calls."""
         for part in parts:
-            if not isinstance(type(part).forward, FunctionType):
+            forward: object = type(part).forward
+            if not isinstance(forward, FunctionType):
                 raise Unrecognised(f"the forward of {type(part).__name__} is not written in Python")
-            self._read_function(type(part).forward)
+            self._read_function(forward)
 
     def _read_function(self, function: FunctionType) -> None:
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)

@@ -15,10 +15,10 @@ from coterie.methods.splitting.base import (
     SplitRule,
     Watched,
     split_rule,
-    watch_splits,
 )
 from coterie.methods.splitting.benefit import BenefitRule
 from coterie.methods.splitting.flattened import FlattenedRule
+from coterie.methods.splitting.growing import grow
 from coterie.methods.splitting.paper import PaperRule
 
 __all__ = [
@@ -31,9 +31,9 @@ __all__ = [
     "SplitDecision",
     "SplitRule",
     "Watched",
+    "grow",
     "make_rule",
     "split_rule",
-    "watch_splits",
 ]
 
 

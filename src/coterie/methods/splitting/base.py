@@ -12,7 +12,7 @@ from coterie.methods.base import Event, Matrix
 from coterie.methods.compared import Compared
 from coterie.methods.options import with_checked_options
 from coterie.methods.server import Server
-from coterie.methods.tree import Branch, Node, Tree
+from coterie.methods.tree import Branch, Node
 from coterie.tasks import Reply
 
 
@@ -109,26 +109,6 @@ class SplitRule:
     def why_whole(self, memory: Any, server: Server) -> Event:
         """After the last round of a run without a split: why there was none."""
         return Event("whole", "no split", {})
-
-
-def watch_splits(
-    tree: Tree, memory: dict[int, Any], rule: SplitRule, t: int, server: Server
-) -> tuple[Tree, list[Event]]:
-    """Look after the splits whose memory is kept, the first first; one that the rule undoes goes with all below it."""
-    events = []
-    for number in sorted(memory):
-        parent = tree.nodes[number]
-        if not parent.children or not tree.holds(number) or parent.split_round == t:
-            continue
-        below = [leaf for leaf in tree.leaves() if parent in tree.path(leaf)]
-        watched = rule.watch(memory.pop(number), parent, below, t, server)
-        if watched.memory is not None:
-            memory[number] = watched.memory
-        if watched.joint is not None:
-            tree = tree.joined(number, watched.joint)
-            text = f"the parts of cluster {number} are joined again: {watched.reason}"
-            events.append(Event("undone", text, {"cluster": number}))
-    return tree, events
 
 
 R = TypeVar("R", bound=type)
