@@ -108,7 +108,7 @@ def test_a_methods_options_are_explained(coterie: Called) -> None:
 @pytest.mark.parametrize(
     ("key", "words"),
     [
-        ("rounds", "whole number from 1"),
+        ("rounds", "whole number from 1 to 1000000000"),
         ("momentum", "number from 0 and below 1"),
         ("engine", "one of local, ray"),
         ("batch_size", "whole number from 1 or full"),

@@ -35,12 +35,12 @@ class WaitingHandler(client.ClientHandler):
 client.ClientHandler = WaitingHandler
 app = client.client_app()
 '''
-LOST = ("client-1", "client-4")
+LOST = ("client-4",)
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory):
-    """A run of one round among six nodes, two of which are killed in the third of the four exchanges."""
+    """A run of one round among six nodes, one of which is killed in the exchange of vectors."""
     root: Path = tmp_path_factory.mktemp("secure-sums")
     config = make_config(COMMON | {"clients": 6, "method": "fedavg", "rounds": 1, "secure_sums": True})
     deployment = write_deployment(root / "app", config)
@@ -68,7 +68,7 @@ def test_the_sum_of_those_who_came_through_is_the_plain_one(killed):
     training = {key: COMMON[key] for key in ("model", "lr", "epochs", "batch_size", "seed")}
     plain = coterie.run("fedavg", rest, rounds=1, workers=1, **training)
     secure = coterie.Result.load(deployment.run)
-    # A mean of four is off by at most one rounding step; the rest is float32 arithmetic in another process.
+    # A mean of five is off by at most one rounding step; the rest is float32 arithmetic in another process.
     torch.testing.assert_close(
         secure.models[0], plain.models[0], rtol=1e-4, atol=1e-6 + Quantiser.for_sums(1.0, 6).step
     )

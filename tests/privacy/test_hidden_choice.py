@@ -11,7 +11,7 @@ import coterie
 from coterie.data.scenarios import find_scenario
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
-from coterie.privacy.secure_sum import SecureClient, quantiser_for
+from coterie.privacy.secure_sum import SecureClient, Terms, quantiser_for
 from coterie.runs.assemble import make_architecture, make_federation
 from coterie.runs.config import make_config
 from coterie.tasks import CountChoice, ScoreHidden, TrainHidden
@@ -144,11 +144,17 @@ def test_what_a_client_sends_of_its_choice_has_one_distribution_whatever_it_chos
     words = {choice: [] for choice in (0, 1)}
     for _ in range(150):
         for choice, sent in words.items():
-            clients = {number: SecureClient(number, 2, 2) for number in (1, 2, 3)}
+            clients = {number: SecureClient(number) for number in (1, 2, 3)}
             keys = {number: client.keys() for number, client in clients.items()}
-            sealed = {number: client.shares(keys) for number, client in clients.items()}
+            terms = Terms("sum", ("task",), keys, dict.fromkeys(keys, 1.0), 3, 2)
+            dealt = {number: client.shares(terms) for number, client in clients.items()}
+            for number, client in clients.items():
+                others = {s: own for s, own in dealt.items() if s != number}
+                boxes = {s: own.boxes[number] for s, own in others.items()}
+                client.check(boxes, {s: own.commitments[number] for s, own in others.items()})
+            confirmed = {number: client.confirmation() for number, client in clients.items()}
             vector = np.array([1.0 - choice, choice, 0.7])
-            sent.append(clients[1].masked(quantiser.encode(vector), {s: sealed[s][1] for s in (2, 3)}))
+            sent.append(clients[1].masked(quantiser.encode(vector), confirmed))
     first, second = (np.array(sent) / 2**32 for sent in words.values())
     for column in range(first.shape[1]):
         assert stats.kstest(first[:, column], "uniform").pvalue > 1e-4

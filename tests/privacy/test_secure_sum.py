@@ -20,9 +20,9 @@ def vectors_of(n, d, seed=0):
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.integers(3, 7), st.integers(0, 3), st.integers(0, 3), st.integers(0, 1000))
+@given(st.integers(3, 9), st.integers(0, 3), st.integers(0, 3), st.integers(0, 1000))
 def test_the_sum_of_those_that_came_through_is_exact_whoever_drops_out(n, silent, mute, seed):
-    threshold = 2
+    threshold = ss.least_threshold(n)
     silent = min(silent, n - threshold)
     mute = min(mute, n - silent - threshold)
     vectors, quantiser = vectors_of(n, 20, seed), ss.Quantiser.for_sums(3.0, n)
@@ -47,16 +47,33 @@ def test_the_stated_error_is_reached_and_not_passed():
         ss.Quantiser.for_sums(0, 3)
 
 
-def protocol(n=5, d=4000, threshold=3, minimum=3, value=None):
-    """All messages of a sum; every client's vector is the same, so that nothing but masks tells them apart."""
-    clients = {i: ss.SecureClient(i, threshold, minimum) for i in range(1, n + 1)}
-    keys = {i: client.keys() for i, client in clients.items()}
-    sealed = {i: client.shares(keys) for i, client in clients.items()}
-    words = np.full(d, 7, dtype=np.uint32) if value is None else value
-    masked = {
-        i: client.masked(words, {s: boxes[i] for s, boxes in sealed.items() if s != i}) for i, client in clients.items()
-    }
-    return clients, keys, sealed, masked
+def terms_of(clients, minimum=3, threshold=None, **changed):
+    keys = {number: client.keys() for number, client in clients.items()}
+    threshold = ss.least_threshold(len(keys)) if threshold is None else threshold
+    return ss.Terms("sum", ("task",), keys, dict.fromkeys(keys, 1.0), threshold, minimum)._replace(**changed)
+
+
+def protocol(n=5, d=4000, minimum=3):
+    """A sum up to its vectors; every client's is the same, so that nothing but masks tells them apart."""
+    clients = {i: ss.SecureClient(i) for i in range(1, n + 1)}
+    terms = terms_of(clients, minimum)
+    dealt = {i: client.shares(terms) for i, client in clients.items()}
+    for i, client in clients.items():
+        assert client.check(*for_client(dealt, i)) == set()
+    confirmed = {i: client.confirmation() for i, client in clients.items()}
+    masked = {i: client.masked(np.full(d, 7, dtype=np.uint32), confirmed) for i, client in clients.items()}
+    return clients, terms, dealt, masked
+
+
+def for_client(dealt, i):
+    """The boxes and commitments that client i is given."""
+    others = {sender: own for sender, own in dealt.items() if sender != i}
+    return {s: own.boxes[i] for s, own in others.items()}, {s: own.commitments[i] for s, own in others.items()}
+
+
+def revealed_by(clients, through):
+    signatures = {i: client.agree(through) for i, client in clients.items()}
+    return {i: client.reveal(through, signatures) for i, client in clients.items()}
 
 
 def test_single_messages_cannot_be_told_from_random_numbers():
@@ -75,64 +92,107 @@ def test_fewer_than_the_threshold_of_shares_give_nothing():
     assert ss.join(shares) == 12345
     with pytest.raises(ss.NotOpened, match="do not belong together"):
         ss.join({i: shares[i] for i in (1, 2)})
-    clients, keys, _, masked = protocol()
-    revealed = {i: clients[i].reveal(masked) for i in (1, 2)}
-    with pytest.raises(ss.NotOpened, match="2 clients showed"):
-        ss.open_sum(masked, revealed, keys, 3)
+    clients, terms, dealt, masked = protocol()
+    revealed = revealed_by(clients, masked)
+    few = {i: revealed[i] for i in (1, 2, 3)}
+    with pytest.raises(ss.NotOpened, match="3 clients showed their shares, 4"):
+        ss.open_sum(masked, few, terms.keys, dealt, 4)
 
 
 def test_below_the_minimum_no_client_helps_to_open_anything():
-    clients, _, _, masked = protocol(minimum=4)
-    with pytest.raises(ss.NotOpened, match="3 vectors came through, 4"):
-        clients[1].reveal([1, 2, 3])
-    few = {i: ss.SecureClient(i, 2, 4) for i in (1, 2, 3)}
+    clients, _, _, _ = protocol(minimum=5)
+    with pytest.raises(ss.NotOpened, match="4 vectors came through, 5"):
+        clients[1].agree([1, 2, 3, 4])
+    few = {i: ss.SecureClient(i) for i in (1, 2, 3)}
     with pytest.raises(ss.NotOpened, match="3 clients, at least 4"):
-        few[1].shares({i: client.keys() for i, client in few.items()})
-    assert set(clients[1].reveal(masked)) == {1, 2, 3, 4, 5}
+        few[1].shares(terms_of(few, minimum=4))
 
 
-def test_a_client_shows_its_shares_once_and_never_both_of_anybody():
-    clients, _, _, masked = protocol()
-    shown = clients[1].reveal([1, 2, 3])
-    assert set(shown) == {1, 2, 3, 4, 5}
+@pytest.mark.parametrize(("n", "least"), [(2, 2), (3, 3), (5, 4), (6, 5), (9, 7)])
+def test_thresholds_of_two_thirds_or_less_are_refused(n, least):
+    clients = {i: ss.SecureClient(i) for i in range(1, n + 1)}
+    for threshold in range(1, least):
+        with pytest.raises(ss.NotOpened, match="more than two thirds"):
+            clients[1].shares(terms_of(clients, 2, threshold))
+        clients[1] = ss.SecureClient(1)
+    assert len(clients[1].shares(terms_of(clients, 2, least)).boxes) == n - 1
+
+
+@pytest.mark.parametrize(
+    "weights", [[1, 1e-12, 1e-12, 1e-12], [1, 1, 0.01, 0.01], [1, 1, 1, 0], [1, 1, 1, float("inf")]]
+)
+def test_weights_that_would_show_fewer_vectors_than_the_minimum_are_refused(weights):
+    clients = {i: ss.SecureClient(i) for i in range(1, 5)}
+    with pytest.raises(ss.NotOpened, match="weight"):
+        clients[1].shares(terms_of(clients, weights=dict(enumerate(weights, 1))))
+    clients[1] = ss.SecureClient(1)
+    assert clients[1].shares(terms_of(clients, weights={1: 1.0, 2: 0.2, 3: 0.2, 4: 1e-3}))
+
+
+def test_two_lists_of_who_came_through_cannot_open_both_secrets_of_a_client():
+    clients, _, _, _ = protocol(n=6)
+    everybody, fewer = [1, 2, 3, 4, 5, 6], [1, 2, 3, 4, 5]
+    signatures = {i: clients[i].agree(everybody) for i in (1, 2, 3)} | {i: clients[i].agree(fewer) for i in (4, 5)}
+    with pytest.raises(ss.NotOpened, match="signature of the list of through is false"):
+        clients[1].reveal(everybody, signatures)
+    with pytest.raises(ss.NotOpened, match="2 clients have signed the list of through, 5"):
+        clients[4].reveal(fewer, {i: signatures[i] for i in (4, 5)})
     with pytest.raises(ss.NotOpened, match="answered once"):
-        clients[1].reveal(masked)
-    with pytest.raises(ss.NotOpened, match="does not fit"):
-        clients[2].reveal([1, 2, 3, 9])
+        clients[2].agree(fewer)
 
 
-def test_shares_that_were_changed_or_sent_on_are_found_out():
-    clients = {i: ss.SecureClient(i, 2, 2) for i in (1, 2, 3)}
-    keys = {i: client.keys() for i, client in clients.items()}
-    sealed = {i: client.shares(keys) for i, client in clients.items()}
-    words = np.zeros(4, dtype=np.uint32)
-    broken = sealed[2][1][:-1] + bytes([sealed[2][1][-1] ^ 1])
-    with pytest.raises(ss.NotOpened, match="changed on the way"):
-        clients[1].masked(words, {2: broken, 3: sealed[3][1]})
-    with pytest.raises(ss.NotOpened, match="changed on the way"):
-        clients[1].masked(words, {2: sealed[2][3], 3: sealed[3][1]})
-    fresh = ss.SecureClient(1, 2, 2)
-    with pytest.raises(ss.NotOpened, match="not those that were sent"):
-        fresh.shares(keys)
+def test_signatures_of_another_sum_do_not_hold():
+    clients, terms, _, masked = protocol()
+    for change in (
+        {"name": "other"}, {"tasks": ("more",)}, {"limit": 2.0}, {"noise": (1.0, 1.0)}, {"weights": {1: 2.0}}
+    ):  # fmt: skip
+        assert terms._replace(**change).digest() != terms.digest()
+    signatures = {i: client.agree(masked) for i, client in clients.items()}
+    others, _, _, _ = protocol()
+    others[1].agree(masked)
+    with pytest.raises(ss.NotOpened, match="is false"):
+        others[1].reveal(masked, signatures)
+
+
+def test_shares_that_were_changed_or_sent_on_are_found_out_and_no_key_is_shown_for_them():
+    clients = {i: ss.SecureClient(i) for i in (1, 2, 3)}
+    terms = terms_of(clients, 2)
+    dealt = {i: client.shares(terms) for i, client in clients.items()}
+    boxes, commitments = for_client(dealt, 1)
+    for changed in (
+        boxes[2][:-1] + bytes([boxes[2][-1] ^ 1]),
+        bytes([boxes[2][0] ^ 1]) + boxes[2][1:],
+        dealt[2].boxes[3],
+    ):
+        client = ss.SecureClient.from_json(json.loads(json.dumps(clients[1].to_json())))
+        with pytest.raises(ss.NotOpened, match="changed on the way"):
+            client.check(boxes | {2: changed}, commitments)
+        with pytest.raises(ss.NotOpened, match="not shown"):
+            client.evidence()
+    with pytest.raises(ss.NotOpened, match="not those that it sent"):
+        ss.SecureClient(1).shares(terms)
 
 
 def test_exchanges_are_answered_once_and_in_order():
     """Two vectors under the same masks would tell their difference, and one without pairs the vector itself."""
-    clients = {i: ss.SecureClient(i, 2, 2) for i in (1, 2, 3)}
-    keys = {i: client.keys() for i, client in clients.items()}
-    words = np.zeros(4, dtype=np.uint32)
-    with pytest.raises(ss.NotOpened, match="exchange 2 of a sum of which 0 are done"):
+    clients = {i: ss.SecureClient(i) for i in (1, 2, 3)}
+    words, terms = np.zeros(4, dtype=np.uint32), terms_of(clients, 2)
+    with pytest.raises(ss.NotOpened, match="'masked' of a sum after 'keys'"):
         clients[1].masked(words, {})
-    sealed = {i: client.shares(keys) for i, client in clients.items()}
-    with pytest.raises(ss.NotOpened, match="exchange 1 of a sum of which 1 are done"):
-        clients[1].shares(keys)
-    with pytest.raises(ss.NotOpened, match="exchange 3 of a sum of which 1 are done"):
-        clients[1].reveal([1, 2, 3])
-    boxes = {2: sealed[2][1], 3: sealed[3][1]}
-    clients[1].masked(words, boxes)
+    dealt = {i: client.shares(terms) for i, client in clients.items()}
+    with pytest.raises(ss.NotOpened, match="'shares' of a sum after 'shares'"):
+        clients[1].shares(terms)
+    for i, client in clients.items():
+        client.check(*for_client(dealt, i))
+    confirmed = {i: client.confirmation() for i, client in clients.items()}
+    with pytest.raises(ss.NotOpened, match="'agree' of a sum after 'check'"):
+        clients[1].agree([1, 2, 3])
+    with pytest.raises(ss.NotOpened, match="false"):
+        clients[2].masked(words, confirmed | {3: confirmed[1]})
+    clients[1].masked(words, confirmed)
     again = ss.SecureClient.from_json(json.loads(json.dumps(clients[1].to_json())))
-    with pytest.raises(ss.NotOpened, match="exchange 2 of a sum of which 2 are done"):
-        again.masked(words, boxes)
+    with pytest.raises(ss.NotOpened, match="'masked' of a sum after 'masked'"):
+        again.masked(words, confirmed)
 
 
 @pytest.mark.parametrize("numbers", [(0, 1, 2), (1, 1, 2), (1, 2, ss.PRIME)])
@@ -141,13 +201,24 @@ def test_no_share_lies_where_it_is_the_secret_itself(numbers):
         ss.split(7, 2, numbers)
 
 
-def test_a_false_share_spoils_the_sum_of_a_dropped_client_visibly():
-    clients, keys, _, masked = protocol(threshold=2)
-    del masked[5]
-    revealed = {i: clients[i].reveal(masked) for i in (1, 2)}
-    revealed[1][5] = (revealed[1][5] + 1) % 2**256
-    with pytest.raises(ss.NotOpened, match="do not"):
-        ss.open_sum(masked, revealed, keys, 2)
+@pytest.mark.parametrize("dropped", [(), (6,)])
+def test_a_changed_bit_in_any_share_names_who_showed_it_and_the_sum_is_right(dropped):
+    clients, terms, dealt, masked = protocol(n=6, d=5)
+    through = [i for i in masked if i not in dropped]
+    came = {i: masked[i] for i in through}
+    revealed = revealed_by({i: clients[i] for i in through}, through)
+    for holder, subject in itertools.product(through, masked):
+        for bit in (0, 300, 520):
+            changed = {i: dict(shares) for i, shares in revealed.items()}
+            changed[holder][subject] ^= 1 << bit
+            if dropped:  # five of the six must show a right share
+                with pytest.raises(ss.NotOpened) as problem:
+                    ss.open_sum(came, changed, terms.keys, dealt, terms.threshold)
+                assert set(problem.value.culprits) == {holder}
+                continue
+            total, culprits = ss.open_sum(came, changed, terms.keys, dealt, terms.threshold)
+            assert set(culprits) == {holder}
+            np.testing.assert_array_equal(total, np.full(5, 7 * 6, dtype=np.uint32))
 
 
 def test_bytes_grow_with_the_vector_and_with_the_square_of_the_clients():

@@ -15,7 +15,7 @@ from coterie import plugins
 from coterie.errors import ConfigError
 from coterie.parameters import Layout, gather, span_size
 from coterie.privacy.projection import Compare, CompareHalves
-from coterie.privacy.secure_tasks import Masked, OfferKeys, Reveal, ShareSecrets
+from coterie.privacy.secure_tasks import Agree, CheckShares, Masked, OfferKeys, Reveal, ShareSecrets
 from coterie.tasks import (
     Array,
     Choose,
@@ -124,13 +124,23 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
     "compare halves": (CompareHalves(LEARNED, HOW, 4, 5, 8, 2), {"model": HEAD + BODY}, set()),
     "sketch halves": (SketchHalves(LEARNED, HOW, 4, 5, 8, 2), {"model": HEAD + BODY}, set()),
     "secure sum, keys": (OfferKeys(2), {}, set()),
-    "secure sum, shares": (ShareSecrets((1, 2), torch.randn(2, 64), 2, 2), {"keys": 128}, set()),
+    "secure sum, shares": (
+        ShareSecrets("run/1", ("ab", "cd"), (1, 2), torch.randn(2, 128), (1.0, 0.5), 2, 2, 1.0, (0.5, 1.0)),
+        {"keys": 256},
+        set(),
+    ),
+    "secure sum, check": (
+        CheckShares((2,), torch.randn(1, 224), torch.randn(1, 64)),
+        {"boxes": 224, "commitments": 64},
+        set(),
+    ),
     "secure sum, training": (
-        Masked(Train(LEARNED, HOW, 3, ("3",), True, SEED), (2,), torch.randn(1, 160), 0.5, 1.0, 3),
-        {"task.model": BODY, "boxes": 160},
+        Masked(Train(LEARNED, HOW, 3, ("3",), True, SEED), (2,), torch.randn(1, 64)),
+        {"task.model": BODY, "confirmed": 64},
         {"task.model"},
     ),
-    "secure sum, reveal": (Reveal((1, 2), 3), {}, set()),
+    "secure sum, agreement": (Agree((1, 2)), {}, set()),
+    "secure sum, reveal": (Reveal((1, 2), (1,), torch.randn(1, 64), 3), {"signatures": 64}, set()),
     "choose": (Choose(MODELS, None, 5), {"models": 3 * (HEAD + BODY)}, set()),
     "choose, shared body": (Choose(MODELS, HOW, 5, SHARED), {"models": BODY + 3 * HEAD}, set()),
     "hidden choice, count": (CountChoice(MODELS, "choice 0"), {"models": 3 * (HEAD + BODY)}, set()),

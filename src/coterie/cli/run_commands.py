@@ -21,7 +21,8 @@ from coterie.engines.children import performed_beside
 from coterie.errors import RunError
 from coterie.methods import method_classes
 from coterie.methods.base import find_method
-from coterie.methods.option_types import describe_options
+from coterie.methods.option_types import describe_options, value_in_words
+from coterie.methods.published import departures_of
 from coterie.models import list_models
 from coterie.runs import Result, api, load
 from coterie.runs.config import LIMIT_KEYS, PLACE_KEYS, RunConfig, make_config, overlay, read_config_file
@@ -133,6 +134,12 @@ def methods(name: str | None) -> None:
     for option in options:
         table.add_row(option.name, escape(option.type), escape(option.default), escape(one_line(option.text)))
     console.print(table)
+    if departures := departures_of(cls):
+        console.print(f"\nWhere the defaults depart from the paper; {name}:as=paper undoes all of it:", markup=False)
+        table = Table("option", "as=paper", "what the default does instead", box=None, pad_edge=False)
+        for departure in departures:
+            table.add_row(departure.option, escape(value_in_words(departure.paper)), escape(departure.why))
+        console.print(table)
     first = options[0]
     console.print(f"Given as {name}:{first.name}={first.default},…", markup=False)
 

@@ -17,7 +17,7 @@ from coterie.engines.local import LocalEngine
 from coterie.engines.secure_exchange import refuse_vectors
 from coterie.errors import ConfigError
 from coterie.privacy.noisy_sum import sum_quantiser
-from coterie.privacy.secure_sum import secure_sum, traffic
+from coterie.privacy.secure_sum import NotOpened, check_weights, least_threshold, secure_sum, traffic
 from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request
 
 
@@ -25,7 +25,7 @@ class SecureEngine(LocalEngine):
     """A federation on this machine whose updates are seen in sums only.
 
     `limit` is how large a number of an update may be; larger ones are cut. A cluster of fewer than `minimum` clients is
-    not opened, and two thirds of a cluster must come through.
+    not opened, and more than two thirds of a cluster must come through.
     """
 
     secure = True
@@ -57,13 +57,18 @@ class SecureEngine(LocalEngine):
                 self._faults += [Fault(reply.client, reason) for reply in own]
                 continue
             weights = [float(reduce.weights[place[reply.client]]) for reply in own]
+            try:
+                check_weights(weights, self.least_in_sum)
+            except NotOpened as problem:
+                self._faults += [Fault(reply.client, str(problem)) for reply in own]
+                continue
             largest = max(weights)
             vectors = [
                 (reply.vector.double() * (weight / largest)).numpy()
                 for reply, weight in zip(own, weights, strict=True)
                 if reply.vector is not None
             ]
-            threshold = -(-2 * len(own) // 3)
+            threshold = least_threshold(len(own))
             needed = max(threshold, self.least_in_sum)
             quantiser = sum_quantiser(self.limit, len(own), wide, reduce.noise, needed)
             total, _, _ = secure_sum(vectors, quantiser, threshold, self.least_in_sum)

@@ -1,7 +1,8 @@
 """Secure sums between a server and clients that only exchange messages: the server's side of the protocol.
 
 It works on anything that carries tasks. Clients that do not answer an exchange are left out of the rest; a cluster's
-sum is opened while two thirds of those who offered keys come through, and never below the minimum.
+sum is opened while more than two thirds of those who offered keys come through, and never below the minimum. A sum in
+which shares are found wrong before any vector was sent begins anew without those who sent them.
 """
 
 from __future__ import annotations
@@ -18,8 +19,23 @@ from coterie.engines.base import Fault
 from coterie.errors import ConfigError
 from coterie.parameters import Layout, span_size
 from coterie.privacy.noisy_sum import sum_quantiser
-from coterie.privacy.secure_sum import SEALED_BYTES, SHARE_BYTES, NotOpened, PublicKeys, open_sum
+from coterie.privacy.secure_sum import (
+    KEY_BYTES,
+    SHARE_BYTES,
+    Dealt,
+    NotOpened,
+    Terms,
+    box_signed,
+    is_signed,
+    least_threshold,
+    liar,
+    list_text,
+    open_sum,
+    unsound_keys,
+)
 from coterie.privacy.secure_tasks import (
+    Agree,
+    CheckShares,
     Masked,
     OfferKeys,
     Reveal,
@@ -27,6 +43,8 @@ from coterie.privacy.secure_tasks import (
     as_bytes,
     as_numbers,
     open_keys,
+    pieces,
+    task_digest,
     whole,
 )
 from coterie.tasks import Choose, Evaluate, Train
@@ -43,42 +61,74 @@ class Cluster:
     tasks: dict[int, Request]
     weights: dict[int, float]
     noise: SumNoise | None = None
-    keys: dict[int, PublicKeys] = field(default_factory=dict)
     offered: dict[int, Tensor] = field(default_factory=dict)
     """The keys as they came, with what vouches for them."""
-    boxes: dict[int, dict[int, bytes]] = field(default_factory=dict)
+    asked: ShareSecrets | None = None
+    dealt: dict[int, Dealt] = field(default_factory=dict)
+    confirmed: dict[int, Tensor] = field(default_factory=dict)
     trained: dict[int, Reply] = field(default_factory=dict)
+    signed: dict[int, Tensor] = field(default_factory=dict)
     shares: dict[int, dict[int, int]] = field(default_factory=dict)
+    blamed: dict[int, str] = field(default_factory=dict)
+    """Clients that did not keep to the protocol, and what they did."""
+
+    @property
+    def terms(self) -> Terms:
+        """What the sum is of."""
+        assert self.asked is not None
+        return self.asked.terms()
 
     @property
     def threshold(self) -> int:
-        """How many shares open a secret: two thirds of those who offered keys."""
-        return -(-2 * len(self.keys) // 3)
+        """How many shares open a secret: more than two thirds of those who offered keys."""
+        return least_threshold(len(self.offered))
 
     def number_of(self, client: str) -> int:
         """A member's number."""
         return next(number for number, request in self.tasks.items() if request.client == client)
 
+    def without_blamed(self) -> Cluster:
+        """The sum from its beginning, of those who offered keys and are not to blame."""
+        left = [number for number in self.offered if number not in self.blamed]
+        tasks = {i: self.tasks[number] for i, number in enumerate(left, 1)}
+        return Cluster(tasks, {i: self.weights[number] for i, number in enumerate(left, 1)}, self.noise)
+
 
 class SecureExchange:
     """Forms the weighted sums of a round without seeing an update. `carry` sends tasks; `limit` and `minimum` are as
-    in `SecureEngine`, `layout` is the vectors'. What keeps a sum closed is added to `faults`."""
+    in `SecureEngine`, `layout` is the vectors'. What keeps a sum closed is added to `faults`, and who does not keep to
+    the protocol to `blamed`, with the reason: such a client is in no later sum."""
 
-    def __init__(self, carry: Carry, layout: Layout, limit: float, minimum: int, faults: list[Fault]) -> None:
+    def __init__(
+        self,
+        carry: Carry,
+        layout: Layout,
+        limit: float,
+        minimum: int,
+        faults: list[Fault],
+        blamed: dict[str, str] | None = None,
+        name: str = "",
+    ) -> None:
         self.carry, self.layout, self.limit, self.minimum, self.faults = carry, layout, limit, minimum, faults
+        self.blamed = {} if blamed is None else blamed
+        self.name = name
 
     def run(self, requests: Sequence[Request], reduce: Reduction) -> ReplyBlock:
         """The replies without their vectors in the order of the requests, and the sums by group in float64."""
         trains, groups, more = self._chosen(requests, reduce)
-        clusters: dict[int, Cluster] = {}
+        begun: dict[int, Cluster] = {}
         for i, (request, group) in enumerate(zip(trains, groups, strict=True)):
-            if request is not None and group is not None:
-                cluster = clusters.setdefault(group, Cluster({}, {}, reduce.noise))
-                number = len(cluster.tasks) + 1
-                cluster.tasks[number], cluster.weights[number] = request, float(reduce.weights[i])
-        self._offer(clusters)
-        self._share(clusters)
+            if request is None or group is None:
+                continue
+            if request.client in self.blamed:
+                self.faults.append(Fault(request.client, f"left out of secure sums: {self.blamed[request.client]}"))
+                continue
+            cluster = begun.setdefault(group, Cluster({}, {}, reduce.noise))
+            number = len(cluster.tasks) + 1
+            cluster.tasks[number], cluster.weights[number] = request, float(reduce.weights[i])
+        clusters = self._shared(begun)
         self._train(clusters)
+        self._agree(clusters)
         self._reveal(clusters)
         replies: dict[str, Reply] = {}
         sums = {}
@@ -86,13 +136,35 @@ class SecureExchange:
             try:
                 sums[group] = torch.from_numpy(self._opened(cluster))
             except NotOpened as problem:
+                cluster.blamed |= problem.culprits
                 self._close(cluster, str(problem))
-                continue
-            for reply in cluster.trained.values():
-                values = {name: value for name, value in reply.values.items() if name != "masked"}
-                replies[reply.client] = replace(reply, values=values | more.get(reply.client, {}), group=group)
+            else:
+                for reply in cluster.trained.values():
+                    values = {name: value for name, value in reply.values.items() if name != "masked"}
+                    replies[reply.client] = replace(reply, values=values | more.get(reply.client, {}), group=group)
+            self._blame(cluster)
         order = [request.client for request in requests if request.client in replies]
         return ReplyBlock([replies[client] for client in order], sums)
+
+    def _shared(self, clusters: dict[int, Cluster]) -> dict[int, Cluster]:
+        """The sums with their shares dealt and confirmed; one with clients to blame begins anew without them."""
+        ready: dict[int, Cluster] = {}
+        while clusters:
+            self._offer(clusters)
+            self._share(clusters)
+            self._check(clusters)
+            for cluster in clusters.values():
+                self._blame(cluster)
+            ready |= {group: cluster for group, cluster in clusters.items() if not cluster.blamed}
+            clusters = {group: cluster.without_blamed() for group, cluster in clusters.items() if cluster.blamed}
+        return ready
+
+    def _blame(self, cluster: Cluster) -> None:
+        for number, reason in cluster.blamed.items():
+            client = cluster.tasks[number].client
+            if client not in self.blamed:
+                self.blamed[client] = reason
+                self.faults.append(Fault(client, reason))
 
     def _chosen(
         self, requests: Sequence[Request], reduce: Reduction
@@ -133,62 +205,112 @@ class SecureExchange:
     def _offer(self, clusters: Mapping[int, Cluster]) -> None:
         asked = [Request(r.client, OfferKeys(n)) for c in clusters.values() for n, r in c.tasks.items()]
         for cluster, number, reply in self._replies(asked, clusters):
-            cluster.keys[number] = open_keys(reply.values["keys"])
             cluster.offered[number] = torch.tensor(reply.values["keys"])
+        for cluster in clusters.values():
+            cluster.blamed |= unsound_keys({n: open_keys(row) for n, row in sorted(cluster.offered.items())})
 
     def _share(self, clusters: Mapping[int, Cluster]) -> None:
         asked = []
-        for cluster in self._large(clusters, lambda cluster: len(cluster.keys)):
-            numbers = tuple(sorted(cluster.keys))
+        for cluster in self._large(clusters, lambda cluster: len(cluster.offered)):
+            numbers = tuple(sorted(cluster.offered))
             keys = torch.stack([cluster.offered[number] for number in numbers])
-            task = ShareSecrets(numbers, keys, cluster.threshold, self.minimum)
-            asked += [Request(cluster.tasks[number].client, task) for number in numbers]
+            tasks = tuple(sorted({task_digest(cluster.tasks[number].task) for number in numbers}))
+            weights = tuple(cluster.weights[number] for number in numbers)
+            limits = cluster.threshold, self.minimum, self.limit, cluster.noise
+            cluster.asked = ShareSecrets(self.name, tasks, numbers, keys, weights, *limits)
+            asked += [Request(cluster.tasks[number].client, cluster.asked) for number in numbers]
         for cluster, number, reply in self._replies(asked, clusters):
-            data = as_bytes(reply.values["boxes"])
-            others = [other for other in sorted(cluster.keys) if other != number]
-            cluster.boxes[number] = {
-                other: data[i * SEALED_BYTES : (i + 1) * SEALED_BYTES] for i, other in enumerate(others)
-            }
+            assert cluster.asked is not None
+            dealt = cluster.asked.dealt_by(number, reply.values)
+            digest, keys_of = cluster.terms.digest(), cluster.terms.keys
+            if all(
+                box_signed(digest, keys_of[number], number, to, box, dealt.commitments[to])
+                for to, box in dealt.boxes.items()
+            ):
+                cluster.dealt[number] = dealt
+            else:
+                cluster.blamed[number] = "it signed none of the shares that it sent"
+
+    def _check(self, clusters: Mapping[int, Cluster]) -> None:
+        asked = []
+        for cluster in self._large(clusters, lambda cluster: len(cluster.dealt)):
+            for number in cluster.dealt:
+                senders = tuple(sender for sender in sorted(cluster.dealt) if sender != number)
+                boxes = torch.stack([as_numbers(cluster.dealt[sender].boxes[number]) for sender in senders])
+                committed = [b"".join(cluster.dealt[sender].commitments[number]) for sender in senders]
+                task = CheckShares(senders, boxes, torch.stack([as_numbers(pair) for pair in committed]))
+                asked.append(Request(cluster.tasks[number].client, task))
+        for cluster, number, reply in self._replies(asked, clusters):
+            proof = as_bytes(reply.values["proof"])
+            senders = tuple(sender for sender in sorted(cluster.dealt) if sender != number)
+            wrong = [sender for sender, flag in zip(senders, reply.values["wrong"], strict=True) if flag]
+            for sender in wrong:
+                self._judge(cluster, number, sender, proof[:KEY_BYTES])
+            terms = cluster.terms
+            if not wrong and is_signed(terms.keys[number], list_text(terms.digest(), "shares", ()), proof):
+                cluster.confirmed[number] = torch.tensor(reply.values["proof"])
+            elif not wrong:
+                cluster.blamed[number] = "it signed that the shares were right with another key"
+
+    def _judge(self, cluster: Cluster, accuser: int, sender: int, evidence: bytes) -> None:
+        dealt = cluster.dealt[sender]
+        guilty = liar(accuser, sender, evidence, cluster.terms.keys, dealt.boxes[accuser], dealt.commitments[accuser])
+        names = {number: cluster.tasks[number].client for number in (accuser, sender)}
+        cluster.blamed[guilty] = (
+            f"it sent {names[accuser]} a box without the shares that it committed to"
+            if guilty == sender
+            else f"it accused {names[sender]} of a wrong share that was right"
+        )
 
     def _train(self, clusters: Mapping[int, Cluster]) -> None:
         asked = []
-        for cluster in self._large(clusters, lambda cluster: len(cluster.boxes)):
-            largest = max(cluster.weights.values())
-            for number in cluster.boxes:
-                senders = tuple(sender for sender in sorted(cluster.boxes) if sender != number)
-                boxes = torch.stack([as_numbers(cluster.boxes[sender][number]) for sender in senders])
+        for cluster in self._large(clusters, lambda cluster: len(cluster.confirmed)):
+            numbers = tuple(sorted(cluster.confirmed))
+            confirmed = torch.stack([cluster.confirmed[number] for number in numbers])
+            for number in numbers:
                 client, task = cluster.tasks[number]
-                share = cluster.weights[number] / largest
-                masked = Masked(task, senders, boxes, share, self.limit, len(cluster.keys), cluster.noise)
+                masked = Masked(task, numbers, confirmed, cluster.noise)
                 asked.append(Request(client, masked))
         for cluster, number, reply in self._replies(asked, clusters):
             cluster.trained[number] = reply
 
-    def _reveal(self, clusters: Mapping[int, Cluster]) -> None:
+    def _agree(self, clusters: Mapping[int, Cluster]) -> None:
         asked = []
         for cluster in self._large(clusters, lambda cluster: len(cluster.trained)):
-            task = Reveal(tuple(sorted(cluster.trained)), len(cluster.boxes))
+            task = Agree(tuple(sorted(cluster.trained)))
             asked += [Request(cluster.tasks[number].client, task) for number in cluster.trained]
         for cluster, number, reply in self._replies(asked, clusters):
-            data = as_bytes(reply.values["shares"])
-            cluster.shares[number] = {
-                other: int.from_bytes(data[i * SHARE_BYTES : (i + 1) * SHARE_BYTES])
-                for i, other in enumerate(sorted(cluster.boxes))
-            }
+            text = list_text(cluster.terms.digest(), "through", cluster.trained)
+            if is_signed(cluster.terms.keys[number], text, as_bytes(reply.values["signature"])):
+                cluster.signed[number] = torch.tensor(reply.values["signature"])
+            else:
+                cluster.blamed[number] = "it signed another list of who came through"
+
+    def _reveal(self, clusters: Mapping[int, Cluster]) -> None:
+        asked = []
+        for cluster in self._large(clusters, lambda cluster: len(cluster.signed)):
+            signers = tuple(sorted(cluster.signed))
+            signatures = torch.stack([cluster.signed[number] for number in signers])
+            task = Reveal(tuple(sorted(cluster.trained)), signers, signatures, len(cluster.confirmed))
+            asked += [Request(cluster.tasks[number].client, task) for number in signers]
+        for cluster, number, reply in self._replies(asked, clusters):
+            parts = pieces(as_bytes(reply.values["shares"]), SHARE_BYTES)
+            shares = zip(sorted(cluster.confirmed), map(int.from_bytes, parts), strict=True)
+            cluster.shares[number] = dict(shares)
 
     def _opened(self, cluster: Cluster) -> npt.NDArray[np.float64]:
         """The weighted sum `(d,)` of a cluster's updates in float64."""
-        if len(cluster.trained) < max(self.minimum, cluster.threshold):
+        needed = max(cluster.threshold, self.minimum)
+        if len(cluster.trained) < needed:
             raise NotOpened(
-                f"of its cluster {len(cluster.trained)} clients came through, "
-                f"{max(self.minimum, cluster.threshold)} are needed: the sum stays closed"
+                f"of its cluster {len(cluster.trained)} clients came through, {needed} are needed: the sum stays closed"
             )
         masked = {number: whole(reply.values["masked"]) for number, reply in cluster.trained.items()}
-        total = open_sum(masked, cluster.shares, cluster.keys, cluster.threshold)
+        total, culprits = open_sum(masked, cluster.shares, cluster.terms.keys, cluster.dealt, cluster.threshold)
+        cluster.blamed |= culprits
         wide = any(request.task.schema(self.layout).wide for request in cluster.tasks.values())
-        needed = max(cluster.threshold, self.minimum)
-        quantiser = sum_quantiser(self.limit, len(cluster.keys), wide, cluster.noise, needed)
-        return quantiser.decode(total) * max(cluster.weights.values())
+        quantiser = sum_quantiser(self.limit, len(cluster.offered), wide, cluster.noise, needed)
+        return quantiser.decode(total) * max(cluster.terms.weights.values())
 
     def _large(self, clusters: Mapping[int, Cluster], count: Callable[[Cluster], int]) -> list[Cluster]:
         return [c for c in clusters.values() if count(c) >= max(self.minimum, c.threshold)]

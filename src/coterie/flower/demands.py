@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 from coterie.errors import ConfigError, did_you_mean
 from coterie.privacy.projection import Compare, CompareHalves
-from coterie.privacy.secure_tasks import Masked, OfferKeys, Reveal, ShareSecrets
+from coterie.privacy.secure_tasks import Agree, CheckShares, Masked, OfferKeys, Reveal, ShareSecrets
 from coterie.tasks import CountChoice, Evaluate, HalfUpdates, HeldOut, ScoreHidden, Train, TrainHidden
 from coterie.tasks.base import Task
 from coterie.tasks.embed import Embed
@@ -21,7 +21,7 @@ from coterie.tasks.train import Collect
 from coterie.tasks.words import WordSums
 from coterie.trainers.base import SumRules
 
-ALWAYS = (OfferKeys, ShareSecrets, Masked, Reveal, Evaluate, Personalise)
+ALWAYS = (OfferKeys, ShareSecrets, CheckShares, Masked, Agree, Reveal, Evaluate, Personalise)
 SUMMED = (
     Train, HalfUpdates, CountChoice, TrainHidden, ScoreHidden, LayerUpdate, StagedTraining, WordSums,
 )  # fmt: skip

@@ -15,6 +15,7 @@ from torch import Tensor
 from coterie.errors import ConfigError, did_you_mean
 from coterie.methods.option_types import field_types
 from coterie.methods.options import parse_options, unknown_option, with_checked_options
+from coterie.methods.published import as_published
 from coterie.methods.server import Server
 from coterie.plugins import check_name, load, offered
 
@@ -166,6 +167,7 @@ class Method(Protocol):
     * `finish(state, server) -> state`, called once after the last round;
     * `place(state, clients, server) -> dict[str, int]`, the clusters' ids of newcomers, who train but change nothing;
       without it they go where a cluster's model has the lowest loss on their data;
+    * `departures`, where its defaults are not its paper's (see `published.Departure`); `as=paper` undoes them;
     * `places_unlabelled = True`, if `place` looks at no labels;
     * `path(state, client) -> dict[int, Tensor]`, the models on the way to a client's cluster by id, the first first.
     """
@@ -258,6 +260,8 @@ def make_method(spec: str) -> Method:
 def build_method(name: str, options: dict[str, Any]) -> Method:
     """The named method with its options checked before anything else happens."""
     cls = find_method(name)
+    if "as" in options:
+        options = as_published(cls, name, options)
     known = field_types(cls)
     for key in options:
         if key not in known:

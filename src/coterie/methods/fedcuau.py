@@ -33,6 +33,7 @@ from coterie.errors import ConfigError, RunError
 from coterie.methods.aggregation import Part, WeightedSum
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, make_method, method
 from coterie.methods.fedavg import FedAvg
+from coterie.methods.published import Departure
 from coterie.methods.server import Server
 from coterie.parameters import Layout, gather, scatter, span_size
 from coterie.snapshot import saved
@@ -62,6 +63,10 @@ class FedCUAU:
     """Clusters by heterogeneity (CUAU), each learning from the more homogeneous ones only, on top of a base method."""
 
     server_steps: ClassVar[bool] = True
+
+    departures: ClassVar[tuple[Departure, ...]] = (
+        Departure("measure", "update", "gradients of two halves measure clients' data, not their sizes or the step"),
+    )
 
     base: str = "fedavg"
     """The method underneath, FedAvg or a relative, written as a method: fedprox:mu=0.01, or (fedprox:mu=0.01,…)."""

@@ -32,6 +32,7 @@ from coterie.errors import ConfigError, RunError
 from coterie.methods.base import Assignment, Info, Matrix, method
 from coterie.methods.flt_words import form_words
 from coterie.methods.graph_averaging import Relatives, State, averaging_round, graph_assignment
+from coterie.methods.published import Departure
 from coterie.methods.server import Server
 from coterie.privacy.masks import MASKED
 from coterie.tasks import Embed, Request
@@ -60,6 +61,13 @@ class FLT:
     """Relatedness of clients found in one shot from their inputs; relatives or clusters average their models."""
 
     server_steps: ClassVar[bool] = True
+
+    departures: ClassVar[tuple[Departure, ...]] = (
+        Departure("gamma", 1.0, "families are found by the evidence, with no γ; 1 is that of the authors' code"),
+        Departure("ward", "plain", "rows of relatives have unit length, so that large families weigh no more"),
+        Departure("least", 1, "a centroid is the mean of five samples or more: of fewer it shows them"),
+        Departure("signature", "centroids", "with secure sums clients send words of a codebook in place of centroids"),
+    )
 
     case: Literal[1, 2, "auto"] = 2
     """1: each client averages its relatives (any graph). 2: disjoint clusters, FedAvg in each. auto: clusters where the

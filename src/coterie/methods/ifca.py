@@ -19,6 +19,7 @@ from coterie.methods.ifca_growing import GrowingState, growing_assignment, growi
 from coterie.methods.ifca_hidden import check_hidden, hidden_round, kept_name
 from coterie.methods.ifca_init import perturbed_models, random_models, share, worst_fitted_models
 from coterie.methods.placing import lowest_loss
+from coterie.methods.published import Departure
 from coterie.methods.server import Server
 from coterie.parameters import gather, scatter
 from coterie.snapshot import saved
@@ -83,6 +84,10 @@ class IFCA:
 
     server_steps: ClassVar[bool] = True
     publishes_sums_only: ClassVar[bool] = True
+
+    departures: ClassVar[tuple[Departure, ...]] = (
+        Departure("init", "random", "models begin with clients that the others fit worst: random ones often share one"),
+    )
 
     k: Annotated[int, Field(ge=1)] | Literal["auto"] = 2
     """Number of clusters, or "auto": begin with one model, and make two of one where held-out data says that those who
@@ -388,6 +393,4 @@ class IFCA:
 def _cluster_infos(restart: Restart, sums: list[WeightedSum], server: Server) -> list[ClusterInfo]:
     """What was seen of each cluster that has clients."""
     members = list(restart.choices.values())
-    return [
-        cluster_info(members.count(j), total, server, j) for j, total in enumerate(sums) if j in members
-    ]
+    return [cluster_info(members.count(j), total, server, j) for j, total in enumerate(sums) if j in members]
