@@ -9,7 +9,7 @@ from typing import Literal
 
 import torch
 
-from coterie.benefit import Benefit, benefit
+from coterie.benefit import FIRST_LOOK, Benefit, benefit
 from coterie.errors import ConfigError
 from coterie.federation import Federation
 from coterie.methods.aggregation import WeightedSum
@@ -98,7 +98,7 @@ def diagnose(
 
 def look_once(clients: Sequence[str], model: torch.Tensor, t: int, server: Server) -> Look:
     """What CFL's default rule makes of some clients that share a model."""
-    leaf = replace(Tree.single(clients, model).nodes[0], born=t - 1)
+    leaf = replace(Tree.single(clients, model).nodes[0], born=t - FIRST_LOOK)
     there = [Reply(client, server.samples[client], None, {}) for client in clients]
     rule = BenefitRule()
     return rule.consider(rule.begin(), LeafRound(leaf, WeightedSum(0), there, model, Compared(), "samples"), t, server)
