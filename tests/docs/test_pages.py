@@ -22,7 +22,7 @@ NOT_RUN = {
 GIVEN = {"README.md": "readers_own"}
 """What a reader of the page has already (data, a network, an app), as the names of a module beside this one."""
 
-KNOWN_LANGUAGES = {"python", "bash", "text", "toml", "json", "math", "layers"}
+KNOWN_LANGUAGES = {"python", "bash", "text", "toml", "json", "math", "layers", "packages"}
 """The first two are run."""
 
 RUNNING = [page for page in PAGES if any(block.language in ("python", "bash") for block in blocks_of(page))]

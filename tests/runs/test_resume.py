@@ -66,6 +66,7 @@ def outcome(folder):
     records = [json.loads(line) for line in (folder / "history.jsonl").read_text().splitlines()]
     for content in (summary, *records):
         del content["seconds"], content["checksum"]  # the checksum is also of the seconds
+    del summary["seal"]  # of the history, and so of the seconds too
     models = {p.name: p.read_bytes() for p in (folder / "models").iterdir()}
     return models, summary, records, (folder / "clients.json").read_bytes()
 

@@ -77,8 +77,8 @@ def test_the_grid_is_of_one_size_over_one_range() -> None:
         assert len(trials) == TRIALS
         assert (min(t.rate for t in trials), max(t.rate for t in trials)) == (0.5, 8.0)
         check_method(method)
-    assert {trial.options for trial in grid("cfl")} == {"when=conflict", "when=gain"}
-    assert {trial.options for trial in grid("cfl:when=gain")} == {""}
+    assert {trial.options for trial in grid("ifca")} == {"k=2", "k=4"}
+    assert {trial.options for trial in grid("ifca:k=3")} == {""}
 
 
 def test_the_board_has_what_it_promises() -> None:

@@ -46,8 +46,8 @@ def test_every_check_applies_to_some_method() -> None:
     """Or it would be a check that cannot fail. The subjects are those on which each is known to apply."""
     by_name = {subject.name: subject for subject in OURS}
     somebody = {
-        "tree": "cfl:min_rounds=1,patience=1,gamma_max=0.01,eps1=100,eps2=0.0001",
-        "bipartition": "cfl:min_rounds=1,patience=1,gamma_max=0.01,eps1=100,eps2=0.0001",
+        "tree": "cfl:rule=paper(eps1=100,eps2=0.0001,gamma_max=0.01)",
+        "bipartition": "cfl:rule=paper(eps1=100,eps2=0.0001,gamma_max=0.01)",
         "signs": "pacfl:clusters=4",
         "common part": "fedcuau:clusters=2,measure=update",
     }

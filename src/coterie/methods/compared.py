@@ -61,6 +61,11 @@ class Compared:
 
     def check(self, server: Server) -> None:
         """Refuse a run in which this cannot be compared."""
+        if server.engine.secure and self.kind != "projection":
+            raise ConfigError(
+                "secure sums show no single updates, which are compared here: give compare=projection(1024) and "
+                "privacy='projection'"
+            )
         if self.kind == "projection":
             check_width(self.width, server.layout.trainable)
             if server.aggregation.rule != "mean":

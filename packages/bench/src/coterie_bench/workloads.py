@@ -16,7 +16,7 @@ from coterie.randomness import torch_generator
 QUICK = 10
 """How many times fewer clients there are at quick scale."""
 NEVER = 10**6
-"""More rounds than are timed."""
+"""A smallest cluster that no workload can be split into."""
 FEWEST = 2
 """The least number of clients in a round: both cores need one."""
 
@@ -76,7 +76,7 @@ class Workload:
     def method(self) -> Method:
         """The method of the round."""
         if self.cfl:
-            return CFL(min_rounds=NEVER)
+            return CFL(rule=f"benefit(min_size={NEVER})")
         return FedAvg() if self.k == 1 else IFCA(k=self.k, init="random")
 
 

@@ -25,7 +25,6 @@ VARIANTS: dict[str, tuple[str, str]] = {
     "fedbabu": ("", FINE_TUNED),
     "fedprox": ("mu=0.01", "mu=0.1"),
     "ditto": ("lam=0.1", "lam=1"),
-    "cfl": ("when=conflict", "when=gain"),
     "ifca": ("k=2", "k=4"),
     "clove": ("k=2", "k=4"),
     "oneshot": ("k=2", "k=4"),

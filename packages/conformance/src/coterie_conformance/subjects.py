@@ -11,7 +11,7 @@ from coterie.methods import make_method, method_classes
 from coterie_conformance.trials import GROUPS, Trial, start
 
 SPECS: dict[str, tuple[str, ...]] = {
-    "cfl": ("cfl", "cfl:min_rounds=1,patience=1,gamma_max=0.01,eps1=100,eps2=0.0001"),
+    "cfl": ("cfl", "cfl:rule=paper(eps1=100,eps2=0.0001,gamma_max=0.01)"),
     "clove": (f"clove:k={GROUPS}",),
     "fedcuau": ("fedcuau:clusters=2", "fedcuau:clusters=2,measure=update"),
     "fedem": ("fedem:components=2",),

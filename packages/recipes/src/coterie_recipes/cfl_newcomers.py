@@ -20,7 +20,7 @@ def cfl_newcomers(study: Study) -> Findings:
     """MNIST with permuted labels, 200 samples per client (500 at full scale); by updates, and by gradients."""
     samples = 500 if study.full else 200
     rows = []
-    for method, participation in (("cfl", 1.0), *(("cfl:similarity=gradient", share) for share in (1.0, 0.3, 0.1))):
+    for method, participation in (("cfl", 1.0), *(("cfl:compare=gradient", share) for share in (1.0, 0.3, 0.1))):
         name = f"{method}, participation {participation:g}"
         found = [
             study.cell(f"{name}, seed={seed}", partial(place, study, samples, seed, method, participation))

@@ -15,7 +15,7 @@ from coterie_recipes.stored import timed
 EXAMPLES = """\b
 Examples:
   coterie reproduce
-  coterie reproduce cfl-decisions --seeds 20
+  coterie reproduce cfl-toy --seeds 5
   coterie reproduce ifca-table1-mnist --scale full --data-dir data --out runs/ifca-table1
 """
 

@@ -16,35 +16,22 @@ SCENARIOS = {"digits-permuted": 120, "digits-swapped": 120, "mnist-permuted": 10
 CLEAR = "in the clear"
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     CLEAR: ("cfl", {}),
-    "s = 1024": ("cfl:projection=1024", {"privacy": "projection"}),
-    "s = 4096": ("cfl:projection=4096", {"privacy": "projection"}),
-    "s = 1024, secure sums": ("cfl:projection=1024", {"privacy": "projection", "secure_sums": True}),
+    "s = 1024": ("cfl:compare=projection(1024)", {"privacy": "projection"}),
+    "s = 4096": ("cfl:compare=projection(4096)", {"privacy": "projection"}),
+    "s = 1024, secure sums": ("cfl:compare=projection(1024)", {"privacy": "projection", "secure_sums": True}),
 }
-OFF: dict[str, dict[str, Any]] = {
-    "participation 0.5": {"participation": 0.5},
-    "step size 0.02": {"lr": 0.02},
-    "step size 0.5": {"lr": 0.5},
-    "40 clients, 8 groups": {"clients": 40, "groups": 8},
-    "30 samples": {"samples": 30},
-    "64 hidden units": {"model": "mlp:hidden=64"},
-    "12 clients, 3 groups, 5 epochs": {"clients": 12, "groups": 3, "epochs": 5},
-}
-"""Settings on which nothing of this was set, in place of the scenario's."""
 ROUNDS = 60
 TRIES = 2**18
 KNOWN_NUMBER = 123_456
 """A secret that a search of TRIES numbers must find: it shows that the search works."""
 
 
-def measure(
-    scenario: str, way: str, seed: int, data_dir: str | None, rounds: int = ROUNDS, setting: str | None = None
-) -> dict[str, Any]:
+def measure(scenario: str, way: str, seed: int, data_dir: str | None, rounds: int = ROUNDS) -> dict[str, Any]:
     """One run: its tree (round, cluster and children's members of each split), clusters, accuracy and bytes up."""
     method, options = WAYS[way]
-    given = {"samples": SCENARIOS[scenario]} | (OFF[setting] if setting else {}) | options
     found = run(
-        method, scenario=scenario, rounds=rounds, seed=seed, workers=1, evaluate_every=rounds, data_dir=data_dir,
-        **given,
+        method, scenario=scenario, samples=SCENARIOS[scenario], rounds=rounds, seed=seed, workers=1,
+        evaluate_every=rounds, data_dir=data_dir, **options,
     )  # fmt: skip
     splits = [[r.round, s.cluster, [sorted(side) for side in s.members]] for r in found.history for s in r.splits]
     assert found.summary.accuracy is not None
@@ -101,35 +88,3 @@ def private_cfl(study: Study) -> Findings:
         f"found ({tried['number']['found']}), a random key of 256 bits was not ({tried['key']['found']}).",
     ]
     return Findings(rows, notes)
-
-
-@recipe("private-cfl-off", "private CFL on settings that nothing of it was set on: the run in the clear beside it")
-def private_cfl_off(study: Study) -> Findings:
-    """Other step sizes, participations, models and numbers of clients, groups and samples, on digits."""
-    scenarios = [scenario for scenario in SCENARIOS if scenario.startswith("digits")]
-    ways = [way for way in WAYS if "secure" not in way]
-    cells = study.cells(
-        {
-            f"{scenario}, {setting}, {way} {seed}": partial(
-                measure, scenario, way, seed, study.data_dir, ROUNDS, setting
-            )
-            for scenario in scenarios
-            for setting in OFF
-            for seed in study.seeds
-            for way in ways
-        }
-    )
-    rows = []
-    for scenario in scenarios:
-        for setting in OFF:
-            clear = [cells[f"{scenario}, {setting}, {CLEAR} {seed}"] for seed in study.seeds]
-            rows.append(Row(f"{scenario}, {setting}, {CLEAR}", "adjusted Rand index", [own["ari"] for own in clear]))
-            for way in ways[1:]:
-                own = [cells[f"{scenario}, {setting}, {way} {seed}"] for seed in study.seeds]
-                for what in ("clusters", "splits"):
-                    same = [float(a[what] == b[what]) for a, b in zip(own, clear, strict=True)]
-                    name = "same tree" if what == "splits" else "same clusters"
-                    rows.append(Row(f"{scenario}, {setting}, {way}", name, same))
-    return Findings(
-        rows, [f"{ROUNDS} rounds; {', '.join(f'{k} {n}' for k, n in SCENARIOS.items())} samples per client"]
-    )

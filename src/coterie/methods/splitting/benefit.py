@@ -61,7 +61,7 @@ class BenefitRule(SplitRule):
     def consider(self, memory: Looks, seen: LeafRound, t: int, server: Server) -> Look:
         age = t - seen.leaf.born
         asked = self._asked(seen, t, server)
-        if age < memory.due or len(asked) < 2:
+        if age < memory.due or len(asked) < max(2, 2 * self.min_size):
             return Look(memory)
         halves = seen.compared.of_halves(asked, seen.after, t, server)
         memory = replace(
@@ -81,7 +81,7 @@ class BenefitRule(SplitRule):
         found = [one for one in found if smallest_side(one) >= least and reproduces(one, halves)]
         if not found:
             return Look(memory)
-        steps = Steps(halves, seen, t, server)
+        steps = Steps(halves, found, seen, t, server)
         results = judged(found, steps, halves, seen.after, server)
         spent = level_of_look(self.level, memory.count) / len(found)
         best, result = max(results, key=lambda pair: (pair[1].p_value <= spent, pair[1].gain))
@@ -113,7 +113,9 @@ class BenefitRule(SplitRule):
         branches = []
         for side in (False, True):
             members = tuple(client for client in seen.leaf.members if chosen[client] == side)
-            model = apply_update(seen.after, steps.mean_of(compared == side))
+            # Sums are over the sides as they were found: others would show what a few members' updates are.
+            stepped = sides if halves.updates is None else compared
+            model = apply_update(seen.after, steps.mean_of(stepped == side))
             branches.append(Branch(members, model, sketch(vectors[torch.from_numpy(compared == side)])))
         return tuple(branches)
 
@@ -147,6 +149,8 @@ class BenefitRule(SplitRule):
         return Watched(replace(memory, watched=age, kept=found.gain))
 
     def obstacles(self, server: Server) -> list[str]:
+        if server.rounds < FIRST_LOOK:
+            return [f"CFL cannot split within {server.rounds} rounds: it first looks after round {FIRST_LOOK}"]
         if len(server.clients) < max(2, 2 * self.min_size):
             return [f"CFL cannot split {len(server.clients)} clients (min_size={self.min_size}): add clients"]
         return []

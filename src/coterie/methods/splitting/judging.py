@@ -6,11 +6,13 @@ import math
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from coterie.benefit import Benefit, benefit
 from coterie.errors import RunError
+from coterie.methods.aggregation import WeightedSum
 from coterie.methods.compared import ComparedHalves, halves_seed
 from coterie.methods.server import Server, apply_update
 from coterie.methods.splitting.base import LeafRound
@@ -21,13 +23,23 @@ from coterie.tasks.halves import OFFSET_SCALES
 
 
 class Steps:
-    """The mean half-updates of sets of members: from the vectors or, where these may not be seen, from sums."""
+    """The mean half-updates of sets of members: from the vectors or, where these may not be seen, from sums.
 
-    def __init__(self, halves: ComparedHalves, seen: LeafRound, t: int, server: Server) -> None:
-        self.halves, self.seen, self.t, self.server = halves, seen, t, server
+    Of a candidate whose vectors may not be seen four sums are opened, one for each pair of sides that members are on by
+    their two halves, and every mean is put together from these: no two sums differ by a few members.
+    """
+
+    def __init__(
+        self, halves: ComparedHalves, found: Sequence[Candidate], seen: LeafRound, t: int, server: Server
+    ) -> None:
+        self.halves = halves
         weights = [server.weight(client, seen.weighting) for client in halves.clients]
         self.weights = torch.tensor(weights, dtype=torch.float64)
-        if halves.updates is not None:
+        if halves.updates is None:
+            [only] = found
+            self.cell = 2 * only.by_half[0] + only.by_half[1]
+            self.sums = _sums_of_cells(self.cell, halves.clients, seen, t, server)
+        else:
             norms = halves.updates[..., : server.layout.trainable].norm(dim=2).double()
             # One member, however long its update, moves a side's step no farther than the others do.
             self.shrink = (norms.median(1, keepdim=True).values / norms.clamp_min(1e-30)).clamp_max(1.0)
@@ -35,7 +47,7 @@ class Steps:
     def mean(self, side: Sides, half: int) -> Tensor:
         """The weighted mean `(d,)` of the half-updates of the members in `side`, float64."""
         if self.halves.updates is None:
-            return self._summed(side)[half]
+            return self._of_cells(side)[half]
         rows = torch.from_numpy(np.flatnonzero(side))
         weights = self.weights[rows] * self.shrink[half, rows]
         total: Tensor = weights @ self.halves.updates[half, rows].double()
@@ -45,18 +57,28 @@ class Steps:
         """The mean over both halves."""
         return (self.mean(side, 0) + self.mean(side, 1)) / 2
 
-    def _summed(self, side: Sides) -> Tensor:
-        """The means `(2, d)` of the half-updates of some members from a sum of their own."""
-        clients, seen, server = [self.halves.clients[i] for i in np.flatnonzero(side)], self.seen, self.server
-        how = seen.compared.training(self.t, server)
-        requests = [
-            Request(c, HalfUpdates(seen.after, how, server.seed_of(self.t, c, "half-updates"), halves_seed(server, c)))
-            for c in clients
+    def _of_cells(self, side: Sides) -> Tensor:
+        """The means `(2, d)` over the cells most of whose members are in `side`."""
+        inside = [
+            c for c in range(4) if (self.cell == c).any() and 2 * side[self.cell == c].sum() > (self.cell == c).sum()
         ]
-        [total] = server.aggregate(requests, seen.weighting, size=2 * server.layout.size).sums
-        if not total.count:
+        opened = [self.sums[c] for c in inside if self.sums[c].count]
+        if not opened:
             raise RunError("the sum of a side stayed closed: see the faults of the round")
-        return total.mean().reshape(2, -1)
+        total = torch.stack([one.total for one in opened]).sum(0) / sum(one.weight for one in opened)
+        return total.reshape(2, -1)
+
+
+def _sums_of_cells(
+    cell: npt.NDArray[np.int64], clients: Sequence[str], seen: LeafRound, t: int, server: Server
+) -> list[WeightedSum]:
+    """The sums of both half-updates `(2·d,)` of the members of each cell."""
+    how = seen.compared.training(t, server)
+    requests = [
+        Request(c, HalfUpdates(seen.after, how, server.seed_of(t, c, "half-updates"), halves_seed(server, c)))
+        for c in clients
+    ]
+    return server.aggregate(requests, seen.weighting, cell.tolist(), 4, 2 * server.layout.size).sums
 
 
 def judged(
