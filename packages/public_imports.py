@@ -27,7 +27,17 @@ CURATED = frozenset(
 """Packages of which only the names in `__all__` are public."""
 MODULES = frozenset(
     f"coterie.{name}"
-    for name in ("cli.options", "cli.terminal", "errors", "metrics", "parameters", "randomness", "runs.records")
+    for name in (
+        "cli.options",
+        "cli.terminal",
+        "errors",
+        "metrics",
+        "parameters",
+        "randomness",
+        "runs.measures",
+        "runs.records",
+        "runs.verdict",
+    )
 )
 """Plain modules of which every name without a leading underscore is public."""
 

@@ -184,8 +184,10 @@ def test_growth_is_the_tree_that_the_method_keeps(choices: list[int], splits_a_r
     drawn, known = growth.table(), tree_of(records)
     assert drawn is not None
     for row, node, kept in zip(drawn, known, tree.nodes, strict=True):
-        for name in ("id", "parent", "born", "split_round", "evidence"):
+        for name in ("id", "parent", "born", "split_round"):
             assert row[name] == getattr(node, name) == getattr(kept, name)
+        assert row["reason"] == node.reason
+        assert node.evidence == kept.evidence
         assert row["children"] == node.children == list(kept.children)
         assert node.members == sorted(kept.members, key=node.members.index)
         if not row["children"]:

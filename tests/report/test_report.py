@@ -21,8 +21,8 @@ from coterie.report.figures import short, thresholds
 from coterie.report.markup import VOID, named
 from coterie.report.matrix import arranged, reduced
 from coterie.report.page import make_report
-from coterie.report.reading import Gains, cluster_series, find_baselines, gains_over, read_run
-from coterie.report.words import gain_words, size, verdict
+from coterie.report.reading import cluster_series, find_baselines, judged, read_run
+from coterie.report.words import gain_words, size
 from coterie.runs.folder import RunFolder
 from coterie.runs.records import (
     Bytes,
@@ -266,10 +266,9 @@ def test_a_large_matrix_is_means_over_blocks(n):
 
 def test_gains_are_differences_worst_first(folder):
     run, baseline = read_run(folder / "cfl"), read_run(folder / "fedavg")
-    found = gains_over(run, baseline)
-    assert found is not None
-    assert found.values == sorted(found.values)
-    assert dict(found.by_client)[NASTY] == pytest.approx(0.3 * 0.5)
+    [found] = judged(run, [baseline])
+    assert [gain for _, gain in found.gains] == sorted(gain for _, gain in found.gains)
+    assert found.differences[NASTY] == pytest.approx(0.3 * 0.5)
     assert [one.method for one in find_baselines(folder / "cfl", run.config)] == ["fedavg"]
 
 
@@ -286,25 +285,11 @@ def test_a_baseline_must_be_on_the_same_clients(folder, tmp_path):
         make_report(folder, other)
 
 
-def gains(name, *values):
-    return Gains(name, [(str(i), v) for i, v in enumerate(sorted(values))])
-
-
-def test_the_verdict_follows_the_gains():
-    def told(*values):
-        return verdict([gains("fedavg", *values)])
-
-    assert "Yes" in told(0.2, 0.1, 0.0)
-    assert "For most" in told(0.3, 0.2, -0.05)
-    assert "For some: the average client gains over fedavg, yet 2 of 3 lose" in told(0.4, -0.05, -0.05)
-    assert "Hardly" in told(0.005, 0.0, -0.005)
-    assert "No" in told(-0.1, 0.0, 0.0)
-    assert verdict([]) == ""
-    assert "No: local serves" in verdict([gains("fedavg", 0.3), gains("local", -0.2)])
-    assert "better served than with fedavg and local" in verdict([gains("fedavg", 0.3), gains("local", 0.2)])
-    assert gain_words(Gains("local", [("b", -0.02), ("a", 0.04)])) == (
-        "Against local, 1 of 2 clients gained and 1 lost; on average +1.0 percentage points. "
-        "The largest loss is 2.0 points (b)."
+def test_who_gained_and_what_was_sent_in_words(folder):
+    run, baseline = read_run(folder / "cfl"), read_run(folder / "fedavg")
+    [found] = judged(baseline, [run])
+    assert gain_words(found).startswith(
+        "Against cfl, 0 of 8 clients gained and 8 lost; accuracy −21.6\u00a0points on average"
     )
     assert [size(n) for n in (12, 1500, 2.5e6, 3e9)] == ["12 bytes", "1.5 kB", "2.5 MB", "3 GB"]
 
@@ -345,7 +330,7 @@ def test_a_comparison_has_its_table_and_its_best_method_in_detail(folder, compar
     assert f"{100 * summary['metrics']['accuracy']['mean']:.2f}" in text
     assert "The best of the others in detail: cfl, seed 0" in text
     rows = gain_rows(folder, read_comparison(folder))
-    assert rows == [("cfl", "8", "0", "+21.6", "+15.0")]  # 0.3 (1/2 + i/16) for i = 0 … 7
+    assert rows == [("cfl", "8", "0", "+21.6\u00a0points", "+15.0\u00a0points")]  # 0.3 (1/2 + i/16) for i = 0 … 7
 
 
 def test_a_method_of_ones_own_with_any_ids_and_several_roots_is_shown_whole(tmp_path):
@@ -399,7 +384,7 @@ def test_of_very_many_clients_both_ends_are_kept_and_every_accuracy(monkeypatch)
     found = ReportedClients.of(iter(rows))
     ordered = sorted(rows, key=worst_first)
     assert found.listed == ordered[:50] + ordered[-10:]
-    assert found.accuracy == {row.client: row.accuracy for row in rows}
+    assert found.scores.accuracy == {row.client: row.accuracy for row in rows}
     assert found.total == 500
     assert found.served_elsewhere == sum(row.model != f"cluster-{row.cluster}" for row in rows)
     assert ReportedClients.of(rows[:60]).listed == sorted(rows[:60], key=worst_first)

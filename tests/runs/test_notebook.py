@@ -10,9 +10,9 @@ import torch
 import coterie
 from coterie.federation import Client, Federation, Split
 from coterie.runs.history import History
-from coterie.runs.records import Bytes, RoundRecord, SplitRecord
+from coterie.runs.records import Bytes, EventRecord, RoundRecord, SplitRecord, tree_of
 from coterie.runs.result import Result
-from coterie.runs.words import member_lines
+from coterie.runs.words import describe, member_lines
 
 
 class Reader(HTMLParser):
@@ -58,6 +58,13 @@ def test_names_are_text_and_the_summary_is_there() -> None:
     assert f"{result.summary.accuracy.mean:.4f}" in reader.text
 
 
+def test_a_split_is_explained_in_the_methods_own_sentence() -> None:
+    split = SplitRecord(0, [1, 2], [["a"], ["b"]], {"age": 3.0, "harm": 0.873})
+    event = EventRecord("split", "cluster 0 splits into 1 and 1: each side's step harms the other", {"cluster": 0})
+    [root, *_] = tree_of([RoundRecord(5, [], Bytes(), 0.0, splits=[split], events=[event])])
+    assert describe(root) == "node 0: 2 clients, split in round 5: each side's step harms the other"
+
+
 def test_a_tree_is_shown_with_its_leaves_accuracy() -> None:
     result = small_result()
     ids = [row.client for row in result.clients]
@@ -65,7 +72,7 @@ def test_a_tree_is_shown_with_its_leaves_accuracy() -> None:
     reader = read(replace(result, history=History([RoundRecord(5, [], Bytes(), 0.0, splits=[split])]))._repr_html_())
     assert reader.tags.count("li") == 3
     words = "".join(reader.text)
-    assert "split in round 5 (separation 0.9)" in words
+    assert "split in round 5: separation 0.9" in words
     assert f"client <script>alert(1)</script>, since round 5, accuracy {result.clients[0].accuracy:.3f}" in words
 
 

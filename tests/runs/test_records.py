@@ -365,9 +365,9 @@ def test_a_tree_by_hand() -> None:
         a_round(3, {"c": 3, "d": 4}, SECOND),
     ]
     assert tree_of(course) == [
-        TreeNode(0, None, ["a", "b", "c", "d"], 0, [1, 2], 2, {"separation": 0.5}),
+        TreeNode(0, None, ["a", "b", "c", "d"], 0, [1, 2], 2, {"separation": 0.5}, "separation 0.5"),
         TreeNode(1, 0, ["a", "b"], 2),
-        TreeNode(2, 0, ["c", "d"], 2, [3, 4], 3, {"separation": 0.75, "exponent": None}),
+        TreeNode(2, 0, ["c", "d"], 2, [3, 4], 3, {"separation": 0.75, "exponent": None}, "separation 0.75"),
         TreeNode(3, 2, ["c"], 3),
         TreeNode(4, 2, ["d"], 3),
     ]

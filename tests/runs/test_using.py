@@ -254,6 +254,7 @@ class Lines:
 
     label_names = ("no", "yes")
     client_column, decimal = None, "."
+    label_mean, label_scale = 0.0, 1.0
 
     def transform(self, data: Any) -> tuple[torch.Tensor, torch.Tensor | None]:
         rows = list(csv.DictReader(Path(data).read_text().splitlines()))

@@ -291,7 +291,7 @@ def test_markdown_csv_and_latex_hold_the_same_numbers(compared):
 def test_without_groups_there_is_no_rand_index(tmp_path):
     options = {"scenario": "digits-iid", "clients": 3, "samples": 20, "rounds": 1}
     table = run_methods(["fedavg", "local"], out=tmp_path / "one", **options)
-    assert "With one seed the test (paired t test, two-sided) is over its clients" in difference_caption(table)
+    assert "With one seed the test is Student's t over its clients" in difference_caption(table)
     assert "which flatters it" in difference_caption(table)
     assert table["rows"][0]["ari"] is None
     assert cells(table)[0][columns(table).index("ARI")] == "–"
@@ -416,3 +416,13 @@ def test_the_options_of_a_comparison_are_those_of_a_run():
     assert config_values(given, "mlp", len) == {
         "drop": "a,b", "class_weights": "1,5", "data": "here", "lr": 0.5, "model": "mlp",
     }  # fmt: skip
+
+
+def test_latex_sets_in_bold_all_that_cannot_be_told_from_the_best(tmp_path):
+    how = {"rounds": 8, "clients": 8, "workers": 1}
+    alike = coterie.compare(["fedavg", "fedprox"], scenario="digits-iid", out=tmp_path / "alike", **how)
+    assert alike.to_latex().count(r"\textbf{") == 2
+    assert "does not tell from it" in alike.to_latex()
+    apart = coterie.compare(["fedavg", "local"], scenario="digits-permuted", out=tmp_path / "apart", **how)
+    assert apart.table["ties"] == []
+    assert next(line for line in apart.to_latex().splitlines() if r"\textbf{" in line).strip().startswith("local")

@@ -121,8 +121,8 @@ def main(arguments: list[str] | None = None) -> None:
         _fail(str(problem), EXIT_BAD_INPUT, debug)
     except click.ClickException as problem:
         _fail(problem.format_message(), EXIT_BAD_INPUT, debug)
-    except (KeyboardInterrupt, click.Abort):
-        _fail("stopped; a run with a folder resumes with 'coterie resume FOLDER'", EXIT_INTERRUPTED, debug)
+    except (KeyboardInterrupt, click.Abort) as problem:
+        _fail(str(problem) or "stopped", EXIT_INTERRUPTED, debug)
     except BrokenPipeError:
         sys.exit(EXIT_BUG)
     except OSError as problem:

@@ -20,6 +20,7 @@ from coterie.metrics import ALWAYS
 from coterie.runs import Callback, Result, Run
 from coterie.runs.progress import describe, ending, privacy_words, trainer_lines
 from coterie.runs.records import RoundRecord, Spread, Summary
+from coterie.runs.verdict import ClientScores, judge, verdict, verdict_note
 from coterie.runs.words import member_lines
 
 PLAIN_LINES = 20
@@ -125,10 +126,19 @@ def show_results(results: Sequence[Result], path: Path | None, console: Console 
             console.print(f"{escape(summary.method)}: {escape(text)}", soft_wrap=True, highlight=False)
         for text in ending(summary.stopped, summary.best_round, summary.rounds):
             console.print(f"{escape(summary.method)}: {escape(text)}", soft_wrap=True, highlight=False)
+    for text in verdicts(results):
+        console.print(escape(text), soft_wrap=True, highlight=False)
     for line in member_lines(results[-1].summary.cluster_ids, results[-1].clusters):
         console.print(escape(f"  {line}"), soft_wrap=True)
     if path:
         console.print(f"results: {escape(str(path))}", soft_wrap=True)
+
+
+def verdicts(results: Sequence[Result]) -> list[str]:
+    """Was the last run worth it, against those before it, and what the test covers."""
+    last, others = results[-1], {one.summary.method: ClientScores.of(one.clients) for one in results[:-1]}
+    found = judge(ClientScores.of(last.clients), others, last.summary.train_samples)
+    return [f"{last.summary.method}: {verdict(found)}", verdict_note(found)] if found else []
 
 
 def summary_table(summaries: Sequence[Summary]) -> Table:

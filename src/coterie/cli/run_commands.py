@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from coterie.cli.progress import Progress, show_results
 from coterie.cli.terminal import make_console
 from coterie.engines import available_cores, pool_start_method
 from coterie.engines.children import performed_beside
+from coterie.errors import RunError
 from coterie.methods import method_classes
 from coterie.methods.base import find_method
 from coterie.methods.option_types import describe_options, value_in_words
@@ -23,6 +26,7 @@ from coterie.methods.published import departures_of
 from coterie.models import list_models
 from coterie.runs import Result, api, load
 from coterie.runs.config import LIMIT_KEYS, PLACE_KEYS, RunConfig, make_config, overlay, read_config_file
+from coterie.runs.folder import RunFolder
 
 
 @click.command(
@@ -47,6 +51,8 @@ def run(config_file: str | None, **given: Any) -> None:
     configs = [make_config(values | {"method": name}) for name in (("fedavg", "cfl") if both else (values["method"],))]
     quiet = configs[0].quiet
     place = Path(configs[0].out) if configs[0].out else api.new_folder(configs[0], "compared" if both else None)
+    if both and RunFolder(place).has("config.json"):
+        raise RunError(f"{place}: holds a run, and without --method two are begun: choose another --out")
     folders = [place / config.method if both else place for config in configs]
     if both and _small_and_two_cores(configs[0]) and not folders[0].exists():
         alone = make_config(values | {"method": "fedavg", "workers": 1})
@@ -73,10 +79,20 @@ def _trained(config: RunConfig, folder: Path) -> None:
 
 
 def _followed(config: RunConfig, folder: Path) -> Result:
-    """Do a run, and tell of it meanwhile."""
+    """Do a run, and show its progress."""
     progress = Progress(quiet=config.quiet)
-    with progress:
+    with _resumable(folder), progress:
         return api.start(config, out=folder, callbacks=[progress])
+
+
+@contextmanager
+def _resumable(folder: Path) -> Iterator[None]:
+    """Give Ctrl-C the command that resumes the run in this folder, where it has begun."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        begun = RunFolder(folder).has("config.json")
+        raise click.Abort(f"stopped; resume with 'coterie resume {folder}'" if begun else "stopped") from None
 
 
 @click.command(
@@ -88,7 +104,7 @@ def resume(folder: str, quiet: bool | None, **given: Any) -> None:
     """Resume a run that was stopped or killed, as if nothing had happened."""
     places = {key: value for key, value in given.items() if value is not None}
     progress = Progress(quiet=bool(quiet))
-    with progress:
+    with _resumable(Path(folder)), progress:
         result = api.resume(folder, callbacks=[progress], progress=False, **places)
     if not quiet:
         show_results([result], result.path)

@@ -73,6 +73,7 @@ def _check_shapes(files: Sequence[Path]) -> None:
         shapes = _shapes(file)
         if math.prod(group := shapes.pop("group", ())) != 1:
             raise DataError(f"{file}: group has shape {group}, expected one integer")
+        shapes.pop("block", None)
         for part, pair in _parts(file, shapes).items():
             alike = alike or [(file, shape) for shape in pair]
             if pair[0][:1] != pair[1][:1]:

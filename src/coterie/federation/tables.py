@@ -21,6 +21,7 @@ from coterie.federation.labels import Task, classes_of_columns, encode_column
 from coterie.federation.table_columns import Column, counts_rows, describe_site_column, fit_column, listed
 from coterie.federation.table_files import RawTable, is_frame, read_frame, read_table
 from coterie.federation.table_sites import Tables, common_columns, read_all
+from coterie.federation.table_statistics import NumberStatistics, combine_numbers
 
 FORMAT = 1
 MOST_CATEGORIES = 64
@@ -42,6 +43,9 @@ class Table:
     """Columns that are left out wherever they occur."""
     client_column: str | None = None
     decimal: str = "."
+    label_mean: float = 0.0
+    label_scale: float = 1.0
+    """Mean and deviation of a quantity over the training rows, which it is trained by; `labels` gives it as it is."""
 
     @property
     def features(self) -> list[str]:
@@ -190,7 +194,8 @@ def clients_from_tables(
     if not fitted:
         raise DataError(f"no column is left beside the label {label!r}: give tables with columns to learn from")
     _warn_of_row_numbers(sites, fitted)
-    table = Table(label, names, tuple(fitted), (*drop, *empty), client_column, decimal)
+    mean, deviation = _label_scaling(sites, label) if scale and not names else (0.0, 1.0)
+    table = Table(label, names, tuple(fitted), (*drop, *empty), client_column, decimal, mean, deviation)
     return [_client(site, table, groups) for site in sites], table
 
 
@@ -205,6 +210,14 @@ def _site(name: str, table: RawTable, blocks: str | None, splits: Splits, seed: 
         block = block_numbers(name, texts.astype(str), table.rows)
     rows = split_rows(name, table.rows, splits, seed, block)
     return Site(name, table, {part: own.numpy() for part, own in rows.items()}, block)
+
+
+def _label_scaling(sites: Sequence[Site], label: str) -> tuple[float, float]:
+    """The mean and deviation of a quantity, from what the sites say of their training rows."""
+    numbers = [(site.raw.columns[label].numbers, site.rows["train"]) for site in sites]
+    parts = [NumberStatistics.of(values[rows]) for values, rows in numbers if values is not None]
+    whole = combine_numbers(parts, f"label {label!r}")
+    return whole.mean, whole.scale
 
 
 def _client(site: Site, table: Table, groups: Mapping[str, int] | None) -> Client:

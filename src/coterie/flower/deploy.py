@@ -25,6 +25,7 @@ from coterie.flower.server import read_options
 from coterie.methods import make_method
 from coterie.runs.assemble import loss_of, make_architecture, make_federation
 from coterie.runs.config import DATA_KEYS, RunConfig
+from coterie.runs.target_scaling import TargetScaling
 from coterie.snapshot import write_atomically
 from coterie.trainers.schedules import make_schedule
 
@@ -175,7 +176,8 @@ def write_deployment(
     guide = instructions(deployment, address, secure)
     _claim(root, project_file(settings, extras(config.method)))
     if federation is not None and not _as_it_lies(config, federation):
-        for node, client in zip(planned, federation, strict=True):
+        trained = TargetScaling.of(federation.table).federation(federation)
+        for node, client in zip(planned, trained, strict=True):
             write_client(client, node.data)
         if federation.table is not None:
             table = json.dumps(federation.table.to_json(), indent=2, ensure_ascii=False) + "\n"

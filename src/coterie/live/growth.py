@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from coterie.runs.records import RoundRecord
+from coterie.runs.records import RoundRecord, split_reason
 
 
 @dataclass
@@ -19,7 +19,7 @@ class GrowingNode:
     accuracy: float | None = None
     children: list[int] = field(default_factory=list)
     split_round: int | None = None
-    evidence: dict[str, float | None] = field(default_factory=dict)
+    reason: str = ""
 
 
 class Growth:
@@ -36,7 +36,7 @@ class Growth:
         for split in record.splits:
             self.split = True
             old = self.nodes.setdefault(split.cluster, GrowingNode(split.cluster, None, 0))
-            old.children, old.split_round, old.evidence = list(split.children), record.round, split.evidence
+            old.children, old.split_round, old.reason = list(split.children), record.round, split_reason(record, split)
             for child in split.children:
                 self.nodes[child] = GrowingNode(child, old.id, record.round)
         for cluster in record.clusters:

@@ -15,6 +15,7 @@ from coterie.live.pages import MOST_SHOWN, ClientPages
 from coterie.live.tail import HistoryTail, thinned
 from coterie.runs.folder import RunFolder, checksum
 from coterie.runs.records import Summary, parse_json, to_json
+from coterie.runs.verdict import verdict_of
 from coterie.runs.words import mixture_text
 
 FILES = ("config.json", "history.jsonl", "summary.json", "clients.json")
@@ -50,6 +51,7 @@ class WatchedRun:
         self._seen: dict[str, Stamp | None] = {}
         self._was_locked = False
         self._pages: tuple[int, ClientPages | None] = (-1, None)
+        self._judged: tuple[int, str] = (-1, "")
 
     def poll(self, locks: frozenset[int] | None) -> bool:
         """Look again; did anything change that a page shows? `locks` are the inodes of locked files, if known.
@@ -167,7 +169,20 @@ class WatchedRun:
             "total": len(self.tail.records),
             "tree": self.tail.growth.table(),
             "summary": summary,
+            "verdict": self._verdict(),
         }
+
+    def _verdict(self) -> str:
+        """Was it worth it, in a sentence, once the run is complete; of very many clients it is left to the report."""
+        if self.summary is None or self.summary.clients > MOST_SHOWN:
+            return ""
+        if self._judged[0] != self.clients_version:
+            try:
+                text = verdict_of(self.summary, RunFolder(self.path).each_client(), self.path)
+            except (OSError, ValueError, RunError):  # a file is damaged or gone: the page says so elsewhere
+                text = ""
+            self._judged = (self.clients_version, text)
+        return self._judged[1]
 
     def clients(self, start: int = 0, most: int = MOST_ROWS) -> dict[str, Any]:
         """Clients' rows from `start` on: with metrics once the run is complete, before that their clusters only.

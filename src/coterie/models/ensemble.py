@@ -33,11 +33,13 @@ class Ensemble(nn.Module):
 
 
 def mix_outputs(outputs: Tensor, weights: Tensor, regression: bool) -> Tensor:
-    """What a mixture says, from what its models say: outputs `(k, n, ..., outputs)`, weights `(k,)` that sum to one.
+    """What a mixture says, from what its models say: outputs `(k, n[, ..., outputs])`, weights `(k,)` that sum to 1.
 
     Outputs themselves are averaged in a regression; otherwise they are logits, the probabilities are averaged, and the
     result is again logits `(n, ..., outputs)`: of one output the logit, of several the logarithms of the mean.
     """
+    if outputs.ndim == 2:  # one number per sample, (k, n)
+        return mix_outputs(outputs[..., None], weights, regression)[..., 0]
     shares = weights.to(outputs).view(-1, *[1] * (outputs.ndim - 1))
     if regression:
         return (outputs * shares).sum(0)

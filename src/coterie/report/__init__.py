@@ -1,10 +1,10 @@
 """Results to look at: figures, and a report that is one HTML file."""
 
 from coterie.report.drawing import Draw, colour, need_matplotlib, pdf_of
-from coterie.report.figures import Figure
+from coterie.report.figures import Figure, logarithmic
 from coterie.report.markup import element, table
 from coterie.report.page import write_plots, write_report
-from coterie.report.reading import RunView, gains_over, read_run
+from coterie.report.reading import RunView, judged, read_run
 from coterie.report.study import StudyReport, StudyTable
 from coterie.report.words import size
 
@@ -16,7 +16,8 @@ __all__ = [
     "StudyTable",
     "colour",
     "element",
-    "gains_over",
+    "judged",
+    "logarithmic",
     "need_matplotlib",
     "pdf_of",
     "read_run",

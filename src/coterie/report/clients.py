@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from coterie.runs.records import ClientRecord
+from coterie.runs.verdict import ClientScores
 from coterie.runs.words import heaviest_weights
 
 WORST, BEST = 50, 10
@@ -20,8 +21,8 @@ class ReportedClients:
     """The clients of a run as a report knows them."""
 
     total: int = 0
-    accuracy: dict[str, float] = field(default_factory=dict)
-    """Final accuracy by client, of those that have one."""
+    scores: ClientScores = field(default_factory=ClientScores)
+    """What all of them are judged by."""
     served_elsewhere: int = 0
     """How many are given another model than their cluster's, and no mixture."""
     heaviest: list[float] = field(default_factory=list)
@@ -35,8 +36,7 @@ class ReportedClients:
         found = cls()
         for row in rows:
             found.total += 1
-            if row.accuracy is not None:
-                found.accuracy[row.client] = row.accuracy
+            found.scores.add(row)
             if row.mixture:
                 found.heaviest += heaviest_weights([row])
             elif row.model not in (None, f"cluster-{row.cluster}"):

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 
 from coterie.report.drawing import HEIGHT, INK, Draw, colour
-from coterie.report.reading import Gains, RunView, Series
+from coterie.report.reading import RunView, Series
+from coterie.runs.measures import ACCURACY
 from coterie.runs.records import Spread, TreeNode
+from coterie.runs.verdict import Judgement
 
 MOST_LINES = 12
 """Clusters with a line of their own; beyond, the largest ones have one."""
@@ -36,10 +38,10 @@ class Figure:
     height: float = HEIGHT
 
 
-def run_figures(run: RunView, gains: Sequence[Gains] = ()) -> list[Figure]:
+def run_figures(run: RunView, against: Sequence[Judgement] = ()) -> list[Figure]:
     """All the figures that a run and its baselines give, in the order a reader wants them."""
     first = [accuracy(run), tree(run), matrix(run), crossing(run)]
-    made = [*first, *(gain(one) for one in gains), norms(run), communication(run)]
+    made = [*first, *(gain(one) for one in against), norms(run), communication(run)]
     return [figure for figure in made if figure is not None]
 
 
@@ -93,6 +95,7 @@ def _loss(run: RunView) -> Figure | None:
         axes = figure.add_subplot()
         axes.plot(*zip(*points, strict=True), color=colour(0))
         axes.set(xlabel="round", ylabel="loss on own test data")
+        logarithmic(axes)
 
     return Figure("loss", "Loss over rounds", "Mean over the clients of the loss on their own test data.", draw)
 
@@ -191,19 +194,20 @@ def crossing(run: RunView) -> Figure | None:
     return Figure("crossing", "Each model on the others' clients", caption, draw, 4.2)
 
 
-def gain(gains: Gains) -> Figure:
+def gain(against: Judgement) -> Figure:
     """What the clients have over a baseline: a named bar each, the least first, or a histogram of many."""
-    values = 100 * np.asarray(gains.values)
+    measure, baseline, gains = against.measure, against.baseline, against.gains
+    values = np.asarray([measure.gain(measure.amount(against.differences[client])) for client, _ in gains])
     few = len(values) <= MOST_BARS
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
         colours = [colour(2) if v >= 0 else colour(6) for v in values]
-        axes.set_xlabel(f"points over {gains.baseline}")
+        axes.set_xlabel(f"points over {baseline}" if measure is ACCURACY else f"% less loss than {baseline}")
         if few:
             places = range(len(values))
             axes.barh(places, values, color=colours)
-            axes.set_yticks(places, [short(client) for client, _ in gains.by_client])
+            axes.set_yticks(places, [short(client) for client, _ in gains])
             axes.set_ylim(len(values) - 0.4, -0.6)
         else:
             _, bins, patches = axes.hist(values, bins=40)
@@ -212,11 +216,12 @@ def gain(gains: Gains) -> Figure:
             axes.set_ylabel("clients")
         axes.axvline(0, color=INK, lw=0.8)
 
-    name = "gain-over-" + "".join(char if char.isalnum() else "-" for char in gains.baseline)
+    name = "gain-over-" + "".join(char if char.isalnum() else "-" for char in baseline)
     order = ", the least gain first" if few else ""
-    caption = f"Accuracy in percentage points{order}; green gained, red lost."
+    what = "Accuracy in percentage points" if measure is ACCURACY else "How much lower the loss is, in per cent"
+    caption = f"{what}{order}; green gained, red lost."
     height = 0.9 + 0.24 * len(values) if few else HEIGHT
-    return Figure(name, f"Each client against {gains.baseline}", caption, draw, max(1.6, height))
+    return Figure(name, f"Each client against {baseline}", caption, draw, max(1.6, height))
 
 
 def short(name: str) -> str:
@@ -233,8 +238,6 @@ def norms(run: RunView) -> Figure | None:
     lines = thresholds(run)
 
     def draw(figure: Any) -> None:
-        from matplotlib.ticker import LogLocator, NullFormatter
-
         axes = figure.add_subplot()
         for series in shown:
             for values, style, name in ((series.mean_norm, "-", "mean update"), (series.max_norm, "--", "largest")):
@@ -247,10 +250,8 @@ def norms(run: RunView) -> Figure | None:
             axes.annotate(name, (rounds[-1], level[-1]), fontsize=10, ha="right", va="bottom")
         for t in run.split_rounds():
             axes.axvline(t, color=INK, alpha=0.5, lw=0.8, ls=":")
-        axes.set(xlabel="round", ylabel="norm", yscale="log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # the usual 10^k is mathematical type
-        axes.yaxis.set_minor_formatter(NullFormatter())
+        axes.set(xlabel="round", ylabel="norm")
+        logarithmic(axes)
         _legend(axes)
 
     note = f" Grey: thresholds of the first cluster ({', '.join(lines)})." if lines else ""
@@ -258,6 +259,16 @@ def norms(run: RunView) -> Figure | None:
         f"Solid: the norm of a cluster's mean update; dashed: its largest update. Colours as above.{note}{_cut(run)}"
     )
     return Figure("norms", "Size of the updates", caption, draw)
+
+
+def logarithmic(axes: Any) -> None:
+    """Draw the values on a logarithmic scale, its numbers in plain type."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # the usual 10^k is mathematical type
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def thresholds(run: RunView) -> dict[str, tuple[list[int], list[float]]]:

@@ -12,9 +12,10 @@ from coterie.report import sections
 from coterie.report.drawing import inline_svg, need_matplotlib, save_figure
 from coterie.report.figures import Figure, run_figures
 from coterie.report.markup import Markup, element, page, section, table
-from coterie.report.reading import Gains, RunView, find_baselines, gains_over, given_baseline, read_run
+from coterie.report.reading import RunView, find_baselines, given_baseline, judged, read_run
 from coterie.report.study import StudyTable, read_study
-from coterie.report.words import run_words, verdict
+from coterie.report.words import run_words
+from coterie.runs.verdict import Judgement, verdict, verdict_note
 from coterie.snapshot import write_atomically
 
 
@@ -36,7 +37,7 @@ def make_report(place: Path, baseline: Path | None = None) -> str:
     if (place / "config.json").exists():
         run = read_run(place)
         title = f"{run.method} on {_where(run)}"
-        return page(title, style, element("h1", title), *_run_content(run, *_baselines(run, baseline)))
+        return page(title, style, element("h1", title), *_run_content(run, _baselines(run, baseline)))
     if baseline is not None:
         raise ConfigError(f"--baseline goes with a run folder: {place} holds a comparison, with baselines of its own")
     return _study_page(place, style)
@@ -48,7 +49,8 @@ def write_plots(path: str | Path, out: str | Path, *, baseline: str | Path | Non
     place, target = _existing(path), Path(out)
     if (place / "config.json").exists():
         run = read_run(place)
-        figures = run_figures(run, _baselines(run, Path(baseline) if baseline else None)[1])
+        others = _baselines(run, Path(baseline) if baseline else None)
+        figures = run_figures(run, _against_runs(judged(run, others), others))
     else:
         figures = read_study(place).figures
     target.mkdir(parents=True, exist_ok=True)
@@ -68,30 +70,39 @@ def _where(run: RunView) -> str:
     return str(run.config.get("scenario") or run.config.get("data") or "a federation from Python")
 
 
-def _baselines(run: RunView, given: Path | None) -> tuple[list[RunView], list[Gains]]:
-    """The runs to measure against, and each client's gain over them."""
-    others = [given_baseline(run, given)] if given else find_baselines(run.path, run.config)
-    pairs = [(other, gains) for other in others if (gains := gains_over(run, other)) is not None]
-    return [other for other, _ in pairs], [gains for _, gains in pairs]
+def _baselines(run: RunView, given: Path | None) -> list[RunView]:
+    """The runs to measure against: the one that was named, and those of fedavg and local that lie beside the run."""
+    named = [given_baseline(run, given)] if given else []
+    beside = find_baselines(run.path, run.config)
+    return named + [other for other in beside if other.method not in {one.method for one in named}]
 
 
-def _run_content(run: RunView, others: Sequence[RunView], gains: Sequence[Gains]) -> list[Markup]:
+def _against_runs(found: Sequence[Judgement], others: Sequence[RunView]) -> list[Judgement]:
+    """Without the judgement against a constant answer."""
+    methods = {other.method for other in others}
+    return [one for one in found if one.baseline in methods]
+
+
+def _run_content(run: RunView, others: Sequence[RunView]) -> list[Markup]:
+    found = judged(run, others) if run.finished else []
+    against = _against_runs(found, others)
     return [
         element("p", _subtitle(run), class_="sub"),
-        _lead(verdict(gains), run_words(run, gains, others)),
-        _figures(run_figures(run, gains), "In pictures"),
+        _lead(verdict(found), run_words(run, against, others), verdict_note(found)),
+        _figures(run_figures(run, against), "In pictures"),
         sections.tree(run),
         sections.clusters(run),
         sections.explanation(run),
-        sections.clients(run, gains),
+        sections.clients(run, against),
         sections.events(run),
         sections.settings(run.config),
     ]
 
 
-def _lead(headline: str, paragraph: str) -> Markup:
+def _lead(headline: str, paragraph: str, note: str = "") -> Markup:
     first = element("p", element("strong", headline)) if headline else Markup()
-    return element("div", first, element("p", paragraph), class_="lead")
+    last = element("p", note, class_="note") if note else Markup()
+    return element("div", first, element("p", paragraph), last, class_="lead")
 
 
 def _subtitle(run: RunView) -> str:
@@ -127,5 +138,5 @@ def _study_page(place: Path, style: str) -> str:
     if study.detail is not None:
         heading, folder = study.detail
         run = read_run(folder)
-        content += [element("h1", heading, class_="next"), *_run_content(run, *_baselines(run, None))]
+        content += [element("h1", heading, class_="next"), *_run_content(run, _baselines(run, None))]
     return page(study.title, style, *content)

@@ -21,6 +21,7 @@ from coterie.runs.records import (
     assignments,
     tree_of,
 )
+from coterie.runs.verdict import ClientScores, Judgement, find_plain, judge
 
 
 @dataclass(frozen=True)
@@ -76,9 +77,10 @@ class RunView:
             return self.summary.bytes
         return Bytes(sum(r.bytes.up for r in self.history), sum(r.bytes.down for r in self.history))
 
-    def accuracies(self) -> dict[str, float]:
-        """Final accuracy by client, of those that have one."""
-        return self.clients.accuracy
+    @property
+    def scores(self) -> ClientScores:
+        """What the clients are judged by."""
+        return self.clients.scores
 
 
 def read_run(path: Path, *, with_matrix: bool = True) -> RunView:
@@ -111,42 +113,15 @@ def cluster_series(history: Sequence[RoundRecord]) -> list[Series]:
     return [found[number] for number in sorted(found)]
 
 
-@dataclass(frozen=True)
-class Gains:
-    """What each client has over a baseline, in accuracy, worst first."""
-
-    baseline: str
-    by_client: list[tuple[str, float]]
-
-    @property
-    def values(self) -> list[float]:
-        """The gains, worst first."""
-        return [gain for _, gain in self.by_client]
-
-    @property
-    def mean(self) -> float:
-        """The mean gain."""
-        return sum(self.values) / len(self.by_client)
-
-
-def gains_over(run: RunView, baseline: RunView) -> Gains | None:
-    """Accuracy of each client minus its accuracy in the baseline, or None where nothing can be compared."""
-    ours, theirs = run.accuracies(), baseline.accuracies()
-    pairs = [(client, ours[client] - theirs[client]) for client in ours if client in theirs]
-    return Gains(baseline.method, sorted(pairs, key=lambda pair: pair[1])) if pairs else None
-
-
 def find_baselines(path: Path, config: Mapping[str, Any]) -> list[RunView]:
     """Runs of fedavg and local on the same clients that lie beside this one, in a comparison or not."""
-    found = []
-    for name in ("fedavg", "local"):
-        for place in (path.parent / name, path.parent.parent / name / path.name):
-            if place.resolve() != path.resolve() and (place / "summary.json").exists():
-                other = read_run(place, with_matrix=False)
-                if other.config.get("federation") == config.get("federation"):
-                    found.append(other)
-                    break
-    return found
+    return [read_run(place, with_matrix=False) for place in find_plain(path, config)]
+
+
+def judged(run: RunView, baselines: Sequence[RunView]) -> list[Judgement]:
+    """The run against other runs and a constant answer."""
+    others = {other.method: other.scores for other in baselines}
+    return judge(run.scores, others, run.summary.train_samples if run.summary else None)
 
 
 def given_baseline(run: RunView, path: Path) -> RunView:

@@ -7,13 +7,16 @@ from typing import Any
 
 from coterie.report.clients import BEST, WORST
 from coterie.report.markup import Markup, element, joined, named, section, table
-from coterie.report.reading import Gains, RunView
+from coterie.report.reading import RunView
+from coterie.runs.measures import ACCURACY
 from coterie.runs.records import FaultRecord
+from coterie.runs.verdict import FEW_SAMPLES, Judgement
 from coterie.runs.words import mixture_text
 
 MOST_CLUSTERS = 60
 MOST_NAMES = 12
 MOST_EVENTS = 100
+FEW_MARK = "†"
 
 
 def settings(config: Mapping[str, Any]) -> Markup:
@@ -25,20 +28,21 @@ def settings(config: Mapping[str, Any]) -> Markup:
 
 
 def clusters(run: RunView) -> Markup:
-    """The clusters, largest first: size, accuracy, who is in it."""
+    """The clusters, largest first: size, accuracy or loss, who is in it."""
     if run.summary is None or len(run.summary.clusters) < 2:
         return Markup()
-    accuracy = run.accuracies()
+    measure, scores = run.scores.measure, run.scores.values
     rows = []
     found = zip(run.summary.cluster_ids, run.summary.clusters, run.summary.sizes, strict=True)
     pairs = sorted(found, key=lambda one: (-one[2], one[0]))
     for number, members, size in pairs[:MOST_CLUSTERS]:
         names = _ids(members) if members else "known to the clients only"
-        known = [accuracy[member] for member in members if member in accuracy]
-        mean, least = (sum(known) / len(known), min(known)) if known else (None, None)
-        rows.append((number, names, size, percent(mean), percent(least)))
+        known = [scores[member] for member in members if member in scores]
+        worst = min if measure.higher_is_better else max
+        mean, least = (sum(known) / len(known), worst(known)) if known else (None, None)
+        rows.append((number, names, size, measure.text(mean), measure.text(least)))
     note = _cut(len(pairs), MOST_CLUSTERS, "clusters, largest first")
-    return section("Clusters", table(["cluster", "clients", "size", "accuracy", "worst client"], rows, words=2), note)
+    return section("Clusters", table(["cluster", "clients", "size", measure.name, "worst client"], rows, words=2), note)
 
 
 def explanation(run: RunView) -> Markup:
@@ -80,9 +84,7 @@ def tree(run: RunView) -> Markup:
                 words += f" ({100 * (after[number] - after[node.parent]):+.1f} points)"
         parts: list[object] = [name, words]
         if node.children:
-            known = {key: value for key, value in node.evidence.items() if value is not None}
-            evidence = ", ".join(f"{key.replace('_', ' ')} {value:.3g}" for key, value in known.items())
-            parts.append(element("span", f"split in round {node.split_round}: {evidence}", class_="note"))
+            parts.append(element("span", f"split in round {node.split_round}: {node.reason}", class_="note"))
             parts.append(element("ul", *(item(child) for child in node.children)))
         return element("li", *parts)
 
@@ -103,7 +105,7 @@ def _node_accuracy(run: RunView) -> dict[int, float]:
         known = [value for value in series.accuracy if value is not None]
         if known:
             found[series.cluster] = known[-1]
-    final = run.accuracies()
+    final = run.scores.accuracy
     for node in run.tree.values():
         known = [final[member] for member in node.members if member in final]
         if known and not node.children:
@@ -111,36 +113,40 @@ def _node_accuracy(run: RunView) -> dict[int, float]:
     return found
 
 
-def clients(run: RunView, gains: Sequence[Gains]) -> Markup:
+def clients(run: RunView, against: Sequence[Judgement]) -> Markup:
     """The clients by accuracy (by loss where there is none), worst first; of many, both ends."""
     if not run.clients.total:
         return Markup()
-    by_gain = [dict(one.by_client) for one in gains]
     shown = run.clients.listed
     others = [name for name in shown[0].metrics if name not in ("accuracy", "loss")]
     elsewhere, mixed = bool(run.clients.served_elsewhere), bool(run.clients.heaviest)
     model = (["model"] if elsewhere else []) + (["mixture"] if mixed else [])
-    titles = ["client", "cluster", *model, "test samples", "accuracy", "loss", *others]
-    titles += [f"over {one.baseline}" for one in gains]
+    rated = run.scores.measure is ACCURACY
+    titles = ["client", "cluster", *model, "test samples", *(["accuracy"] if rated else []), "loss", *others]
+    titles += [f"against {one.baseline}" for one in against]
     lines = [
         (
             row.client,
             row.cluster,
             *((row.model or "its own",) if elsewhere else ()),
             *((mixture_text(row.mixture),) if mixed else ()),
-            row.test_samples,
-            percent(row.accuracy),
+            f"{row.test_samples}{FEW_MARK if row.test_samples < FEW_SAMPLES else ''}",
+            *((percent(row.accuracy),) if rated else ()),
             "–" if row.loss is None else f"{row.loss:.4g}",
             *("–" if (value := row.metrics.get(name)) is None else f"{value:.4g}" for name in others),
-            *(f"{100 * gain[row.client]:+.1f}" if row.client in gain else "–" for gain in by_gain),
+            *(
+                one.measure.change(one.differences[row.client]) if row.client in one.differences else "–"
+                for one in against
+            ),
         )
         for row in shown
     ]
-    note = (
-        element("p", f"The worst {WORST} and the best {BEST} of {run.clients.total} clients.", class_="note")
-        if len(shown) < run.clients.total
-        else Markup()
-    )
+    notes = []
+    if any(row.test_samples < FEW_SAMPLES for row in shown):
+        notes.append(f"{FEW_MARK} Fewer than {FEW_SAMPLES} test samples: a value that may be off by far.")
+    if len(shown) < run.clients.total:
+        notes.append(f"The worst {WORST} and the best {BEST} of {run.clients.total} clients.")
+    note = element("p", " ".join(notes), class_="note") if notes else Markup()
     return section("Clients, worst first", table(titles, lines), note)
 
 

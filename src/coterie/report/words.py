@@ -1,20 +1,19 @@
-"""A run or a comparison in plain sentences: what the clusters turned out to be, who gained, and was it worth it."""
+"""A run or a comparison in plain sentences: what the clusters turned out to be, who gained, and what it cost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coterie.report.reading import Gains, RunView
+from coterie.report.reading import RunView
+from coterie.runs.measures import Measure
+from coterie.runs.verdict import FEW_SAMPLES, Judgement, estimate
 from coterie.runs.words import mixtures_told
 
-NOTICEABLE = 0.01
-"""A difference in accuracy below one percentage point is called small."""
 
-
-def run_words(run: RunView, gains: Sequence[Gains] = (), baselines: Sequence[RunView] = ()) -> str:
-    """A paragraph on one run, for somebody who has never heard of it."""
+def run_words(run: RunView, against: Sequence[Judgement] = (), baselines: Sequence[RunView] = ()) -> str:
+    """A paragraph on one run, for a reader who has never heard of it."""
     sentences = [
-        _setting(run), _clusters(run), _quality(run), _privacy(run), *map(gain_words, gains), _cost(run, baselines)
+        _setting(run), _clusters(run), _quality(run), _privacy(run), *map(gain_words, against), _cost(run, baselines)
     ]  # fmt: skip
     return _bound(" ".join(sentence for sentence in sentences if sentence))
 
@@ -81,28 +80,41 @@ def _privacy(run: RunView) -> str:
 
 
 def _quality(run: RunView) -> str:
-    records = run.evaluated()
-    accuracy = run.summary.accuracy if run.summary else (records[-1].accuracy if records else None)
-    if accuracy is None or accuracy.mean is None or accuracy.worst10 is None:
-        loss = run.summary.loss.mean if run.summary else None
-        return "" if loss is None else f"On its own test data, the average client has a loss of {loss:.4g}."
-    return (
-        f"On its own test data, the average client gets {100 * accuracy.mean:.1f} % right, "
-        f"the worst tenth of the clients {100 * accuracy.worst10:.1f} %."
-    )
-
-
-def gain_words(gains: Gains) -> str:
-    """Who gained and who lost against a baseline."""
-    values = gains.values
-    up, down = sum(v > 0 for v in values), sum(v < 0 for v in values)
+    """The means over clients and over samples, with their intervals, and the worst tenth; and what is unsure."""
+    scores, measure = run.scores, run.scores.measure
+    found = estimate(scores.values, scores.samples)
+    if found is None or run.summary is None:
+        spread = run.evaluated()[-1].accuracy if run.evaluated() else None
+        return "" if spread is None else f"The mean accuracy is {measure.text(spread.mean)} so far."
     text = (
-        f"Against {gains.baseline}, {up} of {len(values)} clients gained and {down} lost; "
-        f"on average {100 * gains.mean:+.1f} percentage points."
+        f"On their own test data, the clients have a mean {measure.name} of {measure.text(found.mean)}"
+        f"{_between(measure, found.interval)}; over all test samples together it is {measure.text(found.pooled)}"
+        f"{_between(measure, found.pooled_interval)}, for the worst tenth of the clients "
+        f"{measure.text(measure.of(run.summary).worst10)}."
+    )
+    if scores.few:
+        text += f" {scores.few} of {len(scores.values)} clients have fewer than {FEW_SAMPLES} test samples."
+    return text
+
+
+def _between(measure: Measure, bounds: tuple[float, float] | None) -> str:
+    if bounds is None:
+        return ""
+    low, high = measure.possible(*bounds)
+    return f" (95 % interval {measure.text(low)} to {measure.text(high)})"
+
+
+def gain_words(against: Judgement) -> str:
+    """Who gained and who lost against a baseline."""
+    change, gains = against.measure.change, against.gains
+    up, down = (sum(sign * gain > 0 for _, gain in gains) for sign in (1, -1))
+    text = (
+        f"Against {against.baseline}, {up} of {len(gains)} clients gained and {down} lost; {against.measure.name} "
+        f"{change(against.difference.mean)} on average, {change(against.difference.pooled)} weighted by test samples."
     )
     if down:
-        client, worst = gains.by_client[0]
-        text += f" The largest loss is {-100 * worst:.1f} points ({client})."
+        client = gains[0][0]
+        text += f" The worst change is {change(against.differences[client])} ({client})."
     return text
 
 
@@ -122,27 +134,6 @@ def _cost(run: RunView, baselines: Sequence[RunView]) -> str:
 
 def _times(ratio: float) -> str:
     return f"{ratio:.2g}" if ratio < 100 else f"{ratio:,.0f}"
-
-
-def verdict(gains: Sequence[Gains]) -> str:
-    """Was it worth it? Measured against the baseline that serves the clients best."""
-    if not gains:
-        return ""
-    rival = min(gains, key=lambda one: one.mean)
-    losers, everybody = sum(value < -NOTICEABLE for value in rival.values), len(rival.values)
-    if rival.mean < -NOTICEABLE:
-        lead = f"{-100 * rival.mean:.1f} points"
-        return f"Was it worth it? No: {rival.baseline} serves the average client better, by {lead}."
-    if rival.mean <= NOTICEABLE:
-        return f"Was it worth it? Hardly: on average {rival.baseline} serves the clients about as well."
-    if losers <= everybody // 10:
-        names = _list([one.baseline for one in gains])
-        return f"Was it worth it? Yes: clients are clearly better served than with {names}."
-    who = "most" if losers < everybody / 2 else "some"
-    return (
-        f"Was it worth it? For {who}: the average client gains over {rival.baseline}, "
-        f"yet {losers} of {everybody} lose more than a point."
-    )
 
 
 def _bound(text: str) -> str:

@@ -2,7 +2,7 @@
 
 from coterie.runs.advising import advise
 from coterie.runs.api import new_folder, resume, run, start
-from coterie.runs.assemble import Model, assemble, fingerprint, make_architecture, make_federation
+from coterie.runs.assemble import Model, assemble, check_federation, fingerprint, make_architecture, make_federation
 from coterie.runs.callbacks import Callback
 from coterie.runs.config import DEFAULT_SCENARIO, PLACE_KEYS, RunConfig, make_config, overlay
 from coterie.runs.diagnosis import diagnose
@@ -30,6 +30,7 @@ __all__ = [
     "RunFolder",
     "advise",
     "assemble",
+    "check_federation",
     "diagnose",
     "execute",
     "fingerprint",

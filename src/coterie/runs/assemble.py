@@ -32,14 +32,17 @@ from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.metrics import ALWAYS, MetricFunction, check_target, listed, resolve
 from coterie.models.custom import find_callable
 from coterie.randomness import derive
-from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, memory_bytes
+from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, absolute_paths, memory_bytes
+from coterie.runs.metrics import constant_score
 from coterie.runs.newcomers import Placing
+from coterie.runs.output_shapes import try_out
 from coterie.runs.prepared import Run
+from coterie.runs.target_scaling import UNSCALED, TargetScaling
 from coterie.runs.user_noise import user_privacy
 from coterie.trainers.augment import own_function
 from coterie.trainers.base import Training
 from coterie.trainers.devices import CPU
-from coterie.trainers.losses import FOR_LABELS, LOSSES, Loss, binary_loss, find_loss, one_logit, softmax_loss
+from coterie.trainers.losses import FOR_LABELS, LOSSES, Loss, binary_loss, find_loss, one_logit
 from coterie.trainers.repeatable import check_repeatable
 from coterie.trainers.schedules import make_schedule
 from coterie.trainers.threads import one_torch_thread
@@ -94,6 +97,15 @@ def _own_data(config: RunConfig, data: str) -> Federation:
     return Federation.from_folder(data, task=config.task, seed=config.seed, memory_bytes=bound)
 
 
+def check_federation(given: object) -> None:
+    """Refuse what was given for a federation and is none."""
+    if given is not None and not isinstance(given, Federation):
+        raise ConfigError(
+            f"federation is a {type(given).__name__}: expected a coterie.Federation, as from "
+            "Federation.from_tensors({client: (x, y)})"
+        )
+
+
 def make_architecture(model: Model, federation: Federation, loss: Loss | None = None) -> Callable[[int], nn.Module]:
     """A function from a seed to a freshly initialised module, checked once on a sample of the data."""
     first = federation.clients[0].train
@@ -109,44 +121,13 @@ def make_architecture(model: Model, federation: Federation, loss: Loss | None = 
         def architecture(seed: int) -> nn.Module:
             return models.build(spec, federation.input_shape, outputs, seed, first.x.dtype)
 
-    _try_out(architecture(0), federation, loss)
+    try_out(architecture(0), federation, loss)
     return architecture
 
 
 def outputs_for(federation: Federation, loss: Loss | None) -> int:
     """The outputs that a named model is made with: one per class, or one in all for a single logit; 0: regression."""
     return 1 if one_logit(loss, federation.classes) else federation.classes
-
-
-def _try_out(module: nn.Module, federation: Federation, loss: Loss | None) -> None:
-    """Run one sample through the module, so that a model that does not fit the data fails before training."""
-    first = federation.clients[0].train
-    module.eval()
-    try:
-        with torch.no_grad():
-            outputs = module(first.x[:1].clone())
-    except (Exception, SystemExit) as problem:
-        shape = tuple(first.x.shape[1:])
-        said = problem if isinstance(problem, RuntimeError | ValueError) else f"{type(problem).__name__}: {problem}"
-        raise ConfigError(f"the model cannot take an input of shape {shape} {first.x.dtype}: {said}") from problem
-    if not isinstance(outputs, torch.Tensor):
-        raise ConfigError(f"the model returns {type(outputs).__name__}: expected a tensor")
-    if outputs.ndim == 0:
-        raise ConfigError("the model returns one number for all its inputs: expected a row of outputs per sample")
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise ConfigError("the model has no parameters to train: give it a layer with weights")
-    # A loss of the user's own may read two classes from one logit.
-    single = federation.classes == 2 and loss not in (None, softmax_loss) and outputs.shape[-1] == 1
-    if loss is binary_loss and not federation.regression and not single:
-        raise ConfigError(
-            f"loss='bce': the model has {outputs.shape[-1]} outputs and the data {federation.classes} classes: "
-            "use it with one output and labels 0 and 1, else loss='cross-entropy'"
-        )
-    if not federation.regression and not single and outputs.shape[-1] < federation.classes:
-        raise ConfigError(
-            f"the model has {outputs.shape[-1]} outputs, the data has {federation.classes} classes: "
-            "give the model one output a class"
-        )
 
 
 def assemble(
@@ -180,6 +161,7 @@ def _assembled(
     defaults: Defaults | None,
     engine_for: Callable[[Callable[[int], nn.Module]], Engine] | None,
 ) -> tuple[Run, dict[str, Any]]:
+    check_federation(given)
     method = method or make_method(config.method)
     loss = loss_of(config, loss)
     optimizer = ServerOptimizer.parse(config.server_optimizer)
@@ -196,13 +178,15 @@ def _assembled(
     federation, defaults = (given, defaults or Defaults()) if given else make_federation(config)
     if isinstance(config.validation, float) and engine_for is None:
         federation = hold_out(federation, config.validation, config.seed)
-    asked = run_metrics(config, metrics, federation.regression)
+    scaling = TargetScaling.of(federation.table)
+    trained = scaling.federation(federation)
+    asked = {name: scaling.metric(name, own) for name, own in run_metrics(config, metrics, trained.regression).items()}
     network: Model = model or config.model or defaults.model
-    architecture = make_architecture(network, federation, loss)
+    architecture = make_architecture(network, trained, loss)
     rounds = config.rounds or defaults.rounds
     training = config.training(defaults.training)
     check_training(training, loss, federation)
-    engine = engine_for(architecture) if engine_for else make_engine(config, federation, architecture, loss, asked)
+    engine = engine_for(architecture) if engine_for else make_engine(config, trained, architecture, loss, asked)
     changing = _changing(federation, engine, config)
     server = Server(
         engine,
@@ -216,10 +200,11 @@ def _assembled(
     )
     scenario = None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
     network_name = network if isinstance(network, str) else getattr(network, "__name__", type(network).__name__)
-    used = config.identity() | {
+    stored_name = absolute_paths({"model": network_name})["model"]
+    used = absolute_paths(config.identity()) | {
         "method": describe_method(method),
         "scenario": scenario,
-        "model": network_name,
+        "model": stored_name,
         "rounds": rounds,
         "lr": training.lr,
         "epochs": training.epochs,
@@ -229,7 +214,7 @@ def _assembled(
         "weight_decay": training.weight_decay,
         "own_metrics": ",".join(metrics) or None,
         "federation": fingerprint(federation),
-        "loss": config.loss or loss_name(loss),
+        "loss": absolute_paths({"loss": config.loss or loss_name(loss)})["loss"],
     }
     labels = {
         "method": used["method"],
@@ -238,7 +223,7 @@ def _assembled(
         "seed": config.seed,
     }
     shape = {
-        "model": network_name,
+        "model": stored_name,
         "input_shape": list(federation.input_shape),
         "classes": federation.classes,
         "dtype": str(federation.clients[0].train.x.dtype).removeprefix("torch."),
@@ -263,7 +248,9 @@ def _assembled(
         table=federation.table.to_json() if federation.table else None,
         enter_round=None if changing is None else changing.enter_round,
         groups_now=None if changing is None else partial(_groups_of, changing),
-        placing=make_placing(method, config, architecture, training, rounds, loss),
+        placing=make_placing(method, config, architecture, training, rounds, loss, scaling),
+        loss_unit=scaling.loss_unit(loss),
+        constant=None if engine_for else _constant(federation, changing, loss),
     )
     return run, used
 
@@ -279,6 +266,11 @@ def _changing(federation: Federation, engine: Engine, config: RunConfig) -> Loca
     return engine
 
 
+def _constant(federation: Federation, changing: LocalEngine | None, loss: Loss | None) -> Callable[[str], float | None]:
+    """What a constant answer scores for a client, on the data that it holds in the end."""
+    return lambda client: constant_score((changing.now if changing else federation)[client], loss)
+
+
 def _groups_of(engine: LocalEngine) -> Sequence[int] | None:
     return engine.now.groups
 
@@ -290,13 +282,14 @@ def make_placing(
     training: Training,
     rounds: int,
     loss: Loss | None = None,
+    scaling: TargetScaling = UNSCALED,
 ) -> Placing:
     """What newcomers are placed by after the run: the method, and a server whose clients are they, on this machine."""
     schedule = make_schedule(config.lr_schedule, training, rounds)
 
     def server_for(newcomers: Federation) -> Server:
         engine = LocalEngine(
-            newcomers,
+            scaling.federation(newcomers),
             architecture,
             loss=loss,
             precision=config.precision,
@@ -495,10 +488,11 @@ def _digest_of(values: Tensor) -> bytes:
     return f"{(total + 2**63) % 2**64 - 2**63};".encode() + values[:1].numpy().tobytes()
 
 
-def check_same_run(used: dict[str, Any], stored: dict[str, Any], path: Path) -> None:
+def check_same_run(used: dict[str, Any], given: dict[str, Any], path: Path) -> None:
     """Refuse to resume a run under another configuration or other data."""
     # A run from before an option was there was made with its default.
-    stored = {key: RunConfig.model_fields[key].default for key in used.keys() & RunConfig.model_fields.keys()} | stored
+    defaults = {key: RunConfig.model_fields[key].default for key in used.keys() & RunConfig.model_fields.keys()}
+    stored = defaults | absolute_paths(given)
     for key in sorted(set(used) | set(stored)):
         if used.get(key) != stored.get(key):
             raise RunError(

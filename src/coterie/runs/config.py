@@ -298,6 +298,16 @@ EITHER_OR = ({"scenario", "data"}, {"steps", "epochs"})
 """Keys of which one takes the place of the other."""
 
 
+def absolute_paths(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The values with every path in full, the user's own files of code too: a run is resumed from any folder."""
+    found = dict(values)
+    for key in ("data", "model", "loss", "augment"):
+        text = values.get(key)
+        if isinstance(text, str) and (key == "data" or text.rpartition(":")[0].endswith(".py")):
+            found[key] = str(Path(text).expanduser().absolute())
+    return found
+
+
 def overlay(table: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The table with what was given on top: a given key also removes the one whose place it takes."""
     replaced = {key for pair in EITHER_OR if pair & set(given) for key in pair}

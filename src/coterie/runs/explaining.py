@@ -24,8 +24,9 @@ from coterie.runs.input_shift import Separation, alike_in_labels, as_features, s
 from coterie.runs.label_matching import LabelMatch, confusion, match_labels
 from coterie.runs.records import ExplanationRecord, to_json
 from coterie.runs.samples import ModelShape, Samples, read_samples
-from coterie.runs.using import losses_of, module_for, one_logit, outputs_of, shape_of
+from coterie.runs.using import loss_of, losses_of, module_for, outputs_of, shape_of
 from coterie.runs.words import MOST_CLUSTERS
+from coterie.trainers.losses import predicted_labels
 
 if TYPE_CHECKING:
     from coterie.runs.result import Result
@@ -197,12 +198,7 @@ def _part(result: Result, shape: ModelShape, splits: Sequence[Any], ids: Sequenc
     for model in ids:
         outputs = outputs_of(module_for(result, cluster=model), x)
         losses[model] = float(losses_of(result, outputs, y, shape).mean())
-        if not shape.classes:
-            answer = outputs.reshape(y.shape)
-        elif one_logit(outputs, shape, x):
-            answer = (outputs.reshape(y.shape) > 0).long()
-        else:
-            answer = outputs.argmax(-1)
+        answer = predicted_labels(outputs, loss_of(result, outputs, shape)) if shape.classes else outputs
         predicted[model] = answer.reshape(-1).numpy()
     return _Part(x.numpy(), y.reshape(-1).numpy(), predicted, losses)
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from coterie.errors import ConfigError, did_you_mean
 from coterie.models.ensemble import Ensemble
 from coterie.runs.samples import ModelShape
+from coterie.runs.target_scaling import Rescaled
 from coterie.runs.using import module_for, outputs_of, shape_of
 from coterie.snapshot import save_tensors, write_atomically, writing
 
@@ -73,6 +74,8 @@ def description(
     """What the model takes and answers, and where it comes from."""
     one = bool(shape.classes) and outputs_of(module, example(shape, 1)).numel() == 1
     answer = "logits (n, classes)" if shape.classes else "predictions"
+    if kind == "state_dict" and isinstance(module, Rescaled):
+        answer = f"predictions, to be multiplied by {float(module.scale)!r}, plus {float(module.mean)!r}"
     return {
         "format": kind,
         "method": result.summary.method,
@@ -97,6 +100,7 @@ def example(shape: ModelShape, n: int) -> Tensor:
 
 
 def _save_state(module: nn.Module, target: Path) -> None:
+    module = module.trained if isinstance(module, Rescaled) else module
     state = {name: tensor.detach().clone().contiguous() for name, tensor in module.state_dict().items()}
     if target.suffix.lower() == ".safetensors":
         save_tensors(state, target)

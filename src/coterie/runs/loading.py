@@ -26,6 +26,7 @@ from coterie.runs.history import History
 from coterie.runs.newcomers import Placing
 from coterie.runs.records import model_file
 from coterie.runs.samples import make_table
+from coterie.runs.target_scaling import TargetScaling
 from coterie.snapshot import load_tensors
 from coterie.trainers.base import Training
 from coterie.trainers.losses import Loss
@@ -113,7 +114,8 @@ class StoredRun:
         """What newcomers are placed by, with the run's own loss, if it had one."""
         training = self.config.training(Training())  # a stored config names every number
         own = loss_of(self.config, loss)
-        return make_placing(self.method(), self.config, self.architecture, training, self.config.rounds or 1, own)
+        scaling, rounds = TargetScaling.of(stored_table(self.folder)), self.config.rounds or 1
+        return make_placing(self.method(), self.config, self.architecture, training, rounds, own, scaling)
 
     def place(self, newcomers: Federation) -> dict[str, int]:
         """The cluster of each newcomer by the run's own method; nobody else is moved or trained."""

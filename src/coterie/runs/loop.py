@@ -43,6 +43,7 @@ from coterie.runs.result import Result
 from coterie.runs.samples import make_table
 from coterie.runs.stopping import RESTORED, STOPPED
 from coterie.runs.store import Checkpoint, KeptRound, Store
+from coterie.runs.target_scaling import info_in_units, means_in_units
 from coterie.tasks import with_private
 
 FALLBACK = "fallback"
@@ -110,7 +111,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
             run.before_round(t)
         changed = run.enter_round(t) if run.enter_round else []
         state, info = method.round(done.state, t, server)
-        info = _with_changed(_with_cut(_with_rule(info, t, server), server), changed)
+        info = info_in_units(_with_changed(_with_cut(_with_rule(info, t, server), server), changed), run.loss_unit)
         down, up = server.traffic.drain()
         evaluation = None
         if run.scores_everybody(t, info):
@@ -347,7 +348,10 @@ def _evaluate_hidden(run: Run, assignment: Assignment) -> Evaluation:
     """Means over all clients of models that only they know they chose."""
     assert assignment.hidden is not None
     score = partial(metrics.hidden_spreads, assignment.hidden, run.engine, extra=run.metrics)
-    means, held_out = score("test"), score("validation") if run.validate else {}
+    means, held_out = (
+        means_in_units(score(part), run.loss_unit) if part == "test" or run.validate else {}
+        for part in ("test", "validation")
+    )
     run.server.traffic.drain()
     return Evaluation(assignment, [], means=means, validation_means=held_out)
 
@@ -466,7 +470,8 @@ def _conclude(
     evaluation.scores.reverse()
     while evaluation.scores:  # used up one by one: a million clients are not held twice
         score = evaluation.scores.pop()
-        rows.append(_client(score, held_out.get(score.client), private))
+        constant = run.constant(score.client) if run.constant else None
+        rows.append(_client(score, held_out.get(score.client), private, constant))
     kept_best = history and (history[-1].restored is not None or (done.best and done.best.round == done.round))
     summary = Summary(
         **run.labels,
@@ -485,6 +490,7 @@ def _conclude(
         stopped=None if stop is None else stop.text,
         best_round=done.best.round if kept_best and done.best else None,
         hidden_sizes=list(assignment.hidden.sizes) if assignment.hidden else None,
+        train_samples=sum(run.engine.samples.values()),
     )
     if run.personalise:
         summary, rows = _personalised(run, assignment, summary, rows)
@@ -538,7 +544,9 @@ def _private_layers(assignment: Assignment, engine: Engine) -> PrivateLayers:
     return PrivateLayers(names, vectors)
 
 
-def _client(score: ClientScore, held_out: ClientScore | None, private: PrivateLayers) -> ClientRecord:
+def _client(
+    score: ClientScore, held_out: ClientScore | None, private: PrivateLayers, constant: float | None
+) -> ClientRecord:
     model = model_file(score.model) if private.here else None
     own = score.client in private.vectors or not private.here
     validation = {} if held_out is None else to_json(dict(held_out.metrics))
@@ -551,6 +559,7 @@ def _client(score: ClientScore, held_out: ClientScore | None, private: PrivateLa
         own,
         validation=validation,
         mixture={model_file(number): weight for number, weight in score.mixture.items()},
+        constant=to_json(constant),
     )
 
 

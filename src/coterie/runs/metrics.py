@@ -10,11 +10,13 @@ import torch
 
 from coterie.clustering import adjusted_rand_index
 from coterie.engines.base import Engine
+from coterie.federation import Client
 from coterie.methods import Assignment
 from coterie.methods.base import Hidden, Served
-from coterie.metrics import ALWAYS
+from coterie.metrics import ALWAYS, higher_is_better
 from coterie.runs.records import Spread
 from coterie.tasks import Evaluate, Reduction, Request, ScoreHidden
+from coterie.trainers.losses import Loss, absolute_loss, squared_loss
 
 SCORED_AT_ONCE = 50_000
 """Clients whose requests and replies are held at once, so that a million need no more memory than these."""
@@ -89,7 +91,10 @@ def _score(
 def spreads(scores: Sequence[ClientScore]) -> dict[str, Spread]:
     """Every metric's spread over the clients."""
     names = dict.fromkeys(name for score in scores for name in score.metrics)
-    return {name: Spread.of([score.metrics.get(name) for score in scores]) for name in names}
+    return {
+        name: Spread.of([score.metrics.get(name) for score in scores], higher_is_better=higher_is_better(name))
+        for name in names
+    }
 
 
 def hidden_spreads(
@@ -108,6 +113,22 @@ def hidden_spreads(
         for name, value, count in zip((*ALWAYS, *extra), values, counts, strict=True)
         if round(float(count)) >= engine.least_in_sum
     }
+
+
+def constant_score(client: Client, loss: Loss | None) -> float | None:
+    """The accuracy of the client's most common training label on its test data, or the loss of its mean target.
+
+    None where it has no data, or where a loss of one's own says nothing of a mean.
+    """
+    train, test = client.train.y, client.test.y
+    if not len(train) or not len(test):
+        return None
+    if not train.is_floating_point():
+        return float((test == train.reshape(-1).mode().values).double().mean())
+    error = test.double() - train.double().mean(0)
+    if loss is None or loss is squared_loss:
+        return float(error.square().mean())
+    return float(error.abs().mean()) if loss is absolute_loss else None
 
 
 def partition_score(members: Sequence[Sequence[str]], ids: Sequence[str], groups: Sequence[int] | None) -> float | None:

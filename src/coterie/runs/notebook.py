@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from coterie.metrics import ALWAYS
 from coterie.runs.progress import ending, privacy_words
 from coterie.runs.records import Summary, TreeNode, tree_of
+from coterie.runs.verdict import verdict_of
 from coterie.runs.words import describe, member_lines, served_elsewhere
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ def result_html(result: Result) -> str:
     inner = _tree(tree, result) if tree else _clusters(result)
     elsewhere = served_elsewhere(result.clients)
     told = f"<p>{escape(elsewhere)}</p>" if elsewhere else ""
+    worth = verdict_of(summary, result.clients, result.path)
+    told += f"<p>{escape(worth)}</p>" if worth else ""
     return f"<div><p><b>{escape(about)}</b></p>{_summary(summary)}{inner}{told}</div>"
 
 

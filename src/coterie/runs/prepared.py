@@ -14,6 +14,7 @@ from coterie.runs import metrics
 from coterie.runs.metrics import ClientScore
 from coterie.runs.newcomers import Placing
 from coterie.runs.stopping import NO_LIMITS, Limits
+from coterie.runs.target_scaling import scores_in_units
 
 
 @dataclass(frozen=True)
@@ -57,6 +58,10 @@ class Run:
     """What newcomers are placed by after the run."""
     table: dict[str, Any] | None = None
     """The preprocessing of a federation that was made from tables, as plain values."""
+    loss_unit: float = 1.0
+    """What losses are multiplied by to be those of targets in their units, where these are scaled for training."""
+    constant: Callable[[str], float | None] | None = None
+    """What a constant answer scores on a client's test data, where that is known here; see `metrics.constant_score`."""
 
     @property
     def engine(self) -> Engine:
@@ -74,7 +79,8 @@ class Run:
         """The metrics of all clients, or of those `among`, each with the model it is given."""
         if self.evaluate is not None:
             return self.evaluate(assignment, t)
-        return metrics.score_clients(assignment, self.engine, part, among, self.metrics)
+        found = metrics.score_clients(assignment, self.engine, part, among, self.metrics)
+        return scores_in_units(found, self.loss_unit)
 
     def scores_everybody(self, t: int, info: Info) -> bool:
         """Whether all clients are evaluated after round `t`: the last, and any in which clusters split, are."""

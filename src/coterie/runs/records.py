@@ -36,26 +36,26 @@ class Spread:
     variance: float | None = None
     """Population variance."""
     worst10: float | None = None
-    """Mean of the lowest tenth."""
+    """Mean of the worst tenth: the lowest of an accuracy, the highest of a loss."""
     best10: float | None = None
-    """Mean of the highest tenth."""
+    """Mean of the best tenth."""
     clients: int | None = None
     """How many clients have a value; None where nobody has one."""
 
     @classmethod
-    def of(cls, values: Sequence[float | None]) -> Spread:
+    def of(cls, values: Sequence[float | None], *, higher_is_better: bool = True) -> Spread:
         """The spread of the known values; all None where there are none."""
         known = np.sort([value for value in values if value is not None and not math.isnan(value)])
         if not len(known):
             return cls()
         tenth = max(1, len(known) // 10)
+        low, high = float(known[:tenth].mean()), float(known[-tenth:].mean())
         return cls(
             float(known.mean()),
             float(known[0]),
             float(known[-1]),
             float(known.var()) if math.isfinite(known[-1]) else math.inf,
-            float(known[:tenth].mean()),
-            float(known[-tenth:].mean()),
+            *((low, high) if higher_is_better else (high, low)),
             len(known),
         )
 
@@ -203,6 +203,8 @@ class ClientRecord(WithMeans):
     """Its metrics on its own validation data, where the run uses it."""
     mixture: dict[str, float] = dataclasses.field(default_factory=dict)
     """The weights of the files in `models/` that it was measured with together; `model` is the heaviest. Empty: one."""
+    constant: float | None = None
+    """The accuracy of its most common training label, or the loss of its mean training target; None: not known."""
 
 
 @dataclass(frozen=True, config=STRICT)
@@ -253,6 +255,8 @@ class Summary(WithSpreads):
     hidden_sizes: list[int] | None = None
     """Where clients keep their choice of a model to themselves: how many have each. `clusters` are empty lists then,
     and there is no record of any client."""
+    train_samples: int | None = None
+    """Training samples of all clients."""
 
     @property
     def sizes(self) -> list[int]:
@@ -272,6 +276,8 @@ class TreeNode:
     children: list[int] = dataclasses.field(default_factory=list)
     split_round: int | None = None
     evidence: dict[str, float | None] = dataclasses.field(default_factory=dict)
+    reason: str = ""
+    """Why it was split, in the method's words; its evidence in numbers where the method gave none."""
 
 
 _PLAIN = frozenset((str, int, bool, type(None)))
@@ -343,6 +349,15 @@ def mixtures(rounds: Sequence[RoundRecord]) -> dict[str, dict[int, float]]:
     return {client: mixture for client, mixture in found.items() if mixture}
 
 
+def split_reason(record: RoundRecord, split: SplitRecord) -> str:
+    """Why a cluster was split: what the round's event says of it after the colon, else the evidence in numbers."""
+    for event in record.events:
+        if event.kind == "split" and event.details.get("cluster") == split.cluster:
+            return event.text.partition(": ")[2] or event.text
+    known = {name: value for name, value in split.evidence.items() if value is not None}
+    return ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in known.items())
+
+
 def tree_of(rounds: Sequence[RoundRecord]) -> list[TreeNode]:
     """The clusters that splits made, by id, with the members they have (or had when they were split).
 
@@ -356,7 +371,12 @@ def tree_of(rounds: Sequence[RoundRecord]) -> list[TreeNode]:
             old = nodes[split.cluster]
             everybody = [client for side in split.members for client in side]
             nodes[old.id] = dataclasses.replace(
-                old, members=everybody, children=list(split.children), split_round=record.round, evidence=split.evidence
+                old,
+                members=everybody,
+                children=list(split.children),
+                split_round=record.round,
+                evidence=split.evidence,
+                reason=split_reason(record, split),
             )
             for child, side in zip(split.children, split.members, strict=True):
                 if child in nodes:

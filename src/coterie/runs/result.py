@@ -15,6 +15,7 @@ from coterie.models.ensemble import Ensemble
 from coterie.parameters import Layout, scatter, span_size
 from coterie.runs.history import History
 from coterie.runs.records import ClientRecord, Spread, Summary, model_file
+from coterie.runs.target_scaling import TargetScaling
 from coterie.runs.words import mixture_text
 
 if TYPE_CHECKING:
@@ -175,12 +176,12 @@ class Result:
         return Ensemble(members, list(row.mixture.values()), regression=regression).eval()
 
     def module_with(self, vector: Tensor) -> nn.Module:
-        """A new module with the parameters `(d,)`, in evaluation mode."""
+        """A new module with the parameters `(d,)`, in evaluation mode; it answers in the units of a table's label."""
         if self.architecture is None:
             raise ConfigError("the network is not known here: only its arrays are")
         module = self.architecture(0)
         self.layout.write(vector, module)
-        return module.eval()
+        return TargetScaling.of(self.table).module(module.eval())
 
     def predict(
         self, inputs: Any, *, client: str | None = None, cluster: int | None = None, probabilities: bool = False

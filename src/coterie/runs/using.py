@@ -13,7 +13,16 @@ from coterie.errors import ConfigError, users_code
 from coterie.metrics import METRICS, compute
 from coterie.runs.records import model_file
 from coterie.runs.samples import ModelShape, read_samples
-from coterie.trainers.losses import Loss, binary_loss, correct, default_loss, sample_losses
+from coterie.runs.target_scaling import TargetScaling
+from coterie.trainers.losses import (
+    Loss,
+    binary_loss,
+    class_logits,
+    correct,
+    default_loss,
+    predicted_labels,
+    sample_losses,
+)
 
 if TYPE_CHECKING:
     from coterie.runs.result import Result
@@ -69,11 +78,6 @@ def outputs_of(module: nn.Module, x: Tensor) -> Tensor:
         return torch.cat([module(part) for part in x.split(AT_ONCE)])
 
 
-def one_logit(outputs: Tensor, shape: ModelShape, x: Tensor) -> bool:
-    """Whether a model of two classes gives one logit per sample, for the second class."""
-    return shape.classes == 2 and outputs.numel() == len(x)
-
-
 def predict(
     result: Result, inputs: Any, client: str | None = None, cluster: int | None = None, *, probabilities: bool = False
 ) -> np.ndarray:
@@ -85,12 +89,10 @@ def predict(
         if probabilities:
             raise ConfigError("probabilities=True goes with classes, and this run is a regression: leave it out")
         return np.asarray((outputs[:, 0] if outputs.ndim == 2 and outputs.shape[1] == 1 else outputs).numpy())
-    if one_logit(outputs, shape, x):
-        outputs = outputs.reshape(-1, 1)
-        outputs = torch.cat([torch.zeros_like(outputs), outputs], 1)
+    loss = loss_of(result, outputs, shape)
     if probabilities:
-        return np.asarray(torch.softmax(outputs, -1).numpy())
-    return shape.named(outputs.argmax(-1))
+        return np.asarray(torch.softmax(class_logits(outputs, loss), -1).numpy())
+    return shape.named(predicted_labels(outputs, loss))
 
 
 def evaluate(
@@ -106,14 +108,13 @@ def evaluate(
     x, y = read_samples(data, shape, labelled=True)
     assert y is not None
     outputs = outputs_of(module_for(result, client, cluster), x)
-    if one_logit(outputs, shape, x):
-        found = {"loss": float(losses_of(result, outputs, y, shape).mean())}
-        found["accuracy"] = float(((outputs.reshape(-1) > 0) == y.reshape(-1).bool()).double().mean())
-    else:
-        own = result.placing.loss if result.placing else None
-        found = {"loss": float((own or default_loss(not shape.classes))(outputs, y))}
-        if shape.classes:
-            found["accuracy"] = float(correct(outputs, y))
+    loss = loss_of(result, outputs, shape)
+    scaling = TargetScaling.of(result.table)
+    with users_code("the loss"):
+        value = float(loss(scaling.to_standard(outputs), scaling.to_standard(y)))
+    found = {"loss": value * scaling.loss_unit(loss)}
+    if shape.classes:
+        found["accuracy"] = float(correct(outputs, y, loss))
     of_the_run = [name for name in result.summary.metrics if name not in ("loss", "accuracy")]
     wanted = of_the_run if metrics is None else metrics
     if not wanted:
@@ -123,10 +124,16 @@ def evaluate(
     return found | compute(wanted, outputs, y)
 
 
+def loss_of(result: Result, outputs: Tensor, shape: ModelShape) -> Loss:
+    """The run's loss; where it is not known, the one that goes with the targets and with such outputs."""
+    own: Loss | None = result.placing.loss if result.placing else None
+    one_logit = shape.classes == 2 and (outputs.ndim == 1 or outputs.shape[-1] == 1)
+    return own or (binary_loss if one_logit else default_loss(not shape.classes))
+
+
 def losses_of(result: Result, outputs: Tensor, y: Tensor, shape: ModelShape) -> Tensor:
     """The loss of every sample `(n,)`."""
-    own: Loss | None = result.placing.loss if result.placing else None
-    if own is None:
-        own = binary_loss if shape.classes and outputs.numel() == y.numel() else default_loss(not shape.classes)
+    loss, scaling = loss_of(result, outputs, shape), TargetScaling.of(result.table)
     with users_code("the loss"):
-        return sample_losses(own, outputs[None], y)[0]
+        found = sample_losses(loss, scaling.to_standard(outputs)[None], scaling.to_standard(y))[0]
+    return found * scaling.loss_unit(loss)

@@ -19,8 +19,7 @@ def describe(node: TreeNode) -> str:
     who = f"{len(node.members)} clients" if len(node.members) != 1 else f"client {node.members[0]}"
     if not node.children:
         return f"cluster {node.id}: {who}, since round {node.born}"
-    numbers = ", ".join(f"{name} {value:.3g}" for name, value in node.evidence.items() if value is not None)
-    return f"node {node.id}: {who}, split in round {node.split_round} ({numbers})"
+    return f"node {node.id}: {who}, split in round {node.split_round}: {node.reason}"
 
 
 def ancestors(nodes: Mapping[int, TreeNode], cluster: int) -> list[TreeNode]:

@@ -159,6 +159,8 @@ def output_offset(outputs: Tensor, targets: Tensor, units: Tensor | None = None)
     the unit of each sample, from 0 on; none: all are of one. The constants have as many dimensions as the outputs,
     (k, U, ..., C), so that those of the samples' units can be added.
     """
+    if outputs.ndim == 2:  # one number per sample, (k, n)
+        return output_offset(outputs[..., None], targets, units)[..., 0]
     unit = torch.zeros(len(targets), dtype=torch.long) if units is None else units
     count = int(unit.max()) + 1 if len(unit) else 1
     if targets.is_floating_point():
@@ -194,14 +196,21 @@ def _scaled(logits: Tensor, labels: Tensor, units: Tensor, count: int) -> Tensor
     return offset - offset.mean(-1, keepdim=True)
 
 
-def predicted_labels(outputs: Tensor, loss: Loss | None = None) -> Tensor:
-    """The label `(n, ...)` that outputs `(n, ..., classes)` stand for.
+def class_logits(outputs: Tensor, loss: Loss | None = None) -> Tensor:
+    """Logits `(n, ..., classes)` of outputs of that shape, or of one output per label: `(n,)` or `(n, ..., 1)`.
 
-    One output is the logit of label 1, except under softmax cross-entropy, where it is that of the only class.
+    One output is the logit of label 1 and that of label 0 is zero, except under softmax cross-entropy, where it is that
+    of the only class.
     """
-    if outputs.shape[-1] == 1 and loss is not softmax_loss:
-        return (outputs[..., 0] > 0).long()
-    return outputs.argmax(-1)
+    outputs = outputs[:, None] if outputs.ndim == 1 else outputs
+    if outputs.shape[-1] > 1 or loss is softmax_loss:
+        return outputs
+    return torch.cat([torch.zeros_like(outputs), outputs], -1)
+
+
+def predicted_labels(outputs: Tensor, loss: Loss | None = None) -> Tensor:
+    """The label `(n, ...)` that outputs `(n, ..., classes)`, `(n, ..., 1)` or `(n,)` stand for."""
+    return class_logits(outputs, loss).argmax(-1)
 
 
 def hits(outputs: Tensor, targets: Tensor, loss: Loss | None = None) -> Tensor:

@@ -94,7 +94,7 @@ def _measures(cell: Cell, result: Result) -> dict[str, Any]:
     spread = summary.metrics[entry.metric]
     if summary.personalised is not None and entry.metric == "accuracy" and entry.from_round is None:
         spread = summary.personalised
-    value, worst = spread.mean, spread.worst10 if entry.higher_is_better else spread.best10
+    value, worst = spread.mean, spread.worst10
     found: dict[str, Any] = {}
     if entry.from_round is not None:
         later = [record.accuracy for record in result.history if record.round >= entry.from_round]

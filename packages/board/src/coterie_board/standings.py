@@ -10,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from coterie.runs.verdict import interval
 from coterie_board.board import Board
 from coterie_board.federations import BoardFederation
 from coterie_board.methods import REFERENCE, takes_part
-from coterie_studies import holm, interval, p_value
+from coterie_studies import holm, p_value
 
 ALPHA = 0.05
 DIVERGED = 10
@@ -127,7 +128,7 @@ def failure(board: Board, entry: BoardFederation, row: str) -> str | None:
 
 def half_width(sample: Sequence[float]) -> float | None:
     """Half the width of the 95 % interval of the mean; None for one value."""
-    low, high = interval(sample)
+    low, high = interval(sample) or (None, None)
     return None if low is None or high is None else (high - low) / 2
 
 

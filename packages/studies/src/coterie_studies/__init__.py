@@ -2,8 +2,8 @@
 
 from coterie_studies.cells import Cells
 from coterie_studies.compared import Comparison, compare
-from coterie_studies.differences import holm, interval, p_value
+from coterie_studies.differences import holm, p_value
 from coterie_studies.sweeping import sweep
 from coterie_studies.trials import Sweep
 
-__all__ = ["Cells", "Comparison", "Sweep", "compare", "holm", "interval", "p_value", "sweep"]
+__all__ = ["Cells", "Comparison", "Sweep", "compare", "holm", "p_value", "sweep"]

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from coterie.errors import ConfigError
 from coterie.report import element, need_matplotlib, pdf_of, table
-from coterie.runs import make_config, new_folder, write_atomically
+from coterie.runs import check_federation, make_config, new_folder, write_atomically
 from coterie_studies import tables
 from coterie_studies.comparing import comparison_figures
 from coterie_studies.comparison import read_comparison, run_methods, split_methods
@@ -161,6 +161,7 @@ def compare(
         ['fedavg', 'local']
         >>> folder.cleanup()
     """
+    check_federation(federation)
     names = split_methods([methods] if isinstance(methods, str) else methods)
     values = config_values(options, model, loss)
     place = Path(out) if out else new_folder(make_config(values), "compared")

@@ -2,20 +2,20 @@
 
 Methods meet on the same seeds and the same clients. A seed's difference is the mean over its clients of the
 difference per client; with several seeds these are tested, so that the test speaks of new draws of the data and of
-the training. With one seed only the clients can be tested, which speaks of further clients under that one draw.
+the training. With one seed only the clients can be tested, with a larger error for the training that they share
+(`coterie.runs.verdict`).
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from coterie.errors import ConfigError, did_you_mean
+from coterie.runs.verdict import interval, standard_error
 
-CONFIDENCE = 0.95
 Test = Literal["t", "wilcoxon"]
 TESTS: tuple[Test, ...] = ("t", "wilcoxon")
 Scores = Mapping[int, Mapping[str, float]]
@@ -43,16 +43,20 @@ class Difference:
 
 
 def paired_differences(
-    scores: Mapping[str, Scores], baseline: str, metric: str = "accuracy", test: Test = "t"
+    scores: Mapping[str, Scores], baseline: str, metric: str = "accuracy", test: Test = "t", shared: float = 0.0
 ) -> list[Difference]:
-    """Every other method against the baseline, in order; methods that share no client with it are left out."""
+    """Every other method against the baseline, in order; methods that share no client with it are left out.
+
+    `shared` enlarges the error where the pairs are clients, which are tested by Student's t.
+    """
     found = []
     for method, own in scores.items():
         if method != baseline and (values := _pairs(own, scores[baseline])):
             over: Literal["seeds", "clients"] = "seeds" if len(values) > 1 else "clients"
             sample = [statistics.fmean(one) for one in values] if over == "seeds" else values[0]
-            low, high = interval(sample)
-            p = p_value(sample, test)
+            common = 0.0 if over == "seeds" else shared
+            low, high = interval(sample, shared=common) or (None, None)
+            p = p_value(sample, test if over == "seeds" else "t", common)
             found.append((method, over, len(sample), statistics.fmean(sample), low, high, p))
     corrected = holm([p for *_, p in found])
     return [
@@ -70,23 +74,7 @@ def _pairs(own: Scores, other: Scores) -> list[list[float]]:
     return [one for one in values if one]
 
 
-def interval(sample: Sequence[float]) -> tuple[float | None, float | None]:
-    """The 95 % interval of the mean by Student's t with n − 1 degrees of freedom; None with a single value."""
-    if len(sample) < 2:
-        return None, None
-    from scipy.stats import t
-
-    mean, error = statistics.fmean(sample), standard_error(sample)
-    half = float(t.ppf((1 + CONFIDENCE) / 2, len(sample) - 1)) * error
-    return mean - half, mean + half
-
-
-def standard_error(sample: Sequence[float]) -> float:
-    """The standard error of the mean, from the sample standard deviation (n − 1); 0 for a single value."""
-    return statistics.stdev(sample) / math.sqrt(len(sample)) if len(sample) > 1 else 0.0
-
-
-def p_value(sample: Sequence[float], test: Test = "t") -> float | None:
+def p_value(sample: Sequence[float], test: Test = "t", shared: float = 0.0) -> float | None:
     """The two-sided p-value of "the differences are 0 in the mean" (t) or "are symmetric about 0" (Wilcoxon)."""
     if len(sample) < 2:
         return None
@@ -96,7 +84,7 @@ def p_value(sample: Sequence[float], test: Test = "t") -> float | None:
 
     if test == "wilcoxon":
         return float(wilcoxon(sample).pvalue)
-    error = standard_error(sample)
+    error = standard_error(sample, shared)
     return float(2 * t.sf(abs(statistics.fmean(sample)) / error, len(sample) - 1)) if error else 0.0
 
 

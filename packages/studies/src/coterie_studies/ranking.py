@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from coterie.runs import RunFolder
+from coterie.runs.measures import ACCURACY, LOSS, Measure, judged_by
 from coterie.runs.records import RoundRecord, Summary
-from coterie_studies.differences import Difference, Test, find_baseline, paired_differences, standard_error
+from coterie.runs.verdict import LEVEL, shared_training, standard_error
+from coterie_studies.differences import Test, find_baseline, paired_differences
 
 SHARE_OF_BEST = 0.9
 """Speed is the number of rounds until a run reaches this share of the best method's final mean accuracy."""
@@ -79,29 +81,48 @@ def rank(trials: Sequence[ComparedRun], failures: Mapping[tuple[str, int], str],
     return Leaderboard(rows, sorted({trial.seed for trial in trials}), best, target)
 
 
+def measure_of(table: Mapping[str, Any]) -> Measure:
+    """What the methods of a comparison are judged by."""
+    return ACCURACY if any(row["accuracy"] is not None for row in table["rows"]) else LOSS
+
+
 def tested(table: dict[str, Any], place: Path, baseline: str | None, test: Test) -> dict[str, Any]:
     """The table with every method's paired difference against the baseline (None: the best), and by which test."""
     finished = [row for row in table["rows"] if row["finished"]]
     named = baseline is not None
     against = find_baseline(baseline, [row["method"] for row in table["rows"]]) if baseline else table["best"]
-    metric = "accuracy" if any(row["accuracy"] is not None for row in finished) else "loss"
+    measure = measure_of(table)
+    metric = measure.name
     scores = {
         row["method"]: {
             seed: {
                 client.client: value
                 for client in RunFolder(place / row["folders"][str(seed)]).clients()
-                if (value := client.metrics.get(metric)) is not None
+                if (value := measure.paired(client.metrics.get(metric))) is not None
             }
             for seed in row["finished"]
         }
         for row in finished
     }
-    found: list[Difference] = paired_differences(scores, against, metric, test) if against in scores else []
+    shared = _shared_training(place, finished)
+    found = paired_differences(scores, against, metric, test, shared) if against in scores else []
+    to_best = paired_differences(scores, table["best"], metric, test, shared) if table["best"] in scores else []
     return table | {
         "baseline": {"method": against, "named": named},
         "test": test,
         "differences": [asdict(one) for one in found],
+        "ties": [one.method for one in to_best if one.p_holm is None or one.p_holm > LEVEL],
     }
+
+
+def _shared_training(place: Path, finished: Sequence[Mapping[str, Any]]) -> float:
+    """How much of the clients' results the common training is, from a run; see `coterie.runs.verdict`."""
+    if not finished:
+        return 0.0
+    folder = RunFolder(place / finished[0]["folders"][str(finished[0]["finished"][0])])
+    summary = folder.summary()
+    samples = {row.client: row.test_samples for row in folder.each_client()}
+    return shared_training(samples, summary.train_samples if summary else None)
 
 
 def rounds_to(history: Iterable[RoundRecord], target: float | None) -> int | None:
@@ -120,7 +141,7 @@ def _measures(summaries: Sequence[Summary]) -> dict[str, Any]:
     others = dict.fromkeys(name for s in summaries for name in s.metrics if name not in ("accuracy", "loss"))
     return {
         "accuracy": over_seeds(s.accuracy.mean for s in summaries),
-        "worst10": over_seeds(s.accuracy.worst10 for s in summaries),
+        "worst10": over_seeds(judged_by(s).of(s).worst10 for s in summaries),
         "variance": over_seeds(s.accuracy.variance for s in summaries),
         "loss": over_seeds(s.loss.mean for s in summaries),
         "clusters": over_seeds(len(s.clusters) for s in summaries),

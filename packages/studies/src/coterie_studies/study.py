@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from coterie.report import Figure, StudyReport, StudyTable, size
+from coterie.runs.verdict import PLAIN
 from coterie_studies import tables
 from coterie_studies.comparing import comparison_figures, gain_rows
 from coterie_studies.comparison import read_comparison
-
-PLAIN = frozenset({"fedavg", "local"})
-"""Methods that others are measured against: a comparison shows the best of the others in detail."""
+from coterie_studies.ranking import measure_of
 
 
 def read_study(place: Path) -> StudyReport:
@@ -30,18 +29,19 @@ def read_study(place: Path) -> StudyReport:
         sections.append(StudyTable("Paired differences", titles, rows, [about]))
     sections.append(comparison_figures(place, found))
     if against := gain_rows(place, found):
-        titles = ["method", "gained", "lost", "mean, points", "worst, points"]
-        note = "Clients of all seeds, each on its own test data, against its accuracy under fedavg."
+        titles = ["method", "gained", "lost", "mean change", "worst change"]
+        note = f"Clients of all seeds, each on its own test data, against its {measure_of(found).name} under fedavg."
         sections.append(StudyTable("Who gained over one model for all", titles, against, [note]))
     return StudyReport(title, comparison_words(found), sections, _detail(place, found))
 
 
 def _detail(place: Path, found: Mapping[str, Any]) -> tuple[str, Path] | None:
     """The best of the methods that are no baselines: a heading, and its first run's folder."""
-    rated = [row for row in found["rows"] if row["accuracy"] and row["method"].partition(":")[0] not in PLAIN]
+    measure = measure_of(found)
+    rated = [row for row in found["rows"] if row[measure.name] and row["method"].partition(":")[0] not in PLAIN]
     if not rated:
         return None
-    chosen = max(rated, key=lambda row: row["accuracy"]["mean"])
+    chosen = max(rated, key=lambda row: measure.gain(row[measure.name]["mean"]))
     seed = chosen["finished"][0]
     heading = f"The best of the others in detail: {chosen['method']}, seed {seed}"
     return heading, place / chosen["folders"][str(seed)]
@@ -49,24 +49,28 @@ def _detail(place: Path, found: Mapping[str, Any]) -> tuple[str, Path] | None:
 
 def comparison_words(table: Mapping[str, Any]) -> str:
     """A paragraph on a comparison: who came first, by how much, and at what cost."""
-    rated = {row["method"]: row for row in table["rows"] if row["accuracy"] is not None}
+    measure = measure_of(table)
+    rated = {row["method"]: row for row in table["rows"] if row[measure.name] is not None}
     if not rated:
-        return "No run with an accuracy has finished yet."
+        return "No run has finished yet."
     best = rated[table["best"]]
     seeds = len(table["seeds"])
     times = "once" if seeds == 1 else f"with {seeds} seeds"
     lines = [
         f"{len(table['rows'])} methods were run on the same clients with the same budget, {times}. "
-        f"The most accurate is {best['method']}: the average client gets {100 * best['accuracy']['mean']:.1f} % right, "
-        f"the worst tenth {100 * best['worst10']['mean']:.1f} %."
+        f"{best['method']} has the best mean {measure.name}: {measure.text(best[measure.name]['mean'])}, "
+        f"and {measure.text(best['worst10']['mean'])} for the worst tenth of the clients."
     ]
     for name, meaning in (("fedavg", "one model for all"), ("local", "every client on its own")):
         if name in rated and name != best["method"]:
-            gap = 100 * (best["accuracy"]["mean"] - rated[name]["accuracy"]["mean"])
-            lines.append(f"That is {gap:.1f} points more than {name} ({meaning}).")
-    fair = max(rated.values(), key=lambda row: row["worst10"]["mean"])
+            gap = measure.difference(best[measure.name]["mean"], rated[name][measure.name]["mean"])
+            if gap is not None:
+                lines.append(f"The difference to {name} ({meaning}) is {measure.change(gap)}.")
+    fair = max(rated.values(), key=lambda row: measure.gain(row["worst10"]["mean"]))
     if fair is not best:
-        lines.append(f"The worst-served clients do best with {fair['method']} ({100 * fair['worst10']['mean']:.1f} %).")
+        lines.append(
+            f"The worst-served clients do best with {fair['method']} ({measure.text(fair['worst10']['mean'])})."
+        )
     spoken = [row for row in rated.values() if row["bytes"]["mean"] > 0]
     if len(spoken) > 1:
         least, most = (f(spoken, key=lambda row: row["bytes"]["mean"]) for f in (min, max))
@@ -74,4 +78,4 @@ def comparison_words(table: Mapping[str, Any]) -> str:
             f"{least['method']} sent least ({size(least['bytes']['mean'])}), "
             f"{most['method']} most ({size(most['bytes']['mean'])})."
         )
-    return " ".join(lines).replace(" %", "\u00a0%")  # percent signs stay on the line of their number
+    return " ".join(lines)

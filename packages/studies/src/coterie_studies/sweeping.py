@@ -39,9 +39,9 @@ from coterie.runs import (
     write_atomically,
 )
 from coterie.runs.records import from_json, parse_json
+from coterie.runs.verdict import standard_error
 from coterie.trainers import Loss
 from coterie_studies.comparison import FILE as COMPARISON
-from coterie_studies.differences import standard_error
 from coterie_studies.proposals import need_optuna, propose
 from coterie_studies.run_options import RunOptions, config_values
 from coterie_studies.search_space import Searched, Space, Value, make_space

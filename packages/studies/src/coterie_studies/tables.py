@@ -7,18 +7,22 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coterie.runs.measures import LOSS
+
 NONE = "–"
 MINUS = "−"
 RATE = "accuracy %"
+WORST = "worst 10 %"
 
 
 def columns(table: Mapping[str, Any]) -> list[str]:
     """The titles; loss stands in for accuracy where targets are real numbers, further metrics have a column each."""
     rows = table["rows"]
-    quality = [RATE, "worst 10 %", "variance"] if any(row["accuracy"] is not None for row in rows) else ["loss"]
+    quality = [RATE, WORST, "variance"] if any(row["accuracy"] is not None for row in rows) else ["loss", WORST]
     others = dict.fromkeys(name for row in rows for name in row.get("metrics", {}))
     seeds = ["seeds"] if len({len(row["finished"]) for row in rows}) > 1 else []
-    return ["method", *seeds, *quality, *others, "clusters", "ARI", "MB", "seconds", "rounds to 90 % of best"]
+    speed = ["rounds to 90 % of best"] if table.get("target") is not None else []
+    return ["method", *seeds, *quality, *others, "clusters", "ARI", "MB", "seconds", *speed]
 
 
 def cells(table: Mapping[str, Any]) -> list[list[str]]:
@@ -53,7 +57,7 @@ def _cell(title: str, row: Mapping[str, Any]) -> str:
     own = row.get("metrics", {})
     name, scale, form = {
         RATE: ("accuracy", 100.0, ".2f"),
-        "worst 10 %": ("worst10", 100.0, ".2f"),
+        WORST: ("worst10", 100.0, ".2f") if row["accuracy"] is not None else ("worst10", 1.0, ".4g"),
         "variance": ("variance", 1.0, ".5f"),
         "loss": ("loss", 1.0, ".4g"),
         "clusters": ("clusters", 1.0, ".3g"),
@@ -98,8 +102,8 @@ def difference_columns(table: Mapping[str, Any]) -> list[str]:
     found = table.get("differences") or []
     if not found:
         return []
-    metric = "accuracy, points" if found[0]["metric"] == "accuracy" else found[0]["metric"]
-    return ["method", f"{metric} over {found[0]['baseline']}", "95 % interval", "p", "p, Holm"]
+    metric = "accuracy, points over" if found[0]["metric"] == "accuracy" else "loss against"
+    return ["method", f"{metric} {found[0]['baseline']}", "95 % interval", "p", "p, Holm"]
 
 
 def difference_cells(table: Mapping[str, Any]) -> list[list[str]]:
@@ -111,9 +115,9 @@ def difference_cells(table: Mapping[str, Any]) -> list[list[str]]:
 
 
 def _signed(one: Mapping[str, Any], key: str) -> str:
-    value = one[key]
-    text = f"{100 * value:+.2f}" if one["metric"] == "accuracy" else f"{value:+.4g}"
-    return text.replace("-", MINUS)
+    if one["metric"] != "accuracy":
+        return LOSS.change(one[key])
+    return f"{100 * one[key]:+.2f}".replace("-", MINUS)
 
 
 def _interval(one: Mapping[str, Any]) -> str:
@@ -131,10 +135,15 @@ def difference_caption(table: Mapping[str, Any]) -> str:
         return ""
     name = {"t": "paired t test", "wilcoxon": "Wilcoxon signed-rank test"}[table["test"]]
     text = "Differences are paired by seed and client. "
+    if found[0]["metric"] == "loss":
+        text += "Losses are compared by their ratio. "
     if all(one["over"] == "seeds" for one in found):
         text += f"Test: {name} over the seeds, two-sided."
     else:
-        text += f"With one seed the test ({name}, two-sided) is over its clients and says nothing on other seeds."
+        text += (
+            "With one seed the test is Student's t over its clients, two-sided, with Nadeau and Bengio's correction "
+            "for the training that they share; several seeds tell smaller differences."
+        )
     text += " The interval is Student's t."
     if len(found) > 1:
         text += f" Holm: p corrected for {len(found)} comparisons."
@@ -229,7 +238,10 @@ def in_latex(text: str) -> str:
 
 
 def as_latex(table: Mapping[str, Any], label: str = "tab:comparison") -> str:
-    """The comparison as a LaTeX table (booktabs): the best in bold, with the paired differences."""
+    """The comparison as a LaTeX table (booktabs), with the paired differences.
+
+    In bold are the best and all that cannot be told from it at the 5 % level.
+    """
     titles, rows = columns(table), cells(table)
     kept = [
         i for i, title in enumerate(titles) if title not in {"variance", "seconds"} and not title.startswith("rounds")
@@ -240,14 +252,15 @@ def as_latex(table: Mapping[str, Any], label: str = "tab:comparison") -> str:
     head = [in_latex(titles[i]) for i in kept] + [
         in_latex(title) if not title.startswith("p") else title.replace("p", "$p$", 1) for title in further
     ]
-    body = []
+    body, bold = [], {table["best"], *table.get("ties", ())}
     for row in rows:
         own = [in_latex(row[i]) for i in kept]
-        if row[0] == table["best"]:
+        if row[0] in bold:
             own[kept.index(rated)] = rf"\textbf{{{own[kept.index(rated)]}}}"
         own += [in_latex(cell) for cell in differences.get(row[0], [NONE] * len(further))]
         body.append("    " + " & ".join(own) + r" \\")
-    about = " ".join(text for text in (caption(table), difference_caption(table)) if text)
+    ties = "Bold: the best, and what a test at the 5 % level does not tell from it." if len(bold) > 1 else ""
+    about = " ".join(text for text in (caption(table), difference_caption(table), ties) if text)
     lines = [
         r"% needs \usepackage{booktabs}",
         r"\begin{table}",

@@ -306,6 +306,7 @@ class Pane {
     const last = this.records[this.records.length - 1];
     this.find("h2").textContent = title(run);
     this.find(".pane > .what").textContent = described(run);
+    this.find(".verdict").textContent = run.verdict || "";
     const status = this.find("header .status");
     status.textContent = run.status;
     status.className = `status ${run.status}`;
@@ -316,7 +317,8 @@ class Pane {
     this.facts([
       ["round", `${run.round} / ${run.rounds ?? "?"}`],
       noAccuracy ? ["loss", number(known.loss)] : ["accuracy", percent(done ? done.accuracy.mean : known.accuracy)],
-      ["worst 10 %", percent(done ? done.accuracy.worst10 : known.worst)],
+      noAccuracy ? ["worst 10 %", done ? number(done.loss.worst10) : "–"]
+        : ["worst 10 %", percent(done ? done.accuracy.worst10 : known.worst)],
       ["clusters", last ? last.count : "–"],
       done && done.ari !== null ? ["ARI", number(done.ari)] : null,
       last && last.epsilon !== null ? ["ε spent", number(last.epsilon)] : null,
@@ -579,8 +581,7 @@ function drawTree(pane) {
     }
     const thick = 4 + (6 * (node.size || 0)) / most;
     const bar = make("rect", { "data-node": node.id, x: from, width: Math.max(3, to - from), y: level - thick / 2, height: thick, rx: 2, fill: colour(node.id) });
-    const proof = Object.entries(node.evidence).map(([name, value]) => `${name.replaceAll("_", " ")} ${number(value)}`).join(", ");
-    bar.append(make("title", {}, node.children.length ? `split in round ${node.split_round}: ${proof}` : "a cluster now"));
+    bar.append(make("title", {}, node.children.length ? `split in round ${node.split_round}: ${node.reason}` : "a cluster now"));
     svg.append(bar);
     const text = [node.id, node.size === null ? null : people(node.size), node.accuracy === null ? null : percent(node.accuracy)]
       .filter((part) => part !== null).join(" · ");
