@@ -113,16 +113,16 @@ class PlainIFCA:
         return IFCA(k=self.k, init="random")
 
     def start(self, server: Server) -> Any:
-        state = self.inner.start(server)
+        state: Any = self.inner.start(server)
         if self.slip != "equal starts":
             return state
         # The slip: k copies of one model.
-        assert isinstance(state, State)  # k is given, so the models do not grow
         runs = [dataclasses.replace(run, models=run.models[:1].repeat(self.k, 1)) for run in state.runs]
         return dataclasses.replace(state, runs=runs)
 
     def round(self, state: Any, t: int, server: Server) -> tuple[Any, Info]:
-        after, info = self.inner.round(state, t, server)
+        reached, info = self.inner.round(state, t, server)
+        after: Any = reached
         if self.slip != "idle to zero":
             return after, info
         # The slip: the sum of no models is zero, and so becomes the model that nobody chose.
