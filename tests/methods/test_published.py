@@ -9,8 +9,8 @@ import torch
 
 import coterie
 from coterie.errors import ConfigError
-from coterie.methods import find_method, make_method
-from coterie.methods.option_types import field_types
+from coterie.methods import find_method, make_method, method_classes
+from coterie.methods.option_types import field_types, value_in_words
 from coterie.methods.published import departures_of
 
 PAPERS = ("cfl", "ifca", "fedcuau", "flt")
@@ -43,7 +43,19 @@ def test_the_papers_rule_may_split_in_round_one() -> None:
     assert len(result.clusters) == 2
 
 
-def test_ifca_as_published_begins_with_independent_draws(tmp_path: Path) -> None:
+def test_ifca_as_published_begins_with_independent_draws() -> None:
     options = {"scenario": "digits-permuted", "clients": 6, "groups": 2, "rounds": 2, "workers": 1}
     switched, spelled = coterie.run("ifca:as=paper", **options), coterie.run("ifca:init=random", **options)
     assert all(torch.equal(a, b) for a, b in zip(switched.models, spelled.models, strict=True))
+
+
+def test_the_page_of_papers_lists_every_departure_as_the_code_has_it() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "papers.md").read_text(encoding="utf-8")
+    rows = [
+        f"| `{name}` | `{one.option}` | {value_in_words(one.paper)} | {one.why} |"
+        for name, cls in sorted(method_classes().items())
+        for one in departures_of(cls)
+    ]
+    assert len(rows) >= len(PAPERS)
+    assert all(row in page for row in rows)
+    assert page.split("## Where we depart")[1].split("The table below")[0].count("\n| `") == len(rows)
