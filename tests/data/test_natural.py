@@ -173,7 +173,15 @@ def test_air_trains_on_the_first_weeks_and_is_tested_on_the_last_quarter(tmp_pat
     assert all(80 <= len(client.train) <= 111 for client in fewer)
     with pytest.raises(ConfigError, match="groups=3: air has 2 hidden groups"):
         find_scenario("air").build(clients=4, groups=3, data_dir=tmp_path)
-    options = {"scenario": "air", "clients": 4, "rounds": 4, "workers": 1, "data_dir": str(tmp_path), "metrics": "rmse"}
+    options = {
+        "scenario": "air",
+        "clients": 4,
+        "rounds": 4,
+        "lr": 0.01,
+        "workers": 1,
+        "data_dir": str(tmp_path),
+        "metrics": "rmse",
+    }
     result = coterie.run("fedavg", **options)
     assert result.history[-1].loss.mean < result.history[0].loss.mean
 

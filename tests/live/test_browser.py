@@ -30,7 +30,8 @@ class Slow:
     def on_round(self, record): time.sleep(0.05)
     def on_end(self, result): pass
 
-coterie.run("cfl:rule=paper(wait=20)", scenario="digits-permuted", rounds=38, out=sys.argv[1], callbacks=[Slow()])
+rule = "paper(eps1=100,eps2=1e-9,gamma_max=0.3,wait=30)"
+coterie.run(f"cfl:rule={rule}", scenario="digits-permuted", rounds=38, out=sys.argv[1], callbacks=[Slow()])
 """
 
 pytestmark = needs_chromium

@@ -96,7 +96,7 @@ def splits_of(result):
 
 def test_cfl_splits_as_on_the_updates_themselves_and_never_asks_for_one():
     options = {"scenario": "digits-permuted", "clients": 8, "groups": 2, "rounds": 12, "seed": 3, "workers": 1}
-    rule = "cfl:rule=paper(eps1=10,eps2=0.001,gamma_max=0.05,wait=6)"
+    rule = "cfl:rule=paper(eps1=10,eps2=0.001,gamma_max=0.05,wait=6,min_size=4)"
     plain = coterie.run(rule, **options)
     private = coterie.run(f"{rule},compare=projection(1024)", **options, callbacks=[Watching()])
     assert splits_of(private) == splits_of(plain) != []

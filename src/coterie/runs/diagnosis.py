@@ -22,6 +22,7 @@ from coterie.runs.assemble import Model, assemble
 from coterie.runs.callbacks import Callback
 from coterie.runs.config import RunConfig
 from coterie.runs.loop import execute
+from coterie.runs.result import Result
 from coterie.tasks import Evaluate, Reply, Request
 
 ALONE_ROUNDS = 5
@@ -37,6 +38,8 @@ class Diagnosis:
     rounds: int
     clients: int
     accuracy: float | None
+    learned: Benefit
+    """How much better than a constant answer the model serves a client, in accuracy or in shares of the loss."""
     alone: Benefit
     """The share of its validation loss that going on alone saves a client."""
     apart: Benefit | None
@@ -49,13 +52,16 @@ class Diagnosis:
         """Several models (incongruent), one (congruent), or more data is needed to tell (undecided)."""
         if self.sides:
             return "incongruent"
-        hint = self.apart is not None and self.apart.p_value <= BenefitRule().level
-        return "undecided" if hint or self.clients < 2 else "congruent"
+        level = BenefitRule().level
+        hint = self.apart is not None and self.apart.p_value <= level
+        learned = self.learned.p_value <= level  # else its updates say little
+        return "congruent" if learned and not hint and self.clients > 1 else "undecided"
 
     def words(self) -> list[str]:
         """The diagnosis in sentences, made from the numbers that decided."""
         accuracy = "" if self.accuracy is None else f", mean accuracy {self.accuracy:.3f}"
         lines = [f"After {self.rounds} rounds of one model for {self.clients} clients{accuracy}:"]
+        lines.append(f"  it is better than a constant answer by {self.learned}")
         if math.isfinite(self.alone.error):
             lines.append(f"  going on alone saves a client {self.alone} of its validation loss (1 is all of it)")
         if self.apart is None:
@@ -65,7 +71,7 @@ class Diagnosis:
         lines += [f"  side {i + 1}: {', '.join(side)}" for i, side in enumerate(self.sides)]
         reason = {
             "incongruent": "Both sides are surely better served by models of their own: method cfl splits here.",
-            "undecided": "Two models may serve better, which is not sure: give more rounds or samples.",
+            "undecided": "Not enough was learned to tell, or two models may serve better: give more rounds or samples.",
             "congruent": "No split surely serves both sides better: one model is right, as far as can be told.",
         }[self.verdict]
         return [*lines, f"{self.verdict.capitalize()}. {reason}"]
@@ -91,9 +97,20 @@ def diagnose(
         sides = () if look.split is None else tuple(branch.members for branch in look.split.branches)
         seen = look.memory
         apart = None if math.isnan(seen.p_value) else Benefit(seen.gain, seen.error, seen.p_value, len(seen.clients))
-        return Diagnosis(server.rounds, len(server.clients), result.summary.accuracy.mean, alone, apart, sides)
+        accuracy = result.summary.accuracy.mean
+        return Diagnosis(server.rounds, len(server.clients), accuracy, learned_of(result), alone, apart, sides)
     finally:
         run.engine.close()
+
+
+def learned_of(result: Result) -> Benefit:
+    """How much better than a constant answer a run's models serve its clients, on their test data."""
+    rows = [row for row in result.clients if row.constant is not None]
+    if result.summary.accuracy.mean is not None:
+        return benefit(
+            [row.accuracy - row.constant for row in rows if row.accuracy is not None and row.constant is not None]
+        )
+    return benefit([1 - row.loss / row.constant for row in rows if row.loss is not None and row.constant])
 
 
 def look_once(clients: Sequence[str], model: torch.Tensor, t: int, server: Server) -> Look:

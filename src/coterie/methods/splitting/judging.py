@@ -72,13 +72,15 @@ class Steps:
 def _sums_of_cells(
     cell: npt.NDArray[np.int64], clients: Sequence[str], seen: LeafRound, t: int, server: Server
 ) -> list[WeightedSum]:
-    """The sums of both half-updates `(2·d,)` of the members of each cell."""
+    """The sums of both half-updates `(2·d,)` of the members of each cell that is large enough for a sum."""
     how = seen.compared.training(t, server)
+    large = np.bincount(cell, minlength=4)[cell] >= server.engine.least_in_sum
+    asked = [client for client, kept in zip(clients, large, strict=True) if kept]
     requests = [
         Request(c, HalfUpdates(seen.after, how, server.seed_of(t, c, "half-updates"), halves_seed(server, c)))
-        for c in clients
+        for c in asked
     ]
-    return server.aggregate(requests, seen.weighting, cell.tolist(), 4, 2 * server.layout.size).sums
+    return server.aggregate(requests, seen.weighting, cell[large].tolist(), 4, 2 * server.layout.size).sums
 
 
 def judged(
