@@ -27,7 +27,7 @@ import coterie
 class Slow:
     def on_start(self, run, done): pass
     def on_event(self, t, event): pass
-    def on_round(self, record): time.sleep(0.05)
+    def on_round(self, record): time.sleep(0.1)
     def on_end(self, result): pass
 
 rule = "paper(eps1=100,eps2=1e-9,gamma_max=0.3,wait=30)"
