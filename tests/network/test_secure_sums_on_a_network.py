@@ -11,7 +11,8 @@ from trials import COMMON, Trial, history
 import coterie
 from coterie.flower.deploy import write_deployment
 from coterie.flower.local import Network
-from coterie.privacy.secure_sum import Quantiser
+from coterie.privacy.secure_sum import KEY_BYTES, SEALED_BYTES, SHARE_BYTES, SIGNATURE_BYTES, Quantiser
+from coterie.privacy.secure_tasks import OFFERED_BYTES
 from coterie.runs.assemble import make_federation
 from coterie.runs.config import make_config
 
@@ -75,9 +76,12 @@ def test_the_sum_of_those_who_came_through_is_the_plain_one(killed):
 
 
 def test_the_cost_is_counted(killed):
+    """Six offer keys, share secrets and check shares; five send masked vectors, agree on who came through and reveal."""
     _, _, summary = killed
     size = 64 * 16 + 16 + 16 * 10 + 10
-    plain = 4 * (4 * size + 8)
-    masked = 4 * (8 * size + 16)
-    shares = 6 * (4 * 96 + 4 * 5 * 160) + 4 * 4 * 6 * 66
-    assert summary.bytes.up == masked + shares > plain
+    plain = 5 * (4 * size + 8)
+    boxes, commitments = 5 * SEALED_BYTES, 2 * KEY_BYTES * 6 + KEY_BYTES
+    before = 6 * 4 * (OFFERED_BYTES + boxes + commitments + 5 + SIGNATURE_BYTES)
+    masked = 5 * (8 * size + 16)
+    after = 5 * 4 * (SIGNATURE_BYTES + 6 * SHARE_BYTES)
+    assert summary.bytes.up == before + masked + after > plain

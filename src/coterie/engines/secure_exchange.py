@@ -341,7 +341,7 @@ def refuse_vectors(requests: Sequence[Request], layout: Layout) -> None:
         if schema.vector is not None and not schema.shown and span_size(schema.private) < schema.vector:
             raise ConfigError(
                 "this method needs single updates, which secure sums do not show: use fedavg, ifca, fedcuau, "
-                "cfl:projection=1024, flt:signature=words or oneshot:show_models=true"
+                "cfl:compare=projection(1024), flt:signature=words or oneshot:show_models=true"
             )
 
 
