@@ -76,7 +76,7 @@ def test_the_sum_of_those_who_came_through_is_the_plain_one(killed):
 
 
 def test_the_cost_is_counted(killed):
-    """Six offer keys, share secrets and check shares; five send masked vectors, agree on who came through and reveal."""
+    """Six offer keys, share secrets and check shares; five send masked vectors, agree on who came and reveal."""
     _, _, summary = killed
     size = 64 * 16 + 16 + 16 * 10 + 10
     plain = 5 * (4 * size + 8)
