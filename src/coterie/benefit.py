@@ -17,7 +17,11 @@ LIARS = 0.05
 FEWEST = 6
 """Clients from which on the spread over clients is the error; of fewer it is that over their samples."""
 FIRST_LOOK = 4
-"""Rounds before the first look: what updates say before is about the initialisation more than about the clients."""
+"""Rounds before the first look: what updates say before is about the initialisation more than about the clients.
+
+Found by trying 1 and 4 on digits-dirichlet, seeds 0 to 2, where looks from round 1 on kept splits that cost accuracy
+later. A sign in the data that training has left its start would replace it.
+"""
 
 
 class Benefit(NamedTuple):
