@@ -48,8 +48,8 @@ class Overheard:
     ("more", "all_take_part"), [({}, True), ({"secure_sums": True}, True), ({"participation": 0.7}, False)]
 )
 def test_clusters_and_tree_are_those_of_the_clear_run_and_no_half_update_is_seen(more, all_take_part):
-    # Two groups where not all take part: of three that are equally far apart it is a toss-up which is split off first.
-    options = OPTIONS | ({} if all_take_part else {"rounds": 20, "clients": 12, "groups": 2})
+    # Two groups: of three that are equally far apart it is a toss-up which is split off first.
+    options = OPTIONS | {"clients": 12, "groups": 2} | ({} if all_take_part else {"rounds": 20})
     shared = {name: value for name, value in more.items() if name != "secure_sums"}
     clear = coterie.run("cfl", **options, **shared)
     heard = Overheard()
@@ -64,6 +64,13 @@ def test_clusters_and_tree_are_those_of_the_clear_run_and_no_half_update_is_seen
     assert HalfUpdates in heard.summed
     assert CompareHalves in heard.single
     assert HalfUpdates not in heard.single
+
+
+def test_three_groups_are_those_of_the_clear_run():
+    clear = coterie.run("cfl", **OPTIONS)
+    private = coterie.run(**PRIVATE, **OPTIONS)
+    assert sorted(private.clusters) == sorted(clear.clusters)
+    assert len(private.clusters) == 3
 
 
 def test_under_secure_sums_a_side_below_the_minimum_is_not_judged():

@@ -11,9 +11,10 @@ from test_training import F64, context, data, network, replies_to, trainer_of
 from torch import nn
 from torch.nn import functional as F
 
+from coterie.federation import Split
 from coterie.randomness import derive
 from coterie.tasks import HalfUpdates, HeldOut, Request
-from coterie.tasks.halves import OFFSET_SCALES, halves_of
+from coterie.tasks.halves import OFFSET_SCALES, halves_of, offset_models
 from coterie.tasks.wire import reply_bytes, task_bytes
 from coterie.trainers.base import Training, TrainingJob
 from coterie.trainers.batched import BatchedTrainer
@@ -26,6 +27,12 @@ def answer(task, split, trainer):
     return reply
 
 
+def shifted(model, half, trainer):
+    """The model with the best offset for a half in its last bias, by hand."""
+    offset = output_offset(trainer.outputs(half, model[None]), half.y)[0, 0]
+    return torch.cat([model[: -len(offset)], model[-len(offset) :] + offset])
+
+
 def test_half_updates_by_hand():
     split, training = data(n=11), Training(lr=0.1, epochs=2, batch_size=3)
     trainer, start = trainer_of(network(norm=False))
@@ -33,7 +40,9 @@ def test_half_updates_by_hand():
     reply = answer(task, split, trainer)
     first, second = halves_of(split, 5)
     assert sorted(torch.cat([first.x, second.x])[:, 0].tolist()) == sorted(split.x[:, 0].tolist())
-    jobs = [TrainingJob(half, start, derive(9, "half", i)) for i, half in enumerate((first, second))]
+    jobs = [
+        TrainingJob(half, shifted(start, half, trainer), derive(9, "half", i)) for i, half in enumerate((first, second))
+    ]
     updates = trainer.train(jobs, training).vectors
     assert torch.equal(reply.vector, updates.reshape(-1))
     assert reply_bytes(reply, task.schema(trainer.layout)) == 4 * 2 * len(start) + 8
@@ -101,3 +110,32 @@ def test_outputs_are_the_same_on_every_trainer():
     losses, _ = loop.evaluate([split], models)
     assert torch.allclose(fast.losses_of(outputs, split.y).mean(1), losses[0])
     assert torch.allclose(loop.losses_of(outputs, split.y).mean(1), losses[0])
+
+
+def test_label_proportions_are_no_part_of_a_half_update():
+    """Two clients whose labels are drawn by one rule in other proportions pull alike once each has its own offset."""
+    rule = torch.tensor([[2.0, 0.0], [0.0, 2.0], [-2.0, -2.0]], dtype=F64)
+    generator = torch.Generator().manual_seed(4)
+    x = torch.randn(6000, 2, generator=generator, dtype=F64)
+    y = torch.distributions.Categorical(logits=x @ rule.T).sample()
+    keep = torch.rand(6000, generator=generator, dtype=F64) < torch.tensor([1.0, 0.3, 0.1], dtype=F64)[y]
+    split = Split(x[keep], y[keep])
+    trainer, start = trainer_of(nn.Linear(2, 3))
+    start = torch.cat([rule.reshape(-1), start[-3:] * 0])
+    training = Training(lr=1.0, steps=1, batch_size=None)
+    with_offset = answer(HalfUpdates(start, training, seed=9, halves=5), split, trainer).vector[:9]
+    jobs = [TrainingJob(halves_of(split, 5)[0], start, derive(9, "half", 0))]
+    without = trainer.train(jobs, training).vectors[0]
+    assert with_offset.norm() < 0.1 * without.norm()
+
+
+def test_only_a_bias_of_the_outputs_takes_the_offset():
+    split = data(n=11, inputs=3)
+    trainer, start = trainer_of(nn.Sequential(nn.LayerNorm(3), nn.Linear(3, 3, bias=False)))
+    [pair] = offset_models([start], [5], [context("c", split)], trainer)
+    assert torch.equal(pair, start.expand(2, -1))
+    trainer, start = trainer_of(network())
+    offsets = torch.tensor([[1.0, -2.0, 3.0]], dtype=F64)
+    [moved] = trainer.with_offsets(start, offsets, data())
+    before, after = trainer.outputs(data(), torch.stack([start, moved]))
+    assert torch.allclose(after, before + offsets)

@@ -117,6 +117,10 @@ class MaskedTrainer(Trainer):
         """What the models behind the transformed ones say of a client's samples."""
         return self.trainer.outputs(data, self.mask.reveal(models))
 
+    def with_offsets(self, model: Tensor, offsets: Tensor, data: Split) -> Tensor:
+        """The transformed models, shifted behind the transform."""
+        return self.mask.hide(self.trainer.with_offsets(self.mask.reveal(model), offsets, data))
+
     def accuracy_of(self, outputs: Tensor, targets: Tensor) -> float:
         """The share of labels that are predicted rightly."""
         return self.trainer.accuracy_of(outputs, targets)

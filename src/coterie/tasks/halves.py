@@ -91,10 +91,31 @@ def _together(contexts: Sequence[ClientContext], keys: Sequence[Hashable]) -> li
     return groups
 
 
+def offset_models(
+    models: Sequence[Tensor], seeds: Sequence[int], contexts: Sequence[ClientContext], trainer: Trainer
+) -> list[Tensor]:
+    """Each client's model twice `(2, d)`: with the output offset that explains best its first half, and its second.
+
+    What an offset explains is then no part of an update from there.
+    """
+    starts = [model.expand(2, -1) for model in models]
+    for group in _together(contexts, [tensor_key(model) for model in models]):
+        model = models[group[0]]
+        halves = joined([contexts[i].client for i in group], [seeds[i] for i in group])
+        outputs = trainer.outputs(halves.data, model[None])
+        offsets = output_offset(outputs, halves.data.y, halves.unit)[0].reshape(len(halves.sizes), -1)
+        shifted = trainer.with_offsets(model, torch.nan_to_num(offsets, 0.0, 0.0, 0.0), halves.data)
+        for i, start in zip(group, shifted.reshape(len(group), 2, -1), strict=True):
+            starts[i] = start
+    return starts
+
+
 @dataclass(frozen=True)
 class HalfUpdates(Task):
-    """Train from `model` on each of two halves of the data, and send both updates `(2·d,)`, one after the other.
+    """Train on each of two halves of the data, and send both updates `(2·d,)`, one after the other.
 
+    Training starts at `model` with the output offset that explains the half best: how often a client has each label
+    says nothing of who belongs together, and would drown what does.
     A single sample has no halves: its two updates are the same. `halves` is the seed of the halves, which stay the same
     for a client's whole life; `seed` is that of the batches.
     """
@@ -117,12 +138,11 @@ class HalfUpdates(Task):
         trainer: Trainer,
         reduce: Reduction | None = None,
     ) -> ReplyBlock:
-        halves = [halves_of(context.client.train, task.halves) for task, context in zip(tasks, contexts, strict=True)]
-        jobs = [
-            TrainingJob(half, task.model, derive(task.seed, "half", number))
-            for task, pair in zip(tasks, halves, strict=True)
-            for number, half in enumerate(pair)
-        ]
+        starts = offset_models([task.model for task in tasks], [task.halves for task in tasks], contexts, trainer)
+        jobs = []
+        for task, context, start in zip(tasks, contexts, starts, strict=True):
+            for number, half in enumerate(halves_of(context.client.train, task.halves)):
+                jobs.append(TrainingJob(half, start[number], derive(task.seed, "half", number)))
         trained = trainer.train(jobs, self.training)
         assert trained.vectors is not None
         replies = []
