@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 import torch
 
 from browsing import CHROMIUM, FLAGS
+from coterie.methods.splitting.judging import Steps
 from coterie.trainers.devices import bfloat16_support
 
 if TYPE_CHECKING:
@@ -38,3 +39,15 @@ def browser() -> Iterator[Browser]:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def unshortened_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let CFL in the clear shorten no half-update, as it can shorten no hidden one: then the two give the same models."""
+    prepare = Steps.__init__
+
+    def prepare_unshortened(self: Steps, *given: Any) -> None:
+        prepare(self, *given)
+        self.shrink = torch.ones(2, len(self.weights), dtype=torch.float64)
+
+    monkeypatch.setattr(Steps, "__init__", prepare_unshortened)
