@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from test_resume import outcome
+from chaos.killing import outcome
 
 import coterie
 from method_specs import METHODS, spec_of
