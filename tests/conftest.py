@@ -43,7 +43,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def unshortened_halves(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let CFL in the clear shorten no half-update, as it can shorten no hidden one: then the two give the same models."""
+    """Let CFL in the clear shorten no half-update, as it can shorten no hidden one: both then give the same models."""
     prepare = Steps.__init__
 
     def prepare_unshortened(self: Steps, *given: Any) -> None:
