@@ -13,6 +13,7 @@ WITH_PACKAGES = $(foreach package,$(PACKAGES),--editable $(package))
 
 CASES ?= 1000
 FAULTS ?= 100
+MUTANTS ?= 200
 SEED ?= 0
 
 # Tests that are not of the core: whole stories, bad input, faults of the system, a real browser, packages beside it.
@@ -20,7 +21,7 @@ BEYOND = tests/stories tests/fuzz tests/chaos tests/live/test_browser.py tests/r
 	$(wildcard packages/*/tests)
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile
 
-.PHONY: demo test test-all test-beyond coverage test-flower fuzz chaos lint format docs notebooks dist hooks clean
+.PHONY: demo test test-all test-beyond coverage test-flower fuzz chaos mutants lint format docs notebooks dist hooks clean
 
 demo: $(STAMP)
 	$(BIN)/coterie run
@@ -50,6 +51,10 @@ fuzz: $(DEV_STAMP)
 
 chaos: $(DEV_STAMP)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m chaos --faults $(FAULTS) --seed $(SEED)
+
+# Changes of the code that its nearest tests do not notice; hours, and so no part of what a change must pass.
+mutants: $(DEV_STAMP)
+	$(BIN)/python scripts/mutants.py --count $(MUTANTS) --seed $(SEED)
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff format --check .
