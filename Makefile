@@ -16,9 +16,10 @@ FAULTS ?= 100
 MUTANTS ?= 200
 SEED ?= 0
 
-# Tests that are not of the core: whole stories, bad input, faults of the system, a real browser, packages beside it.
-BEYOND = tests/stories tests/fuzz tests/chaos tests/live/test_browser.py tests/report/test_report_in_browser.py \
-	$(wildcard packages/*/tests)
+# Tests that are not of the core: whole stories, bad input, faults of the system and the packages, beside single tests
+# with the marker `long`.
+BEYOND = tests/stories tests/fuzz tests/chaos $(wildcard packages/*/tests)
+CORE = tests --ignore=tests/docs $(BEYOND:%=--ignore=%)
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile
 
 .PHONY: demo test test-all test-beyond coverage test-flower fuzz chaos mutants lint format docs notebooks dist hooks clean
@@ -29,13 +30,14 @@ demo: $(STAMP)
 # The core, to trust an install: deterministic, in minutes. Three processes for two cores: some tests wait for others
 # of the system.
 test: $(DEV_STAMP)
-	$(PYTEST) -n 3 tests --ignore=tests/docs $(BEYOND:%=--ignore=%)
+	$(PYTEST) -n 3 -m "not long" $(CORE)
 
 # Everything there is.
 test-all: test test-beyond docs test-flower
 
 test-beyond: $(DEV_STAMP)
 	$(PYTEST) -n 3 $(BEYOND)
+	$(PYTEST) -n 2 -m long $(CORE)
 
 # The same with the lines that no test reaches; apart, because counting them takes half as long again.
 coverage: $(DEV_STAMP)
