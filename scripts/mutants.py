@@ -57,8 +57,8 @@ ALSO = {
     "clustering/blocks.py": ["clustering/test_divergence.py", "clustering/test_cosine.py"],
     "clustering/dendrogram.py": ["clustering/test_bipartition.py", "clustering/test_agglomerative.py"],
     "clustering/principal_angles.py": ["clustering/test_agglomerative.py", "methods/test_pacfl.py"],
-    "runs/loop.py": ["runs/test_folder.py", "runs/test_stopping.py", "runs/test_evaluation.py", "runs/test_api.py",
-                     "runs/test_resume_methods.py", "runs/test_last_round.py", "runs/test_costs.py"],
+    "runs/loop.py": ["runs/test_bytes_of_a_run.py", "runs/test_folder.py", "runs/test_stopping.py", "runs/test_evaluation.py",
+                     "runs/test_api.py", "runs/test_resume_methods.py", "runs/test_last_round.py", "runs/test_costs.py"],
 }  # fmt: skip
 """The nearest tests of modules, below tests/, beside the file in tests/PACKAGE that is named for the module."""
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
@@ -265,8 +265,8 @@ def main(words: Sequence[str] | None = None) -> None:
     parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "mutants.json")
     given = parser.parse_args(words)
     all_mutants = mutants([name for name in modules() if fnmatch(name, given.module)])
-    chosen = random.Random(given.seed).sample(all_mutants, min(given.count, len(all_mutants)))
-    rows = run(chosen, given.out)
+    random.Random(given.seed).shuffle(all_mutants)  # so that a larger sample holds the smaller ones
+    rows = run(all_mutants[: given.count], given.out)
     survivors = [row for row in rows if row["survived"]]
     killed = Counter(row["module"].split("/")[0] for row in rows if not row["survived"])
     total = Counter(row["module"].split("/")[0] for row in rows)
