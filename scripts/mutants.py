@@ -57,8 +57,8 @@ ALSO = {
     "clustering/blocks.py": ["clustering/test_divergence.py", "clustering/test_cosine.py"],
     "clustering/dendrogram.py": ["clustering/test_bipartition.py", "clustering/test_agglomerative.py"],
     "clustering/principal_angles.py": ["clustering/test_agglomerative.py", "methods/test_pacfl.py"],
-    "runs/loop.py": ["runs/test_bytes_of_a_run.py", "runs/test_folder.py", "runs/test_stopping.py", "runs/test_evaluation.py",
-                     "runs/test_api.py", "runs/test_resume_methods.py", "runs/test_last_round.py", "runs/test_costs.py"],
+    "runs/loop.py": ["runs/test_bytes_of_a_run.py", "runs/test_folder.py", "runs/test_stopping.py", "runs/test_api.py",
+                     "runs/test_evaluation.py", "runs/test_resume_methods.py", "runs/test_last_round.py"],
 }  # fmt: skip
 """The nearest tests of modules, below tests/, beside the file in tests/PACKAGE that is named for the module."""
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
