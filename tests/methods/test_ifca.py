@@ -455,7 +455,7 @@ def test_the_default_start_is_k_means_unless_no_single_client_may_decide() -> No
         ({}, seeded),
         ({"secure_sums": True}, random),
         ({"dp_noise": 1.0, "method": "ifca:k=2"}, random),
-        ({"aggregate": "median"}, random),
+        ({"aggregate": "median"}, seeded),
     ):
         models = IFCA(k=2).start(server_for(**options)).runs[0].models
         assert torch.equal(models, expected), options

@@ -128,8 +128,8 @@ def test_an_attack_is_measured_on_the_clients_that_are_honest(tmp_path):
 
 def test_the_command_writes_the_table(tmp_path):
     command = importlib.import_module("coterie_attacks.command").attack
-    result = CliRunner().invoke(command, [*WORDS, "--rules", "mean,trimmed-mean:0.2", "--out", str(tmp_path / "t.md")])
+    result = CliRunner().invoke(command, [*WORDS, "--rules", "mean,trimmed-mean(1)", "--out", str(tmp_path / "t.md")])
     assert result.exit_code == 0, result.output
     table = (tmp_path / "t.md").read_text()
     assert table.count("\n") == 2 + 4
-    assert "| fedavg | trimmed-mean:0.2 | scale | 1 |" in table
+    assert "| fedavg | trimmed-mean(1) | scale | 1 |" in table

@@ -104,8 +104,8 @@ class IFCA:
     """Weight of a client in a mean: one, as in the paper, or its number of samples."""
     init: Literal["auto", "random", "perturbed", "k-means++"] = "auto"
     """Independent draws (random, as in the paper), one draw perturbed, or each next model from the client that the
-    others fit worst (k-means++). auto is k-means++, but random where no single client is to decide: under secure sums,
-    differential privacy and robust aggregation, and with one model."""
+    others fit worst (k-means++). auto is k-means++, but random where no single client is to decide: under secure sums
+    and differential privacy, and with one model."""
     perturbation: PositiveFloat = 0.1
     """For init="perturbed": noise relative to the size of each tensor's numbers."""
     seeding_rounds: Annotated[int, Field(ge=1, le=1000)] = 5
@@ -173,7 +173,7 @@ class IFCA:
             )
 
     def _initial(self, server: Server, k: int, restart: int) -> Tensor:
-        hidden = server.engine.secure or server.user_privacy is not None or server.aggregation.rule != "mean"
+        hidden = server.engine.secure or server.user_privacy is not None
         if self.init == "random" or (self.init == "auto" and (hidden or k == 1)):
             return random_models(server, k, restart)
         if self.init == "perturbed":

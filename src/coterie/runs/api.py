@@ -74,6 +74,7 @@ def run(
     precision: Literal["float32", "float64", "bf16"] = "float32",
     privacy: Literal["none", "permutation", "signed-permutation", "projection"] = "none",
     aggregate: str = "mean",
+    expect_hostile: int | str | None = None,
     clip: str = "none",
     weight_cap: float = 0.0,
     secure_sums: bool = False,
@@ -150,8 +151,9 @@ def run(
         precision: arithmetic of the clients.
         privacy: what the clients' secret is used for: nothing, a permutation of every vector before the server sees
             it, or a projection of the updates that CFL compares.
-        aggregate: how a cluster's updates become one: "mean", "median", "trimmed-mean:0.2", "multi-krum:0.2" or
-            "geometric-median".
+        aggregate: how a cluster's updates become one: "mean", "median", "trimmed-mean(2)", "krum(2)", "multi-krum(2)",
+            "geometric-median" or "centred-clip(1.5)", with steps before it as in "nnm+trimmed-mean(2)".
+        expect_hostile: hostile clients to expect, 2 or "10%": the rule against them is chosen in place of `aggregate`.
         clip: the longest update: "3x" (times the median norm in its cluster), a number such as "1.5", or "none".
         weight_cap: the most samples that count for a client, times the median number; 0: no limit.
         secure_sums: form sums under masks that cancel, so that no single update is seen.
@@ -239,6 +241,7 @@ def run(
         "precision": precision,
         "privacy": privacy,
         "aggregate": aggregate,
+        "expect_hostile": expect_hostile,
         "clip": clip,
         "weight_cap": weight_cap,
         "secure_sums": secure_sums,

@@ -194,7 +194,7 @@ def _assembled(
         config.seed,
         rounds,
         config.participation,
-        config.aggregation(),
+        config.aggregation(len(engine.clients)),
         user_privacy(config, method, engine),
         optimizer,
     )

@@ -40,6 +40,7 @@ UNSET = {
     "image_colour": "colour if any image has it",
     "ray_address": "RAY_ADDRESS, else one started here",
     "memory": "no limit",
+    "expect_hostile": "none",
     "data_dir": "COTERIE_DATA, else ~/.cache/coterie",
     "out": "a new one under runs/",
     "loss": "cross-entropy for labels, mse for real targets",
@@ -70,6 +71,7 @@ MOST_ROUNDS, MOST_STEPS = 10**9, 10**6
 Address = Annotated[str, Placeholder("ADDRESS")]
 AggregateText = Annotated[str, Placeholder("RULE")]
 BlocksText = Annotated[str, Placeholder("blocks:COLUMN"), Field(pattern="^blocks:.")]
+HostileText = Annotated[str, Placeholder("NUMBER or SHARE")]
 ClipText = Annotated[str, Placeholder("LENGTH")]
 ColumnName = Annotated[str, Placeholder("COLUMN")]
 ColumnNames = Annotated[str, Placeholder("COLUMNS")]
@@ -182,7 +184,11 @@ class RunConfig(BaseModel):
     )
     aggregate: AggregateText = Field(
         "mean",
-        description="mean, median, trimmed-mean:0.2, multi-krum:0.2 or geometric-median of the updates",
+        description="mean, median, trimmed-mean(2), krum(2), multi-krum(2), geometric-median or centred-clip(1.5) of "
+        "updates; before it nnm+ or bucketing(2)+",
+    )
+    expect_hostile: Annotated[int, Field(ge=0)] | HostileText | None = Field(
+        None, description="hostile clients to expect, 2 or 10%: the rule against them is chosen in place of aggregate"
     )
     clip: ClipText = Field("none", description="longest update: 3x (times its cluster's median norm), a number, none")
     weight_cap: float = Field(
@@ -216,11 +222,18 @@ class RunConfig(BaseModel):
         """The part of the configuration that decides what is computed."""
         return {key: value for key, value in self.model_dump().items() if key not in PLACE_KEYS}
 
-    def aggregation(self) -> Aggregation:
-        """How updates become one."""
+    def aggregation(self, clients: int) -> Aggregation:
+        """How the updates of so many clients become one."""
         if self.dp_noise:
             return Aggregation(longest=self.dp_clip)
-        return Aggregation.parse(self.aggregate, self.clip, self.weight_cap)
+        return Aggregation.parse(
+            self.aggregate,
+            self.clip,
+            self.weight_cap,
+            expect_hostile=self.expect_hostile,
+            clients=clients,
+            seed=self.seed,
+        )
 
     def limits(self) -> Limits:
         """What ends the run early."""
@@ -374,12 +387,11 @@ def make_config(values: Mapping[str, Any], origin: str = "") -> RunConfig:
         check_name(name)
     if config.monitor is not None and config.patience is None:
         raise ConfigError(f"{where}monitor={config.monitor!r} goes with patience: give that too")
-    config.aggregation()
-    if config.aggregate != "mean" and (config.secure_sums or config.dp_noise):
-        why = (
-            "secure sums show no single update to weigh" if config.secure_sums else "its ε holds for clipped means only"
-        )
-        raise ConfigError(f"{where}aggregate={config.aggregate!r} does not go with this: {why}; use aggregate='mean'")
+    config.aggregation(MOST_CLIENTS)
+    asked = "aggregate" if config.expect_hostile is None else "expect_hostile"
+    if getattr(config, asked) != "mean" and (config.secure_sums or config.dp_noise):
+        why = "secure_sums shows no single update to compare" if config.secure_sums else "the ε of dp_noise is of means"
+        raise ConfigError(f"{where}{asked}={getattr(config, asked)!r}: {why}, leave one of the two out")
     if config.secure_sums and config.engine != "local":
         raise ConfigError(f"{where}secure_sums is for engine='local', a simulation: other engines cannot do it yet")
     _check_training(config, where)

@@ -256,7 +256,7 @@ def attacked_run(config: RunConfig, attack: str, hostile: int, federation: Feder
             architecture,
             attack=chosen,
             hostile=bad,
-            aggregation=config.aggregation(),
+            aggregation=config.aggregation(len(federation)),
             privacy=config.privacy,
         )
 

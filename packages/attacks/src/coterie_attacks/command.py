@@ -32,7 +32,7 @@ def _numbers(name: str, text: str) -> list[int]:
 @click.command(
     epilog=examples(
         "coterie attack --methods 'fedavg;ifca:k=4' --hostile 1,3 --rounds 40",
-        "coterie attack --attacks none,scale,little --rules 'mean,trimmed-mean:0.2' --out table.md",
+        "coterie attack --attacks none,scale,little --rules 'mean,trimmed-mean(1)' --out table.md",
     )
 )
 @click.option("--methods", default="fedavg", help="methods; with options of their own, between semicolons")

@@ -30,6 +30,7 @@ class RunOptions(TypedDict, total=False):
     precision: Literal["float32", "float64", "bf16"]
     privacy: Literal["none", "permutation", "signed-permutation", "projection"]
     aggregate: str
+    expect_hostile: int | str | None
     clip: str
     weight_cap: float
     secure_sums: bool
