@@ -19,7 +19,7 @@ from coterie.randomness import numpy_generator
 from coterie.tasks import Reply
 from coterie.trainers.base import Training
 from coterie.trainers.schedules import make_schedule
-from coterie_attacks.attacks import ATTACKS, HostileEngine, choose_hostile
+from coterie_attacks import ATTACKS, HostileEngine, choose_hostile
 
 METHODS = [
     "fedavg",
