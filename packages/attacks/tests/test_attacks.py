@@ -167,11 +167,12 @@ def test_an_unknown_attack_gets_a_suggestion():
 
 def test_the_table_says_what_an_attack_cost():
     rows = [
-        AttackResult("digits", "fedavg", "mean", "none", 0, 0.9, 0, 0, 0, 0, 0),
-        AttackResult("digits", "fedavg", "median", "backdoor", 1, 0.85, 0.05, 0.07, 0.3, 0.02, 0.2, 0.25),
+        AttackResult("digits", "fedavg", "mean", "none", 0, 0.9, 0, 0, 0, 1, 0, 0),
+        AttackResult("digits", "fedavg", "median", "backdoor", 1, 0.85, 0.05, 0.07, 0.3, 1, 0.02, 0.2, 0.25),
     ]
-    assert "| digits | fedavg | median | 2.0 | 20.0 | backdoor | 1 | 85.0 | 5.0 | 7.0 | 30.0 | 25 |" in as_markdown(
-        rows
+    assert (
+        "| digits | fedavg | median | 2.0 | 20.0 | backdoor | 1 | 85.0 | 5.0 | 7.0 | 30.0 | 1.00 | 25 |"
+        in as_markdown(rows)
     )
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from coterie.clustering import adjusted_rand_index
 from coterie.federation import Federation
 from coterie.runs import Result, RunConfig, assemble, execute, make_config, make_federation
 from coterie.trainers import predicted_labels
@@ -98,6 +99,8 @@ class AttackResult:
     """The most that was lost with one of the seeds."""
     worst: float
     """The most that one honest client lost, mean over the seeds."""
+    partition: float
+    """Adjusted Rand index between the honest clients' clusters and those without attack, the least of the seeds."""
     price: float
     """What the rule costs without attack: below the weighted mean's accuracy."""
     price_worst: float
@@ -108,7 +111,7 @@ class AttackResult:
 def cell(options: Mapping[str, Any], attack: str, hostile: int) -> dict[str, Any]:
     """One run as plain values."""
     found = attacked_run(make_config(options), attack, hostile)
-    return {"accuracy": found.accuracy, "backdoor": found.backdoor}
+    return {"accuracy": found.accuracy, "cluster": found.cluster, "backdoor": found.backdoor}
 
 
 def attack_table(
@@ -164,6 +167,7 @@ def _averaged(
         lost=fmean(map(fmean, drops)),
         most=max(map(fmean, drops)),
         worst=fmean(map(max, drops)),
+        partition=min(_likeness(q["cluster"], o["cluster"]) for o, q in zip(own, quiet, strict=True)),
         price=fmean(map(fmean, prices)),
         price_worst=fmean(map(max, prices)),
         backdoor=fmean(rates) if rates else None,
@@ -175,18 +179,22 @@ def _drops(before: Mapping[str, float], after: Mapping[str, float]) -> list[floa
     return [before[client] - value for client, value in after.items()]
 
 
+def _likeness(before: Mapping[str, int], after: Mapping[str, int]) -> float:
+    """The adjusted Rand index between two partitions of the clients of `after`."""
+    return adjusted_rand_index([before[client] for client in after], list(after.values()))
+
+
 def as_markdown(results: Iterable[AttackResult]) -> str:
     """The table as text, in points; `lost` is the mean over honest clients, `worst` the one that lost most."""
     lines = [
         "| scenario | method | rule | price | to the worst | attack | hostile | accuracy % | lost | with a seed | "
-        "worst | backdoor % |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "worst | partition | backdoor % |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for r in results:
-        numbers = [r.lost, r.most, r.worst]
-        lost = ["", "", ""] if r.attack == "none" else [f"{100 * number:.1f}" for number in numbers]
+        lost = [f"{100 * number:.1f}" for number in (r.lost, r.most, r.worst)] + [f"{r.partition:.2f}"]
         rate = "" if r.backdoor is None else f"{100 * r.backdoor:.0f}"
         cells = [r.scenario, r.method, r.rule, f"{100 * r.price:.1f}", f"{100 * r.price_worst:.1f}", r.attack]
-        cells += [str(r.hostile), f"{100 * r.accuracy:.1f}", *lost, rate]
+        cells += [str(r.hostile), f"{100 * r.accuracy:.1f}", *(lost if r.attack != "none" else [""] * 4), rate]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
