@@ -16,6 +16,7 @@ from coterie.methods.aggregation import Aggregation, Part, capped_weights
 from coterie.methods.ifca_init import worst_fitted_models
 from coterie.models import build
 from coterie.randomness import numpy_generator
+from coterie.runs import assemble, execute, make_config
 from coterie.tasks import Reply
 from coterie.trainers.base import Training
 from coterie.trainers.schedules import make_schedule
@@ -243,3 +244,26 @@ def test_a_hostile_client_seeds_no_model_of_ifca(attack):
     usual = float(worst_fitted_models(honest, 2, 0, rounds=3).norm(dim=1).max())
     assert models.shape[0] == 2
     assert float(models.norm(dim=1).max()) < 2 * usual
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"secure_sums": True}, "secure_sums shows no single update to compare"),
+        ({"dp_noise": 1.0}, "the ε of dp_noise is of means"),
+    ],
+)
+@pytest.mark.parametrize("asked", [{"expect_hostile": "10%"}, {"aggregate": "nnm+trimmed-mean(2)"}])
+def test_rules_are_refused_where_no_single_update_is_seen(asked, options, words):
+    with pytest.raises(ConfigError, match=f"{next(iter(asked))}=.*{words}"):
+        make_config(asked | options)
+
+
+def test_a_run_that_expects_hostile_clients_says_its_rule_bound_and_cost_at_the_start():
+    options = {"method": "fedavg", "rounds": 2, "model": "mlp:hidden=8", "expect_hostile": "10%", "workers": 1}
+    run, _ = assemble(make_config(options), federation=FEDERATION)
+    first, second = execute(run).history
+    [event] = [event for event in first.events if event.kind == "aggregation"]
+    assert "nnm+trimmed-mean(1), within √" in event.text
+    assert "every client counts alike" in event.text
+    assert not [event for event in second.events if event.kind == "aggregation"]

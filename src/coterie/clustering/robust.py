@@ -76,7 +76,8 @@ def krum_scores(updates: Updates, hostile: int) -> npt.NDArray[np.float64]:
     Of fewer than 2f + 3 updates it expects as many hostile ones as Krum can stand.
     """
     nearest = max(1, updates.shape[0] - _standable(updates, hostile) - 2)
-    return np.sort(squared_distances(updates), axis=1)[:, 1 : 1 + nearest].sum(axis=1)
+    sorted_distances = np.sort(squared_distances(updates), axis=1)
+    return np.asarray(sorted_distances[:, 1 : 1 + nearest].sum(axis=1))
 
 
 def geometric_median(updates: Updates) -> Tensor:

@@ -71,7 +71,7 @@ MOST_ROUNDS, MOST_STEPS = 10**9, 10**6
 Address = Annotated[str, Placeholder("ADDRESS")]
 AggregateText = Annotated[str, Placeholder("RULE")]
 BlocksText = Annotated[str, Placeholder("blocks:COLUMN"), Field(pattern="^blocks:.")]
-HostileText = Annotated[str, Placeholder("NUMBER or SHARE")]
+HostileText = Annotated[str, Placeholder("SHARE")]
 ClipText = Annotated[str, Placeholder("LENGTH")]
 ColumnName = Annotated[str, Placeholder("COLUMN")]
 ColumnNames = Annotated[str, Placeholder("COLUMNS")]

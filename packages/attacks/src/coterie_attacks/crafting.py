@@ -109,9 +109,9 @@ def rolled_outputs(model: Tensor, layout: Layout) -> Tensor:
     return rolled
 
 
-def _usual(scene: Scene) -> Tensor:
+def _usual(scene: Scene) -> float:
     """The median length of an honest update."""
-    return scene.honest.norm(dim=1).median()
+    return float(scene.honest.norm(dim=1).median())
 
 
 def _within(scene: Scene, allowed: Callable[[Tensor], bool]) -> Tensor:
@@ -121,7 +121,7 @@ def _within(scene: Scene, allowed: Callable[[Tensor], bool]) -> Tensor:
 
 def _directions(scene: Scene) -> Iterator[Tensor]:
     for direction in (-scene.mean, -scene.honest.std(0, unbiased=False), -scene.mean.sign()):
-        yield direction * float(_usual(scene) / direction.norm().clamp_min(torch.finfo(direction.dtype).tiny))
+        yield direction * (_usual(scene) / float(direction.norm().clamp_min(torch.finfo(direction.dtype).tiny)))
 
 
 def _largest(start: Tensor, direction: Tensor, allowed: Callable[[Tensor], bool]) -> Tensor:
