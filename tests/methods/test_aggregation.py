@@ -175,6 +175,7 @@ def test_without_a_cap_every_client_weighs_its_samples():
         ({"clip": "0.5x"}, "1 or more times"),
         ({"clip": "often"}, "expected a number"),
         ({"weight_cap": 0.5}, "1 or more"),
+        ({"weight_cap": 3, "expect_hostile": 2, "clients": 20}, "counts every client alike"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, words):
@@ -185,7 +186,8 @@ def test_options_that_make_no_sense_are_refused(options, words):
 def test_options_are_read():
     assert Aggregation.parse() == Aggregation("mean", None, None, None)
     assert Aggregation.parse("trimmed-mean(30%)", "2.5x", 0) == Aggregation("trimmed-mean(30%)", 2.5, None, None)
-    assert Aggregation.parse("nnm + krum(3)", "1.5", 2.0) == Aggregation("nnm+krum(3)", None, 1.5, 2.0)
+    assert Aggregation.parse("nnm + krum(3)", "1.5") == Aggregation("nnm+krum(3)", None, 1.5, None)
+    assert Aggregation.parse(weight_cap=2.0) == Aggregation("mean", None, None, 2.0)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +227,8 @@ def test_an_update_above_the_limit_is_shortened_to_it_and_its_client_is_noted():
         ({}, ""),
         ({"expect_hostile": 2, "clients": 20}, "nnm+trimmed-mean(2), within √1.64 times the honest updates' standard"),
         ({"aggregate": "multi-krum(3)"}, "multi-krum(3), every client counts alike"),
-        ({"aggregate": "median", "clip": "3x", "weight_cap": 2.0}, "median, every client counts alike"),
+        ({"aggregate": "median", "clip": "3x"}, "median, every client counts alike"),
+        ({"clip": "3x", "weight_cap": 2.0}, "updates longer than 3 times"),
     ],
 )
 def test_a_choice_other_than_the_mean_is_said_in_words(options, words):

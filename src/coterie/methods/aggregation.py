@@ -104,6 +104,8 @@ class Aggregation:
             aggregate = rule_against(str(expect_hostile), clients)
         if weight_cap < 0 or 0 < weight_cap < 1:
             raise ConfigError(f"weight_cap={weight_cap}: expected 1 or more times the median, or 0 for no limit")
+        if weight_cap and aggregate != "mean":
+            raise ConfigError(f"weight_cap={weight_cap}: {aggregate} counts every client alike, leave weight_cap out")
         multiple, longest = _clip(str(clip))
         return cls(aggregate.replace(" ", ""), multiple, longest, weight_cap or None, clients, seed)
 
