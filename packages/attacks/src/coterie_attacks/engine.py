@@ -56,8 +56,11 @@ class HostileEngine(LocalEngine):
         yield reduced(sent, None if reduce is None else reduce.at([place[reply.client] for reply in sent]))
 
     def _gathered(self, asked: Sequence[Request], replies: Sequence[Reply]) -> list[Reply]:
-        """The replies, with the hostile clients in the cluster that the first of them chose, where clients choose."""
+        """The replies, with the hostile clients in one cluster that honest ones chose, where clients choose: the
+        first hostile client's, if it is one."""
+        honest = [reply.group for reply in replies if reply.client not in self.hostile]
         chose = [r.group for q, r in zip(asked, replies, strict=True) if self._chooses(q)]
+        chose = [group for group in chose if group in honest] or honest or chose
         return [
             replace(reply, group=chose[0]) if self._chooses(request) else reply
             for request, reply in zip(asked, replies, strict=True)
