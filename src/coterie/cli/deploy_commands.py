@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.markup import escape
 
-from coterie.cli.options import config_options, examples
+from coterie.cli.options import RunCommand, config_options, examples
 from coterie.cli.progress import Progress, summary_table
 from coterie.cli.terminal import make_console
 from coterie.errors import ConfigError, RunError
 from coterie.methods import Event
 from coterie.runs.api import new_folder
-from coterie.runs.config import DEFAULT_SCENARIO, make_config, overlay, read_config_file
+from coterie.runs.config import make_config, overlay, read_config_file
 from coterie.runs.folder import RunFolder
+from coterie.runs.options import DEFAULT_SCENARIO
 
 if TYPE_CHECKING:
     from coterie.flower.certificates import Certificates
@@ -39,11 +40,12 @@ ONE_MACHINE = frozenset({"workers", "memory", "engine", "ray_address", "device"}
 
 
 @click.command(
+    cls=RunCommand,
     epilog=examples(
         "coterie deploy --out app --method cfl --model mlp:hidden=64 --rounds 50",
         "coterie deploy --out app --data FOLDER --secure --address server.example:8000 --nodes 8",
         "coterie deploy --local 4 --method ifca:k=2 --rounds 5",
-    )
+    ),
 )
 @click.argument("config_file", required=False, metavar="[CONFIG.toml]")
 @click.option("--local", "local", type=click.IntRange(min=1), metavar="N",
@@ -57,7 +59,7 @@ ONE_MACHINE = frozenset({"workers", "memory", "engine", "ray_address", "device"}
 def deploy(
     config_file: str | None, local: int | None, secure: bool, address: str, nodes: int | None, **given: Any
 ) -> None:
-    """Write a ready Flower app to the folder --out: the app, a file of data for each client, and the commands.
+    """Write a ready Flower app: the app, a file of data per client, the commands.
 
     Without a scenario or data the nodes bring data of their own. With --local N everything runs on this machine's
     loopback for a trial, one client of the scenario a node; the same command again goes on where it was stopped.

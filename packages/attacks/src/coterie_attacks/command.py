@@ -61,7 +61,7 @@ def attack(
     methods: str, attacks: str, rules: str, hostile: str, scenarios: str, seeds: str, cells: str | None, workers: int,
     out: str | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Run methods with hostile clients, under one or several rules of aggregation, and write a table."""
+    """Run methods with hostile clients under rules of aggregation."""
     given = {key: value for key, value in options.items() if value is not None}
     given |= {"evaluate_every": 10**6, "workers": 1}
     make_config(given)  # so that a bad value fails before any run

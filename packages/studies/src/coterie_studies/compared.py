@@ -169,7 +169,7 @@ def compare(
         names,
         out=place,
         seeds=seeds,
-        workers=workers,
+        workers=values.pop("workers", workers),
         baseline=baseline,
         test=test,
         say=say or (lambda text: None),
