@@ -89,26 +89,36 @@ def main(arguments: list[str] | None = None) -> None:
         with one_line_warnings():
             check_quoted(words)
             app.main(words, prog_name="coterie", standalone_mode=False)
-    except CoterieError as problem:
-        _fail(str(problem), EXIT_BAD_INPUT, debug)
-    except click.ClickException as problem:
-        _fail(problem.format_message(), EXIT_BAD_INPUT, debug)
-    except (KeyboardInterrupt, click.Abort) as problem:
-        _fail(str(problem) or "stopped", EXIT_INTERRUPTED, debug)
     except BrokenPipeError:
         sys.exit(EXIT_BUG)
-    except OSError as problem:
-        names = [os.fsdecode(name) for name in (problem.filename, problem.filename2) if isinstance(name, str | bytes)]
-        reason = problem.strerror or str(problem) or type(problem).__name__
-        _fail(f"{': '.join([*names, reason])}: check the path, its rights and the room", EXIT_BAD_INPUT, debug)
-    except RecursionError:
-        _fail("something that was given is nested too deeply: make it flatter", EXIT_BAD_INPUT, debug)
-    except (MemoryError, RuntimeError) as problem:
-        if isinstance(problem, RuntimeError) and OUT_OF_MEMORY not in str(problem):
-            _fail_as_bug(problem, debug)
-        _fail(f"out of memory ({problem}): use a smaller model, fewer workers or --memory", EXIT_BAD_INPUT, debug)
-    except Exception as problem:
-        _fail_as_bug(problem, debug)
+    except (Exception, KeyboardInterrupt) as problem:
+        message, code = _explained(problem)
+        _fail(message, code, debug)
+
+
+def _explained(problem: BaseException) -> tuple[str, int]:
+    """What went wrong in one line, and the code to exit with."""
+    match problem:
+        case CoterieError():
+            return str(problem), EXIT_BAD_INPUT
+        case KeyboardInterrupt() | click.Abort():
+            return str(problem) or "stopped", EXIT_INTERRUPTED
+        case click.ClickException():
+            return problem.format_message(), EXIT_BAD_INPUT
+        case OSError():
+            return _system_error(problem), EXIT_BAD_INPUT
+        case RecursionError():
+            return "something that was given is nested too deeply: make it flatter", EXIT_BAD_INPUT
+    if isinstance(problem, MemoryError) or (isinstance(problem, RuntimeError) and OUT_OF_MEMORY in str(problem)):
+        return f"out of memory ({problem}): use a smaller model, fewer workers or --memory", EXIT_BAD_INPUT
+    return f"unexpected {type(problem).__name__}: {problem} (--debug shows where)", EXIT_BUG
+
+
+def _system_error(problem: OSError) -> str:
+    """What the system refused, and of which file."""
+    names = [os.fsdecode(name) for name in (problem.filename, problem.filename2) if isinstance(name, str | bytes)]
+    reason = problem.strerror or str(problem) or type(problem).__name__
+    return f"{': '.join([*names, reason])}: check the path, its rights and the room"
 
 
 def check_quoted(words: list[str]) -> None:
@@ -117,10 +127,6 @@ def check_quoted(words: list[str]) -> None:
     files = [word for word in words[at + 1 : at + 3] if word.lower().endswith((".csv", ".tsv", ".parquet", ".pq"))]
     if len(files) == 2:
         raise ConfigError(f"--data {files[0]} {files[1]} …: put the pattern into quotes, as in --data 'sites/*.csv'")
-
-
-def _fail_as_bug(problem: Exception, debug: bool) -> NoReturn:
-    _fail(f"unexpected {type(problem).__name__}: {problem} (--debug shows where)", EXIT_BUG, debug)
 
 
 @contextmanager

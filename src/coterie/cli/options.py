@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, get_args, get_origin
 
 import click
@@ -10,7 +10,7 @@ from click.shell_completion import CompletionItem
 
 from coterie.methods.option_types import choices, limits_in_words, placeholder, union_members
 from coterie.runs.config import option_annotation
-from coterie.runs.options import FIELDS, GROUPS, option_default, option_text
+from coterie.runs.options import FIELDS, GROUP_OF, option_default, option_text
 
 F = Callable[..., Any]
 FLAGS = {
@@ -27,8 +27,8 @@ FIRST = ("method", "data", "label", "scenario", "model", "rounds", "lr", "seed",
 class RunOption(click.Option):
     """An option of a run; its help is put together when it is shown."""
 
-    def __init__(self, *words: str, key: str, default_text: str | None = None, **settings: Any) -> None:
-        super().__init__(*words, default=None, **settings)
+    def __init__(self, words: Sequence[str], key: str, default_text: str | None = None, **settings: Any) -> None:
+        super().__init__(words, default=None, **settings)
         self.key, self.default_text = key, default_text
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
@@ -66,8 +66,7 @@ def _section(option: click.Parameter) -> str:
         return "Other" if "--help" in option.opts else "Options"
     if option.key in FIRST:
         return "Options"
-    names = [name.capitalize() for name, group in GROUPS.items() if option.key in group.__dataclass_fields__]
-    return names[0] if names else "Other"
+    return GROUP_OF.get(option.key, "other").capitalize()
 
 
 def config_options(

@@ -6,22 +6,13 @@ from coterie.runs.assemble import Model, assemble, check_federation, fingerprint
 from coterie.runs.callbacks import Callback
 from coterie.runs.config import PLACE_KEYS, SOURCE_KEYS, RunConfig, flat_values, make_config, overlay
 from coterie.runs.diagnosis import diagnose
-from coterie.runs.flat_options import SharedOptions
+from coterie.runs.flat_options import FlatOptions
 from coterie.runs.folder import RunFolder
 from coterie.runs.history import History
 from coterie.runs.loading import open_run
 from coterie.runs.loop import execute
 from coterie.runs.metrics import score_clients
-from coterie.runs.options import (
-    DEFAULT_SCENARIO,
-    AggregationOptions,
-    DataOptions,
-    EngineOptions,
-    EvaluationOptions,
-    LimitOptions,
-    PrivacyOptions,
-    TrainingOptions,
-)
+from coterie.runs.options import DEFAULT_SCENARIO
 from coterie.runs.personalised import global_accuracy, personalised, personalised_accuracy
 from coterie.runs.prepared import Run
 from coterie.runs.records import RoundRecord
@@ -32,22 +23,15 @@ __all__ = [
     "DEFAULT_SCENARIO",
     "PLACE_KEYS",
     "SOURCE_KEYS",
-    "AggregationOptions",
     "Callback",
-    "DataOptions",
-    "EngineOptions",
-    "EvaluationOptions",
+    "FlatOptions",
     "History",
-    "LimitOptions",
     "Model",
-    "PrivacyOptions",
     "Result",
     "RoundRecord",
     "Run",
     "RunConfig",
     "RunFolder",
-    "SharedOptions",
-    "TrainingOptions",
     "advise",
     "assemble",
     "check_federation",

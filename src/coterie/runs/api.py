@@ -19,7 +19,7 @@ from coterie.models import list_models
 from coterie.runs.assemble import Model, assemble, check_same_run, stored_values
 from coterie.runs.callbacks import Callback
 from coterie.runs.config import DATA_KEYS, LIMIT_KEYS, PLACE_KEYS, SOURCE_KEYS, RunConfig, make_config, ungrouped
-from coterie.runs.flat_options import FlatOptions, ResumeOptions
+from coterie.runs.flat_options import FlatOptions
 from coterie.runs.folder import RunFolder
 from coterie.runs.loop import execute
 from coterie.runs.options import (
@@ -114,7 +114,7 @@ def run(
     metric_names, own_metrics = split_own(given.get("metrics"))
     loss = given.get("loss")
     named = {
-        "method": _as_name(method) or "fedavg",  # stands in for an object, which is what counts
+        "method": method if isinstance(method, str) else "fedavg",  # stands in for an object, which is what counts
         "model": _as_name(model),
         "loss": _as_name(loss),
         "metrics": metric_names,
@@ -176,7 +176,7 @@ def resume(
     engine: EngineOptions | Literal["local", "ray"] = "local",
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
-    **options: Unpack[ResumeOptions],
+    **options: Unpack[FlatOptions],
 ) -> Result:
     """Resume a run after a kill, as if it had never stopped; a finished one is returned as it is.
 

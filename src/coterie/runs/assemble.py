@@ -167,8 +167,8 @@ def _assembled(
     loss = loss_of(config, loss)
     optimizer = _server_optimizer(config, method)
     federation, defaults = (given, defaults or Defaults()) if given else make_federation(config)
-    if isinstance(config.validation, float) and engine_for is None:
-        federation = hold_out(federation, config.validation, config.seed)
+    if engine_for is None:
+        federation = _with_validation(federation, config)
     scaling = TargetScaling.of(federation.table)
     trained = scaling.federation(federation)
     asked = {name: scaling.metric(name, own) for name, own in run_metrics(config, metrics, trained.regression).items()}
@@ -191,12 +191,12 @@ def _assembled(
     )
     scenario = None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
     named = {"method": describe_method(method), "scenario": scenario, "model": _stored_name("model", _name_of(network))}
-    used = _config_as_used(config, training, rounds) | named
-    used |= {
+    objects = {
         "own_metrics": ",".join(metrics) or None,
         "federation": fingerprint(federation),
         "loss": _stored_name("loss", config.loss or loss_name(loss)),
     }
+    used = _config_as_used(config, training, rounds) | named | objects
     run = Run(
         method,
         server,
@@ -210,13 +210,26 @@ def _assembled(
         validate=config.validation is not None or config.patience is not None,
         limits=config.limits(),
         table=federation.table.to_json() if federation.table else None,
-        enter_round=None if changing is None else changing.enter_round,
-        groups_now=None if changing is None else partial(_groups_of, changing),
         placing=make_placing(method, config, architecture, training, rounds, loss, scaling),
         loss_unit=scaling.loss_unit(loss),
         constant=None if engine_for else _constant(federation, changing, loss),
+        **_following(changing),
     )
     return run, used
+
+
+def _with_validation(federation: Federation, config: RunConfig) -> Federation:
+    """The federation, with the fraction of its training data held out that the configuration asks for."""
+    if isinstance(config.validation, float):
+        return hold_out(federation, config.validation, config.seed)
+    return federation
+
+
+def _following(changing: LocalEngine | None) -> dict[str, Any]:
+    """What a run calls where its federation changes with time."""
+    if changing is None:
+        return {}
+    return {"enter_round": changing.enter_round, "groups_now": partial(_groups_of, changing)}
 
 
 def _server_optimizer(config: RunConfig, method: Method) -> ServerOptimizer:

@@ -51,18 +51,18 @@ Folder = Annotated[str, Placeholder("FOLDER")]
 
 class RunConfig(
     BaseModel,
-    BasicOptions,
-    DataOptions,
+    EngineOptions,
+    PrivacyOptions,
+    EvaluationOptions,
+    AggregationOptions,
     TrainingOptions,
     LimitOptions,
-    AggregationOptions,
-    EvaluationOptions,
-    PrivacyOptions,
-    EngineOptions,
+    DataOptions,
+    BasicOptions,
 ):
     """Everything that defines a run: the options of all groups. None means: the scenario's default.
 
-    The fields below are text in a configuration, whatever Python gave.
+    The last of the groups gives the first of the fields. Those below are text in a configuration, whatever Python gave.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
@@ -239,19 +239,26 @@ def ungrouped(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
 def _parts(name: str, value: Any, where: str) -> dict[str, Any]:
     """The options in a group's value: what an object sets, or what a table holds; another value stands for itself."""
     group = GROUPS.get(name)
-    if group is None or (name not in FIELDS and value is None):
-        return {name: value} if group is None else {}
+    if group is None:
+        return {name: value}
     if isinstance(value, group):
         return _set_in(value)
     if isinstance(value, Mapping):
-        known = [option.name for option in fields(group)]
-        for key in value:
-            if key not in known:
-                raise ConfigError(f"{where}unknown option {key!r} in {name}: {did_you_mean(key, known)}")
+        _check_table(name, value, where)
         return dict(value)
-    if name not in FIELDS:
+    if name in FIELDS:
+        return {name: value}
+    if value is not None:
         raise ConfigError(f"{where}{name}={value!r}: expected coterie.{group.__name__}(…), or a table")
-    return {name: value}
+    return {}
+
+
+def _check_table(name: str, table: Mapping[str, Any], where: str) -> None:
+    """Refuse a key that a group does not have."""
+    known = [option.name for option in fields(GROUPS[name])]
+    for key in table:
+        if key not in known:
+            raise ConfigError(f"{where}unknown option {key!r} in {name}: {did_you_mean(key, known)}")
 
 
 def _set_in(group: Any) -> dict[str, Any]:
@@ -357,10 +364,9 @@ def _check_data(config: RunConfig, where: str) -> None:
     if config.scenario and config.data:
         raise ConfigError(f"{where}scenario={config.scenario!r} and data={config.data!r}: give one of the two")
     given = [key for key in DATA_KEYS if getattr(config, key) is not None]
-    of_table = [key for key in given if key in TABLE_KEYS]
-    of_images = [key for key in given if key in IMAGE_KEYS]
     if given and config.data is None:
         raise ConfigError(f"{where}{given[0]}={getattr(config, given[0])!r} goes with data: name your data too")
+    of_table, of_images = ([key for key in keys if key in given] for keys in (TABLE_KEYS, IMAGE_KEYS))
     if of_table and of_images:
         raise ConfigError(f"{where}{of_table[0]} is for tables and {of_images[0]} for images: give one of the two")
     if config.label is None:
@@ -399,7 +405,7 @@ def _method_text(method: dict[str, Any], path: Path) -> str:
     if not isinstance(method.get("name"), str):
         raise ConfigError(f"{path}: the table [method] needs a key 'name' that is text")
     options = ",".join(f"{key}={value!r}" for key, value in method.items() if key != "name")
-    return method["name"] + (f":{options}" if options else "")
+    return f"{method['name']}:{options}" if options else str(method["name"])
 
 
 def memory_bytes(text: str) -> int:

@@ -11,8 +11,8 @@ from coterie.trainers.base import Augment
 from coterie.trainers.losses import Loss
 
 
-class SharedOptions(TypedDict, total=False):
-    """Options that the runs of a study share."""
+class FlatOptions(TypedDict, total=False):
+    """Options of groups by themselves; those that share a group's name are parameters of `coterie.run`."""
 
     scenario: str | None
     clients: int | None
@@ -27,6 +27,11 @@ class SharedOptions(TypedDict, total=False):
     image_size: int | None
     image_colour: Literal["grey", "colour"] | None
     data_dir: str | Path | None
+    rounds: int | None
+    patience: int | None
+    monitor: str | None
+    max_seconds: float | None
+    max_bytes: int | str | None
     lr: float | None
     epochs: int | None
     steps: int | None
@@ -37,14 +42,10 @@ class SharedOptions(TypedDict, total=False):
     keep_optimizer: bool
     lr_schedule: str
     clip_gradient: float | None
+    loss: str | Loss | None
     class_weights: str | Sequence[float] | None
     augment: str | Augment | None
     precision: Literal["float32", "float64", "bf16"]
-    rounds: int | None
-    patience: int | None
-    monitor: str | None
-    max_seconds: float | None
-    max_bytes: int | str | None
     participation: float
     aggregate: str
     expect_hostile: int | str | None
@@ -61,24 +62,6 @@ class SharedOptions(TypedDict, total=False):
     dp_noise: float
     dp_clip: float
     dp_delta: float
-    device: str
-    ray_address: str | None
-    memory: str | None
-
-
-class FlatOptions(SharedOptions, total=False):
-    """Options of `coterie.run` by themselves."""
-
-    loss: str | Loss | None
-    workers: int | Literal["auto"]
-
-
-class ResumeOptions(TypedDict, total=False):
-    """Options that may differ when a run is resumed."""
-
-    data_dir: str | Path | None
-    max_seconds: float | None
-    max_bytes: int | str | None
     workers: int | Literal["auto"]
     device: str
     ray_address: str | None

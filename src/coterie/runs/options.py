@@ -102,6 +102,22 @@ class DataOptions:
 
 
 @dataclass(frozen=True)
+class LimitOptions:
+    """How long a run takes: its rounds, and what ends it earlier."""
+
+    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = unset()
+    """Communication rounds."""
+    patience: Whole | None = unset("all rounds")
+    """Stop after this number of rounds without progress on validation data; the models of the best round stay."""
+    monitor: Name | None = unset("loss")
+    """The metric that patience watches."""
+    max_seconds: Positive | None = unset("no limit")
+    """Stop after the round in which this number of seconds has passed."""
+    max_bytes: Whole | Size | None = unset("no limit")
+    """Stop after the round in which this much has been sent, up and down, as 500MB or a number of bytes."""
+
+
+@dataclass(frozen=True)
 class TrainingOptions:
     """What a client does in a round: its steps, its optimiser, its loss."""
 
@@ -135,22 +151,6 @@ class TrainingOptions:
     generator; in Python also the function itself."""
     precision: Literal["float32", "float64", "bf16"] = "float32"
     """Arithmetic of the clients."""
-
-
-@dataclass(frozen=True)
-class LimitOptions:
-    """How long a run takes: its rounds, and what ends it earlier."""
-
-    rounds: Annotated[int, Field(ge=1, le=MOST_ROUNDS)] | None = unset()
-    """Communication rounds."""
-    patience: Whole | None = unset("all rounds")
-    """Stop after this number of rounds without progress on validation data; the models of the best round stay."""
-    monitor: Name | None = unset("loss")
-    """The metric that patience watches."""
-    max_seconds: Positive | None = unset("no limit")
-    """Stop after the round in which this number of seconds has passed."""
-    max_bytes: Whole | Size | None = unset("no limit")
-    """Stop after the round in which this much has been sent, up and down, as 500MB or a number of bytes."""
 
 
 @dataclass(frozen=True)
@@ -229,14 +229,16 @@ class EvaluationOptions:
 
 GROUPS: dict[str, type] = {
     "data": DataOptions,
-    "training": TrainingOptions,
     "limits": LimitOptions,
+    "training": TrainingOptions,
     "aggregation": AggregationOptions,
     "evaluation": EvaluationOptions,
     "privacy": PrivacyOptions,
     "engine": EngineOptions,
 }
 """The groups by their names: parameters of `coterie.run`, tables of a TOML file, sections of the command's help."""
+GROUP_OF = {option.name: name for name, group in GROUPS.items() for option in fields(group)}
+"""The group of every option; those of `BasicOptions` have none."""
 FIELDS: dict[str, DataclassField[Any]] = {
     option.name: option for group in (BasicOptions, *GROUPS.values()) for option in fields(group)
 }
@@ -246,10 +248,10 @@ FIELDS: dict[str, DataclassField[Any]] = {
 def option_default(key: str) -> str:
     """What is used where an option is not given, in words."""
     option = FIELDS[key]
-    return option.metadata["unset"] if option.default is None else value_in_words(option.default)
+    return str(option.metadata["unset"]) if option.default is None else value_in_words(option.default)
 
 
 def option_text(key: str) -> str:
     """The sentences under an option's field, in one line."""
-    (group,) = [group for group in (BasicOptions, *GROUPS.values()) if key in group.__dataclass_fields__]
+    group = GROUPS[GROUP_OF[key]] if key in GROUP_OF else BasicOptions
     return " ".join(field_docstrings(group)[key].split())

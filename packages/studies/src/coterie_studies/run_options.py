@@ -6,20 +6,19 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from coterie.runs import (
+from coterie import (
     AggregationOptions,
     DataOptions,
     EngineOptions,
     EvaluationOptions,
     LimitOptions,
     PrivacyOptions,
-    SharedOptions,
     TrainingOptions,
-    flat_values,
 )
+from coterie.runs import FlatOptions, flat_values
 
 
-class RunOptions(SharedOptions, total=False):
+class RunOptions(FlatOptions, total=False):
     """Options that all runs share, in groups or by themselves; each means what it means to `coterie.run`."""
 
     seed: int
@@ -32,7 +31,10 @@ class RunOptions(SharedOptions, total=False):
     engine: EngineOptions | Literal["local", "ray"]
 
 
-def config_values(options: Mapping[str, Any], model: object = None, loss: object = None) -> dict[str, Any]:
-    """The options as a configuration takes them: what is given, with a model or a loss by name."""
-    named = {key: value for key, value in {"model": model, "loss": loss}.items() if isinstance(value, str)}
-    return {key: value for key, value in flat_values(options).items() if value is not None} | named
+def config_values(options: Mapping[str, Any], model: object) -> tuple[dict[str, Any], Any, Any]:
+    """The options as a configuration takes them, and the model and the loss where they are objects of Python."""
+    given = {key: value for key, value in flat_values(options).items() if value is not None}
+    objects = {"model": model, "loss": given.pop("loss", None)}
+    named = {key: value for key, value in objects.items() if isinstance(value, str)}
+    found = objects | dict.fromkeys(named)
+    return given | named, found["model"], found["loss"]

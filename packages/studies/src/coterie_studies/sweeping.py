@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
@@ -71,9 +71,7 @@ def sweep(
     method: str | None = None,
     objective: str | None = None,
     model: Model | None = None,
-    loss: str | Loss | None = None,
     out: str | Path | None = None,
-    workers: int | Literal["auto"] = "auto",
     say: Callable[[str], None] | None = None,
     **options: Unpack[RunOptions],
 ) -> Sweep:
@@ -92,11 +90,9 @@ def sweep(
         method: the method, where it is not searched.
         objective: the metric to go by, as a mean over the clients; by default accuracy, for regression the loss.
         model: as in `run`.
-        loss: as in `run`.
         out: the folder to keep the runs in; by default a new one under runs/.
-        workers: worker processes of every run, as in `run`; the trials follow one another.
         say: is given a line of text as each trial ends.
-        options: the other options of `run`, for all trials.
+        options: the other options of `run`, for all trials, in groups or by themselves; the trials follow one another.
 
     Returns:
         The trials, the best one and its command.
@@ -119,12 +115,11 @@ def sweep(
     need_optuna()
     if trials < 1 or seeds < 1:
         raise ConfigError(f"trials={trials}, seeds={seeds}: expected 1 or more")
-    values = {"workers": workers} | config_values(options, model, loss)
+    values, *objects = config_values(options, model)
     if method is not None:
         values["method"] = method
     space = make_space(search, values)
     config = make_config(values)
-    objects = None if isinstance(model, str) else model, None if isinstance(loss, str) else loss
     shared = _Shared(config, values, federation, *objects, seeds)
     goal = _checked_goal(objective, shared.check(space), listed(config.metrics))
     place = Path(out) if out else new_folder(config, "sweep")
