@@ -14,7 +14,7 @@ from coterie.federation import Federation
 from coterie.federation.table_files import tables_name
 from coterie.methods import Method
 from coterie.methods.base import find_method
-from coterie.metrics import MetricFunction, Metrics, listed, split_own
+from coterie.metrics import MetricFunction, listed, split_own
 from coterie.models import list_models
 from coterie.runs.assemble import Model, assemble, check_same_run, stored_values
 from coterie.runs.callbacks import Callback
@@ -171,8 +171,6 @@ def resume(
     federation: Federation | None = None,
     model: Model | None = None,
     method: Method | None = None,
-    loss: Loss | None = None,
-    metrics: Metrics | None = None,
     engine: EngineOptions | Literal["local", "ray"] = "local",
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
@@ -188,13 +186,11 @@ def resume(
         federation: the federation that was given to `run` in Python, if one was.
         model: the module or callable that was given to `run`, if one was.
         method: the method that was given to `run` as an object, if its class is not known by name.
-        loss: the loss that was given to `run`, if one was.
-        metrics: the functions among the metrics that were given to `run`, by name or in a list.
         engine: where clients compute, as in `run`.
         callbacks: objects that follow the run, as in `run`.
         progress: print a line that follows the run, as in `run`.
-        options: options of the engine by themselves, `data_dir`, and other limits than the run was begun with:
-            `max_seconds`, `max_bytes`.
+        options: `loss` and `metrics`, the functions that were given to `run`, if any were; options of the engine by
+            themselves; `data_dir`; and other limits than the run was begun with: `max_seconds`, `max_bytes`.
 
     Returns:
         The finished run.
@@ -215,7 +211,8 @@ def resume(
     """
     with RunFolder.open(Path(path)) as folder:
         stored = folder.config()
-        own_metrics = split_own(metrics)[1]
+        loss = _as_object(options.pop("loss", None))
+        own_metrics = split_own(options.pop("metrics", None))[1]
         objects = {"federation": federation, "model": model, "method": method, "loss": loss}
         _check_given(Path(path), stored, objects, own_metrics)
         values = stored_values(stored) | _replaced(objects) | _places(engine, options)

@@ -115,12 +115,12 @@ def sweep(
     need_optuna()
     if trials < 1 or seeds < 1:
         raise ConfigError(f"trials={trials}, seeds={seeds}: expected 1 or more")
-    values, *objects = config_values(options, model)
+    values, own_model, own_loss = config_values(options, model)
     if method is not None:
         values["method"] = method
     space = make_space(search, values)
     config = make_config(values)
-    shared = _Shared(config, values, federation, *objects, seeds)
+    shared = _Shared(config, values, federation, own_model, own_loss, seeds)
     goal = _checked_goal(objective, shared.check(space), listed(config.metrics))
     place = Path(out) if out else new_folder(config, "sweep")
     kept = KeptSweep(shared.identity(), _spelled(space), seeds, goal, [])
@@ -134,7 +134,7 @@ def sweep(
     if len(done) < trials:
         talk(f"all of the space is tried after {len(done)} trials")
     common = {key: value for key, value in values.items() if key not in (PLACE_KEYS - {"data_dir"}) | {"method"}}
-    of_python = any(value is not None for value in (federation, *objects))
+    of_python = any(value is not None for value in (federation, own_model, own_loss))
     found = Sweep(place, goal, done, space, common, of_python)
     if found.best.value is None:
         raise RunError(f"every trial failed; the first: {done[0].problem}")
