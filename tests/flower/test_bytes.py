@@ -37,8 +37,8 @@ SPECS = [
     "ifca:k=2",
     "ifca:k=2,clustered=last",
     "ifca:k=2,clustered=last,averaging=gradient",
-    "ifca:k=2,stable_after=1",
-    "ifca:k=2,init=k-means++,seeding_rounds=1,restarts=2",
+    "ifca:k=2,resend=settled(1)",
+    "ifca:k=2,init=k-means++(1),restarts=2",
     "ifca:k=auto",
     "fedcuau:clusters=2",
     "fedcuau:clusters=3,base=fedper,specific=hidden",
@@ -146,7 +146,7 @@ def test_buffers_are_counted_where_they_are_sent(spec: str, federation: Federati
     assert [record.bytes for record in there.history] == crossed
 
 
-@pytest.mark.parametrize("spec", ["fedavg", "ifca:k=2,stable_after=1", "fedper"])
+@pytest.mark.parametrize("spec", ["fedavg", "ifca:k=2,resend=settled(1)", "fedper"])
 def test_those_who_do_not_take_part_are_sent_nothing(spec: str, federation: Federation) -> None:
     here, _, crossed = three_counts(spec, federation, MODEL, participation=0.5)
     assert [record.bytes for record in here.history] == crossed
