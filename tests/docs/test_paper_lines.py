@@ -10,7 +10,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize(("method", "lines"), [("ifca", 12)])
+@pytest.mark.parametrize(("method", "lines"), [("ifca", 12), ("fedcuau", 8)])
 def test_the_code_beside_the_papers_lines_is_in_the_file(method: str, lines: int) -> None:
     page = (ROOT / "docs" / "methods" / f"{method}.md").read_text()
     source = (ROOT / "src" / "coterie" / "methods" / f"{method}.py").read_text()
@@ -23,7 +23,7 @@ def test_the_code_beside_the_papers_lines_is_in_the_file(method: str, lines: int
         assert all(part in source for part in code), row
 
 
-@pytest.mark.parametrize("method", ["ifca"])
+@pytest.mark.parametrize("method", ["ifca", "fedcuau"])
 def test_a_papers_file_is_short(method: str) -> None:
     source = (ROOT / "src" / "coterie" / "methods" / f"{method}.py").read_text()
     assert len(source.splitlines()) <= 150
