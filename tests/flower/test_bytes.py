@@ -60,7 +60,7 @@ SPECS = [
     f"cfl:{CFL_NOW}",
     f"cfl:compare=gradient,{CFL_NOW}",
 ]
-EVENTS = {"cfl:min": "split", "cfl:similarity": "split", "cfl:when": "trial", "ifca:k=2,stable": "stable"}
+EVENTS = {"cfl:min": "split", "cfl:similarity": "split", "cfl:when": "trial", "ifca:k=2,resend": "stable"}
 """What must happen in a run, by how its method begins, so that there is something to count."""
 ROUNDS = 4
 OPTIONS: dict[str, Any] = {"seed": 5, "lr": 0.2, "epochs": 1, "batch_size": 20, "rounds": ROUNDS, "evaluate_every": 2}
@@ -82,16 +82,20 @@ def counted(spec: str, grid: CountingGrid) -> Iterator[dict[str, list[Bytes]]]:
     """What crosses the grid while the method starts, does its rounds and finishes: not while others evaluate."""
     found: dict[str, list[Bytes]] = {"start": [], "round": [], "finish": []}
     cls = find_method(spec.partition(":")[0])
+    inside: list[str] = []  # a method with restarts calls itself: the outer call counts
 
     def noted(name: str) -> Callable[..., Any]:
         original = getattr(cls, name)
 
         def call(*arguments: Any) -> Any:
             down, up = grid.down, grid.up
+            inside.append(name)
             try:
                 return original(*arguments)
             finally:
-                found[name].append(Bytes(grid.up - up, grid.down - down))
+                inside.pop()
+                if not inside:
+                    found[name].append(Bytes(grid.up - up, grid.down - down))
 
         return call
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coterie.methods.base import Event
-from coterie.methods.choices import Always, Choices, Settled
+from coterie.methods.choices import Always, Choices, Settled, moves
 
 PATIENCE = 5
 """Rounds in which no client chose a model after which an event says so."""
@@ -18,15 +18,18 @@ def choice_events(
 ) -> list[Event]:
     """What there is to say of a round's choices; `advice` is what to try where models find no clients."""
     now = {client: after.last[client] for client in after.latest if client in after.last}
-    moves = before.moves(now)
-    events = []
-    if moves:
-        details = {"clients": len(moves), "participants": len(now)}
-        events.append(Event("moved", f"{len(moves)} of {len(now)} participants changed cluster", details))
+    moved = moves(before.last, now)
+    events = moved_events(moved, len(now))
     if resend.own_only(after) and not resend.own_only(before) and not before.unchecked:
         text = f"no client moved for {after.steady} rounds: each client is sent its own model only"
         events.append(Event("stable", text, {"rounds": after.steady}))
-    return events + (ending_events(after, moves, advice) if last_round else unused_events(after.idle, advice))
+    return events + (ending_events(after, moved, advice) if last_round else unused_events(after.idle, advice))
+
+
+def moved_events(moved: Sequence[str], participants: int) -> list[Event]:
+    """Participants that changed cluster, if there are any."""
+    text = f"{len(moved)} of {participants} participants changed cluster"
+    return [Event("moved", text, {"clients": len(moved), "participants": participants})] if moved else []
 
 
 def unused_events(idle: Sequence[int], advice: str) -> list[Event]:
@@ -42,7 +45,7 @@ def unused_events(idle: Sequence[int], advice: str) -> list[Event]:
     return [Event("unused", text, {"models": unused, "remain": left})]
 
 
-def ending_events(choices: Choices, moves: Sequence[str], advice: str) -> list[Event]:
+def ending_events(choices: Choices, moved: Sequence[str], advice: str) -> list[Event]:
     """After the last round: models that no client chose last, and models that exchange clients."""
     k = len(choices.idle)
     unused = [j for j in range(k) if j not in choices.last.values()]
@@ -55,13 +58,13 @@ def ending_events(choices: Choices, moves: Sequence[str], advice: str) -> list[E
             f"if more groups were expected, {advice}; if not, give k={left}"
         )
         events.append(Event("unused", text, {"models": unused, "remain": left}))
-    if left > 1 and len(moves) > max(1, SETTLED * len(choices.latest)):
-        to = sorted({choices.last[client] for client in moves})
+    if left > 1 and len(moved) > max(1, SETTLED * len(choices.latest)):
+        to = sorted({choices.last[client] for client in moved})
         text = (
-            f"{len(moves)} of {len(choices.latest)} clients still changed model in the last round, to "
+            f"{len(moved)} of {len(choices.latest)} clients still changed model in the last round, to "
             f"{', '.join(map(str, to))}: the models share clients; give more rounds, or a smaller k"
         )
-        events.append(Event("unsettled", text, {"clients": len(moves), "models": to}))
+        events.append(Event("unsettled", text, {"clients": len(moved), "models": to}))
     return events
 
 

@@ -38,16 +38,12 @@ class Choices:
         """How many clients chose each model last."""
         return [list(self.last.values()).count(j) for j in range(len(self.idle))]
 
-    def moves(self, now: Mapping[str, int]) -> list[str]:
-        """The clients that choose another model than last time."""
-        return [client for client, choice in now.items() if self.last.get(client, choice) != choice]
-
     def after(self, now: Mapping[str, int], clients: Sequence[str], own_only: bool) -> Choices:
         """The choices after a round: of its participants, and of whoever is still there.
 
         With `own_only`, clients were sent their own model, and only those who had none chose.
         """
-        moved = len(self.moves(now))
+        moved = len(moves(self.last, now))
         first_choices = sum(client not in self.last for client in now)
         unsure = moved if own_only else moved + first_choices
         present = set(clients)  # a client that left chooses again if it returns
@@ -58,6 +54,11 @@ class Choices:
             steady=0 if unsure else self.steady + 1,
             unchecked=self.unchecked + 1 if own_only else 0,
         )
+
+
+def moves(before: Mapping[str, int], now: Mapping[str, int]) -> list[str]:
+    """The clients that choose another model than before."""
+    return [client for client, choice in now.items() if before.get(client, choice) != choice]
 
 
 def idle_after(idle: Sequence[int], takers: Sequence[int]) -> list[int]:
