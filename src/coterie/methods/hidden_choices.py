@@ -142,7 +142,8 @@ def _count_choices(models: Tensor, kept: str, t: int, server: Server) -> _Count:
     privacy, k = server.user_privacy, len(models)
     task = CountChoice(models, kept, loss=privacy is None)
     requests = [Request(client, task) for client in server.participants(t)]
-    counted, replies = _summed(requests, privacy and privacy.of_choices(), server)
+    noise = None if privacy is None else privacy.of_choices()
+    counted, replies = _summed(requests, noise, server)
     if counted is None:
         return _Count([0.0] * k, float("inf"), [])
     loss = float("nan") if privacy is not None else float(counted[-1]) / max(1, len(replies))
@@ -151,7 +152,7 @@ def _count_choices(models: Tensor, kept: str, t: int, server: Server) -> _Count:
 
 def _opened_sums(tasks: dict[str, TrainHidden], opened: tuple[int, ...], server: Server) -> dict[int, Tensor]:
     """The sums of the updates `(d,)` of the opened models."""
-    noise = server.user_privacy and server.user_privacy.of_updates()
+    noise = None if server.user_privacy is None else server.user_privacy.of_updates()
     requests = [Request(client, task) for client, task in tasks.items()] if opened else []
     blocks, _ = _summed(requests, noise, server)
     return {} if blocks is None else {j: blocks.view(-1, server.layout.size)[j] for j in opened}
