@@ -69,7 +69,7 @@ def test_any_method_with_draws_and_a_loss_can_be_restarted() -> None:
 
 def test_choices_are_steady_while_no_client_moves_or_comes() -> None:
     clients = ["a", "b", "c"]
-    choices = Choices.none(2)
+    choices = Choices([0, 0])
     steps = [
         ({"a": 0, "b": 1}, 0),  # first choices
         ({"a": 0}, 1),
@@ -88,7 +88,7 @@ def test_choices_are_steady_while_no_client_moves_or_comes() -> None:
 
 
 def test_all_models_are_sent_again_in_every_recheck_round() -> None:
-    resend, choices = RESENDS.make("settled(2,recheck=3)"), Choices.none(1)
+    resend, choices = RESENDS.make("settled(2,recheck=3)"), Choices([0])
     sent_own = []
     for _ in range(10):
         own_only = resend.own_only(choices)
@@ -100,7 +100,7 @@ def test_all_models_are_sent_again_in_every_recheck_round() -> None:
 
 def test_the_saving_is_reported_once_and_a_move_each_time() -> None:
     resend = RESENDS.make("settled(1,recheck=2)")
-    choices, kinds = Choices.none(2), []
+    choices, kinds = Choices([0, 0]), []
     for choice in (0, 0, 0, 0, 1, 0):
         own_only = resend.own_only(choices)
         after = choices.after({"a": choice}, ["a"], own_only)

@@ -28,11 +28,6 @@ class Choices:
     unchecked: int = 0
     """Rounds since all models were last sent to all participants."""
 
-    @classmethod
-    def none(cls, k: int) -> Choices:
-        """No choice among k models yet."""
-        return cls([0] * k)
-
     @property
     def sizes(self) -> list[int]:
         """How many clients chose each model last."""

@@ -98,7 +98,7 @@ class IFCA:
         AVERAGING.make(self.averaging).check(server)
         shared = shared_spans(self.clustered, server)
         models = start_models(self.init, int(self.k), draw, shared, server)  # line 1: θ_j, j = 1 … k
-        return State(models, Choices.none(len(models)), draw=draw)
+        return State(models, Choices([0] * len(models)), draw=draw)
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         resend = RESENDS.make(self.resend)
