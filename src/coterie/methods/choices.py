@@ -7,7 +7,7 @@ from dataclasses import field
 
 from pydantic import PositiveInt
 
-from coterie.methods.options import Parts
+from coterie.methods.options import Parts, part
 from coterie.snapshot import saved
 
 RESENDS = Parts("resend")
@@ -61,7 +61,7 @@ def idle_after(idle: Sequence[int], takers: Sequence[int]) -> list[int]:
     return [0 if count else rounds + 1 for rounds, count in zip(idle, takers, strict=True)]
 
 
-@RESENDS.part("always")
+@part(RESENDS, "always")
 class Always:
     """All models are sent to all participants in every round."""
 
@@ -70,7 +70,7 @@ class Always:
         return False
 
 
-@RESENDS.part("settled")
+@part(RESENDS, "settled")
 class Settled:
     """Each client is sent its own model only, once no client has moved for some rounds."""
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from coterie.errors import ConfigError
 from coterie.methods.aggregation import WeightedSum
-from coterie.methods.options import Parts
+from coterie.methods.options import Parts, part
 from coterie.methods.server import Server
 from coterie.tasks import Gradient, Task, Train
 from coterie.trainers.base import Training
@@ -18,7 +18,7 @@ from coterie.trainers.base import Training
 AVERAGING = Parts("averaging")
 
 
-@AVERAGING.part("model")
+@part(AVERAGING, "model")
 class ModelAveraging:
     """Clients train as the schedule says; models are averaged."""
 
@@ -36,7 +36,7 @@ class ModelAveraging:
         return Gradient(model) if how is None else Train(model, how, seed)
 
 
-@AVERAGING.part("gradient")
+@part(AVERAGING, "gradient")
 class GradientAveraging(ModelAveraging):
     """Clients send a gradient; the server takes the step."""
 

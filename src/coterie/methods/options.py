@@ -107,7 +107,7 @@ class Parts:
 
     Example:
         >>> waits = Parts("wait")
-        >>> @waits.part("rounds")
+        >>> @part(waits, "rounds")
         ... class Rounds:
         ...     count: int = 5
         >>> waits.make("rounds(3)").count
@@ -118,25 +118,26 @@ class Parts:
         self.option = option
         self.known: dict[str, type] = {}
 
-    @dataclass_transform(frozen_default=True)
-    def part(self, name: str) -> Callable[[C], C]:
-        """Class decorator that makes a part known by `name`, and its fields checked options."""
-
-        def register(cls: C) -> C:
-            self.known[name] = made = with_checked_options(cls, f"{self.option}={name}")
-            return made
-
-        return register
-
     def make(self, spec: str) -> Any:
         """The part that an option's text describes."""
         found = re.fullmatch(r"([^()]+)(?:\((.*)\))?", spec.strip())
         if found is None or found[1] not in self.known:
             raise ConfigError(f"{self.option}={spec!r}: {did_you_mean(found[1] if found else spec, self.known)}")
         parts = split_outside_brackets(found[2] or "")
-        values = [literal(part.strip()) for part in parts if "=" not in part]
-        named = ",".join(part for part in parts if "=" in part)
+        values = [literal(text.strip()) for text in parts if "=" not in text]
+        named = ",".join(text for text in parts if "=" in text)
         return self.known[found[1]](*values, **parse_options(named, spec))
+
+
+@dataclass_transform(frozen_default=True)
+def part(kind: Parts, name: str) -> Callable[[C], C]:
+    """Class decorator that makes a part known by `name`, and its fields checked options."""
+
+    def register(cls: C) -> C:
+        kind.known[name] = made = with_checked_options(cls, f"{kind.option}={name}")
+        return made
+
+    return register
 
 
 def refuse_others(method: Any, given: str, allowed: Iterable[str], why: str) -> None:

@@ -16,7 +16,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.errors import ConfigError, RunError
-from coterie.methods.options import Parts
+from coterie.methods.options import Parts, part
 from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server, apply_update
 from coterie.methods.sharing import Spans, share
@@ -31,7 +31,7 @@ AUTHORS_SHARES = {1: 0.0, 2: 0.35, 4: 0.1}
 """The share of clients that must choose each of k models, in the public CIFAR code of IFCA's authors."""
 
 
-@STARTS.part("random")
+@part(STARTS, "random")
 class RandomStart:
     """k independent random initialisations."""
 
@@ -41,7 +41,7 @@ class RandomStart:
         return torch.stack([server.initial_model(draw * k + j) for j in range(k)])
 
 
-@STARTS.part("perturbed")
+@part(STARTS, "perturbed")
 class PerturbedStart:
     """One random initialisation, k times, with noise.
 
@@ -57,7 +57,7 @@ class PerturbedStart:
         return torch.stack([base + self.scale * _noise_like(base, server, draw, j) for j in range(k)])
 
 
-@STARTS.part("redrawn")
+@part(STARTS, "redrawn")
 class RedrawnStart:
     """Random initialisations, drawn again until enough clients choose each, as in the public code of IFCA's authors.
 
@@ -98,7 +98,7 @@ class RedrawnStart:
         return share
 
 
-@STARTS.part("k-means++")
+@part(STARTS, "k-means++")
 class WorstFittedStart:
     """Each model trained by the one client that the models before it fit worst.
 
@@ -121,7 +121,7 @@ class WorstFittedStart:
         return torch.stack([*models, *(server.initial_model(draw * k + j) for j in range(len(models), k))])
 
 
-@STARTS.part("auto")
+@part(STARTS, "auto")
 class AutoStart:
     """k-means++; random where single clients must not decide (secure sums, privacy, robust means) or k is 1."""
 
