@@ -123,12 +123,12 @@ class WorstFittedStart:
 
 @part(STARTS, "auto")
 class AutoStart:
-    """k-means++; random where single clients must not decide (secure sums, privacy, robust means) or k is 1."""
+    """k-means++; random where single clients must not decide (secure sums, privacy), or with one model."""
 
     looks_at_clients: ClassVar[bool] = False
 
     def models(self, server: Server, k: int, draw: int, shared: Spans = ()) -> Tensor:
-        sums_only = server.engine.secure or server.user_privacy is not None or server.aggregation.rule != "mean"
+        sums_only = server.engine.secure or server.user_privacy is not None
         start = RandomStart() if sums_only or k == 1 else WorstFittedStart()
         return start.models(server, k, draw)
 
