@@ -42,7 +42,7 @@ def test_every_method_has_a_page_with_its_options(hooks: dict[str, Any]) -> None
     own = {name for name, cls in method_classes().items() if cls.__module__.startswith("coterie.")}
     with_options = {name for name in own if hooks["options_table"](name) != "None."}
     assert with_options == set(re.findall(r"<!-- options: (\S+) -->", pages))
-    assert "| `patience` | whole number from 1 | `5` |" in shown(hooks, "methods/ifca.md")
+    assert "| `restarts` | whole number from 1 to 1000 | `1` |" in shown(hooks, "methods/ifca.md")
 
 
 def test_every_option_of_a_run_is_on_the_page_of_options(hooks: dict[str, Any]) -> None:

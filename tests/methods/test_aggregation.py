@@ -13,7 +13,7 @@ from coterie.data.scenarios import find_scenario
 from coterie.errors import ConfigError
 from coterie.methods import Server, flt, make_method
 from coterie.methods.aggregation import Aggregation, Part, capped_weights
-from coterie.methods.ifca_init import worst_fitted_models
+from coterie.methods.starts import WorstFittedStart
 from coterie.models import build
 from coterie.randomness import numpy_generator
 from coterie.runs import assemble, execute, make_config
@@ -243,8 +243,8 @@ def test_a_hostile_client_seeds_no_model_of_ifca(attack):
     bad = honest.clients[int(first)]  # the first whose model would be taken
     engine = HostileEngine(FEDERATION, network, attack=ATTACKS[attack], hostile=[bad])
     server = Server(engine, honest.schedule, 0, 3)
-    models = worst_fitted_models(server, 2, 0, rounds=3)
-    usual = float(worst_fitted_models(honest, 2, 0, rounds=3).norm(dim=1).max())
+    models = WorstFittedStart(rounds=3).models(server, 2, 0)
+    usual = float(WorstFittedStart(rounds=3).models(honest, 2, 0).norm(dim=1).max())
     assert models.shape[0] == 2
     assert float(models.norm(dim=1).max()) < 2 * usual
 

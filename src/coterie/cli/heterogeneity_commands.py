@@ -17,7 +17,7 @@ from coterie.cli.options import RunCommand, config_options, examples
 from coterie.cli.terminal import make_console
 from coterie.errors import ConfigError
 from coterie.methods import FedAvg
-from coterie.methods.fedcuau import divergences
+from coterie.methods.heterogeneity import divergences
 from coterie.runs.assemble import assemble
 from coterie.runs.config import RunConfig, make_config
 from coterie.snapshot import write_atomically

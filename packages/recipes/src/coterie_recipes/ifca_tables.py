@@ -49,8 +49,8 @@ class Column:
 
 
 MNIST = {"model": "mlp", "steps": 10, "batch_size": "full", "lr": 0.1}
-IFCA_MNIST = "ifca:k=4,init=k-means++,stable_after=5"
-RANDOM_MNIST = "ifca:k=4,init=random,stable_after=5"
+IFCA_MNIST = "ifca:k=4,init=k-means++,resend=settled(5)"
+RANDOM_MNIST = "ifca:k=4,init=random,resend=settled(5)"
 PAPER_MNIST = {
     (4800, 50): ("94.20 ± 0.03", "86.74 ± 0.04", "63.32 ± 0.02"),
     (2400, 100): ("95.05 ± 0.02", "88.65 ± 0.08", "73.66 ± 0.04"),
@@ -144,7 +144,7 @@ def _shared(study: Study, column: Column, method: str, seed: int, key: str) -> d
     """IFCA or the global model, in a run that is kept in the study's folder."""
     config = column.config(study, seed, method)
     result = kept_run(study, key, config)
-    models = result.state.runs[result.state.best].models if method.startswith("ifca") else result.models[0][None]
+    models = result.state.models if method.startswith("ifca") else result.models[0][None]
     machines = rotated_machines(_source(column), column.k, column.n, seed, _data_dir(study))
     score = lowest_loss_score(models, machines, config)
     return {
