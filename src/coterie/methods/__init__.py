@@ -39,12 +39,13 @@ from coterie.methods.flt import FLT
 from coterie.methods.groups import Groups
 from coterie.methods.ifca import IFCA
 from coterie.methods.local import Local
+from coterie.methods.needs import Needs
 from coterie.methods.oneshot import OneShot
 from coterie.methods.option_types import field_types
 from coterie.methods.options import literal, split_outside_brackets
 from coterie.methods.pacfl import PACFL
 from coterie.methods.pca_kmeans_hc import PcaKMeansHC
-from coterie.methods.server import Aggregate, Server, apply_update
+from coterie.methods.server import Exchange, Server, apply_update
 from coterie.parameters import Layout
 from coterie.snapshot import saved
 from coterie.tasks import (
@@ -68,7 +69,6 @@ __all__ = [
     "FLT",
     "IFCA",
     "PACFL",
-    "Aggregate",
     "Aggregation",
     "Array",
     "Assignment",
@@ -80,6 +80,7 @@ __all__ = [
     "Ditto",
     "Evaluate",
     "Event",
+    "Exchange",
     "FedAvg",
     "FedBABU",
     "FedCUAU",
@@ -98,6 +99,7 @@ __all__ = [
     "Local",
     "Matrix",
     "Method",
+    "Needs",
     "NonNegativeFloat",
     "NonNegativeInt",
     "Number",

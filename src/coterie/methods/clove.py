@@ -21,6 +21,7 @@ from coterie.clustering.agglomerative import agglomerate, vector_distances
 from coterie.errors import ConfigError
 from coterie.methods.averaging import cluster_info
 from coterie.methods.base import Assignment, Event, Info, method
+from coterie.methods.needs import Needs
 from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server
 from coterie.randomness import derive
@@ -52,6 +53,7 @@ class CLoVE:
     """
 
     server_steps: ClassVar[bool] = True
+    needs: ClassVar[Needs] = Needs(unnoised="clients are clustered by their exact losses")
 
     k: Annotated[int, Field(ge=1)] | Literal["auto"] = 2
     """Number of clusters, or "auto": from 2 to `k_max` in each round, by the silhouette of the loss vectors."""
@@ -85,7 +87,7 @@ class CLoVE:
             events.append(Event("stable", text, {"rounds": steady}))
         rows = [row.clone() for row in state.models]
         requests = server.training_requests(list(now), {client: rows[j] for client, j in now.items()}, t)
-        sums, _ = server.aggregate(requests, self.weighting, list(now.values()), len(rows))
+        sums, _ = server.exchange(requests, list(now.values()), clusters=len(rows), weighting=self.weighting)
         models = [server.step(row, total.mean(), j) for j, (row, total) in enumerate(zip(rows, sums, strict=True))]
         present = set(server.clients)
         after = State(torch.stack(models), {c: j for c, j in (state.cluster_of | now).items() if c in present}, steady)

@@ -33,6 +33,7 @@ from coterie.errors import ConfigError, RunError
 from coterie.methods.aggregation import Part, WeightedSum
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, make_method, method
 from coterie.methods.fedavg import FedAvg
+from coterie.methods.needs import Needs
 from coterie.methods.published import Departure
 from coterie.methods.server import Server
 from coterie.parameters import Layout, gather, scatter, span_size
@@ -63,6 +64,11 @@ class FedCUAU:
     """Clusters by heterogeneity (CUAU), each learning from the more homogeneous ones only, on top of a base method."""
 
     server_steps: ClassVar[bool] = True
+
+    @property
+    def needs(self) -> Needs:
+        """Updates of some layers or, where sums are secure, how far each client's is from their mean."""
+        return Needs("may", (Divergence,), personal=bool(self.base_method().rule().private))
 
     departures: ClassVar[tuple[Departure, ...]] = (
         Departure("measure", "update", "gradients of two halves measure clients' data, not their sizes or the step"),

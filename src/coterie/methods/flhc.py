@@ -15,10 +15,10 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from coterie.clustering.agglomerative import Linkage, Metric, agglomerate, vector_distances
 from coterie.errors import ConfigError, RunError
-from coterie.methods.aggregation import Part
 from coterie.methods.averaging import cluster_info
 from coterie.methods.base import Assignment, Event, Info, Matrix, method
 from coterie.methods.fixed_clusters import FixedClusters, averaged, fixed_assignment, joined, without_cluster
+from coterie.methods.needs import Needs
 from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server
 from coterie.snapshot import saved
@@ -41,6 +41,7 @@ class FLHC:
     """
 
     server_steps: ClassVar[bool] = True
+    needs: ClassVar[Needs] = Needs("must")
 
     warmup_rounds: NonNegativeInt = 10
     """Rounds of FedAvg before the clustering."""
@@ -78,7 +79,8 @@ class FLHC:
     def _clustered(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         """Everybody trains from the one model; the updates are clustered, and each cluster moves by its mean."""
         model = state.clusters.models[0]
-        replies = [part.reply for part in server.clipped([Part(0, r) for r in server.train(server.clients, model, t)])]
+        requests = server.training_requests(server.clients, model, t)
+        replies = list(server.ask(requests, [0] * len(requests)))
         if not replies:
             raise RunError("no client sent an update to cluster by: see the faults of the run")
         updates = torch.stack([r.vector[: server.layout.trainable] for r in replies if r.vector is not None])
@@ -92,8 +94,7 @@ class FLHC:
         models, infos = [], []
         for j in range(max(labels) + 1):
             own = [reply for reply, label in zip(replies, labels, strict=True) if label == j]
-            weights = [server.weight(reply.client, self.weighting) for reply in own]
-            total = server.aggregation.combine(own, weights, server.layout.size)
+            total = server.summed(own, self.weighting)
             models.append(server.step(model, total.mean(), j))
             infos.append(cluster_info(len(own), total, server, j))
         clients = tuple(reply.client for reply in replies)

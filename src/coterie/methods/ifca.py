@@ -18,12 +18,13 @@ from coterie.methods.base import Assignment, ClusterInfo, Event, Hidden, Info, m
 from coterie.methods.ifca_growing import GrowingState, growing_assignment, growing_round, place_growing, start_growing
 from coterie.methods.ifca_hidden import check_hidden, hidden_round, kept_name
 from coterie.methods.ifca_init import perturbed_models, random_models, share, worst_fitted_models
+from coterie.methods.needs import Needs
 from coterie.methods.placing import lowest_loss
 from coterie.methods.published import Departure
 from coterie.methods.server import Server
 from coterie.parameters import gather, scatter
 from coterie.snapshot import saved
-from coterie.tasks import Choose, Evaluate, Gradient, Request, Train
+from coterie.tasks import Choose, Evaluate, Gradient, HeldOut, Request, Train
 from coterie.trainers.base import Training
 
 SETTLED = 0.05
@@ -83,7 +84,6 @@ class IFCA:
     """k models; each client picks the one with its lowest training loss and helps to improve it (Algorithm 1)."""
 
     server_steps: ClassVar[bool] = True
-    publishes_sums_only: ClassVar[bool] = True
 
     departures: ClassVar[tuple[Departure, ...]] = (
         Departure("init", "random", "models begin with clients that the others fit worst: random ones often share one"),
@@ -123,6 +123,22 @@ class IFCA:
     hide_choice: bool = False
     """On secure sums: clients send a block for every model, zeros but for the chosen one, so that nobody learns who
     chose what. The records hold sizes and means over all clients only."""
+
+    @property
+    def needs(self) -> Needs:
+        """Sums by choice; single clients' updates where k-means++ makes the first models, or models grow."""
+        unnoised = ""
+        if self.k == "auto" or self.restarts > 1 or self.stable_after or self.init == "k-means++":
+            unnoised = "k='auto', restarts, stable_after and init='k-means++' decide by exact losses or choices"
+        elif self.averaging != "model" or self.clustered != "all":
+            unnoised = "shared layers and gradients are divided by exact numbers of clients"
+        return Needs(
+            "must" if self.k == "auto" else "may",
+            (HeldOut,) if self.k == "auto" else (),
+            "hidden" if self.hide_choice else "seen",
+            unnoised=unnoised,
+            instead="k=auto compares halves of clients' data, give k",
+        )
 
     def start(self, server: Server) -> State | GrowingState:
         if self.hide_choice:

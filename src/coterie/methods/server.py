@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.engines.base import Engine, Traffic
+from coterie.errors import ConfigError
 from coterie.methods.aggregation import Aggregation, Part, WeightedSum, capped_weights
+from coterie.methods.needs import Needs, check_requests
 from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.parameters import Layout, gather
 from coterie.privacy.user_level import UserPrivacy
@@ -28,11 +30,14 @@ class Schedule(Protocol):
         ...
 
 
-class Aggregate(NamedTuple):
-    """The weighted sum of each cluster, and the replies without their vectors."""
+class Exchange(NamedTuple):
+    """The weighted sum of each cluster, and the replies, without their vectors unless these were kept."""
 
     sums: list[WeightedSum]
     replies: list[Reply]
+
+
+Aggregate = Exchange  # OLD
 
 
 @dataclass
@@ -43,7 +48,7 @@ class Server:
         A round of FedAvg::
 
             requests = server.training_requests(server.participants(t), model, t)
-            [total], replies = server.aggregate(requests)
+            [total], replies = server.exchange(requests)
             model = server.step(model, total.mean())
     """
 
@@ -58,6 +63,8 @@ class Server:
     """Noise on every sum; None: no noise."""
     optimizer: ServerOptimizer = field(default_factory=ServerOptimizer)
     """What the server makes of a cluster's mean update; by default nothing."""
+    needs: Needs | None = None
+    """What the method declares; it is held to that. None: it declares nothing, and may ask for anything."""
     cut: set[str] = field(default_factory=set)
     """Clients whose updates were shortened since the run's loop last looked."""
     _weights: tuple[dict[str, int], dict[str, float]] = field(default=({}, {}), repr=False)
@@ -137,73 +144,102 @@ class Server:
         """The seed of a client's random draws in round `t`."""
         return derive(self.seed, purpose, t, client)
 
-    def ask(self, requests: Sequence[Request]) -> Iterator[Reply]:
-        """Send the requests and give the replies one by one in the same order; clients that fail are missing."""
-        for block in self.engine.run(requests):
-            yield from block.replies
+    @property
+    def shows_updates(self) -> bool:
+        """Whether a method may look at single clients' vectors: not in secure sums, not where sums have noise."""
+        return not self.engine.secure and self.user_privacy is None
+
+    @property
+    def least_in_sum(self) -> int:
+        """The fewest vectors that a sum may be of."""
+        return self.engine.least_in_sum
+
+    @property
+    def asks_halves(self) -> bool:
+        """Whether clients can be asked about halves of their data: not where they run an app that is not ours."""
+        return self.engine.halves
+
+    def ask(self, requests: Sequence[Request], groups: Sequence[int] | None = None) -> Iterator[Reply]:
+        """Send the requests and give the replies one by one in the same order; clients that fail are missing.
+
+        Args:
+            requests: what the clients are asked.
+            groups: the cluster of each request, if the vectors are to count in means: those longer than the run's limit
+                then come shortened. Without a limit relative to the others of a cluster, no reply waits for another.
+        """
+        self._check(requests, summed=False)
+        return self._replies(requests) if groups is None else self._counted(requests, groups)
 
     def ask_all(self, clients: Sequence[str], task: Task) -> Iterator[Reply]:
         """The same task for several clients."""
         return self.ask([Request(client, task) for client in clients])
 
-    def aggregate(
+    def exchange(
         self,
         requests: Sequence[Request],
-        weighting: str = "samples",
         groups: Sequence[int | None] | None = None,
+        *,
         clusters: int = 1,
+        weighting: str = "samples",
         size: int | Sequence[int] | None = None,
-    ) -> Aggregate:
-        """Send the requests and add up the replies' vectors by cluster, where they are made if the engine can do that.
+        keep: Literal["sums", "vectors"] = "sums",
+    ) -> Exchange:
+        """Send the requests and add up the replies' vectors by cluster, as the run asks for it.
+
+        Sums are formed where the vectors are made. A limit on lengths, a robust rule and noise that the server adds
+        need the vectors themselves, which then come here, but to the method only if it keeps them.
 
         Args:
             requests: tasks whose replies have a vector, at most one per client.
-            weighting: "samples" or "uniform", the weight of a client in its sum.
             groups: the cluster of each request, or None for the one that the client chooses; by default 0.
             clusters: how many sums there are.
+            weighting: "samples" or "uniform", the weight of a client in its sum.
             size: the numbers in a vector, of all or of each cluster's; by default as many as in the model.
+            keep: "vectors" gives the replies with their vectors, as they count in the sums.
 
         Returns:
-            The sums by cluster, and the replies without their vectors in the order of the requests.
+            The sums by cluster, and the replies in the order of the requests.
         """
-        given = list(groups) if groups is not None else [0] * len(requests)
+        self._check(requests, summed=keep == "sums")
+        given = [0] * len(requests) if groups is None else groups
         each = self.layout.size if size is None else size
         sizes = [each] * clusters if isinstance(each, int) else list(each)
+        if keep == "vectors":
+            return self._from_vectors(requests, weighting, given, sizes, keep=True)
         if self.user_privacy is not None:
-            if self.engine.secure:  # the clients add the noise themselves
-                return self._divided(self._summed(requests, "uniform", given, sizes, self.user_privacy.of_updates()))
-            return self._with_noise(self._aggregate_vectors(requests, "uniform", given, sizes))
-        if self.engine.secure:
-            return self._summed(requests, weighting, given, sizes)
-        if self.aggregation.is_plain_mean:
-            return self._summed(requests, weighting, given, sizes)
-        return self._aggregate_vectors(requests, weighting, given, sizes)
+            return self._with_noise(requests, given, sizes, self.user_privacy)
+        if self.engine.secure or self.aggregation.is_plain_mean:
+            return self._from_sums(requests, weighting, given, sizes)
+        return self._from_vectors(requests, weighting, given, sizes)
 
-    def _with_noise(self, found: Aggregate) -> Aggregate:
-        """The sums with noise, divided by how many were expected or, where clients choose, by a noisy count."""
-        assert self.user_privacy is not None
-        for total in found.sums:
-            total.total = self.user_privacy.blurred(total.total)
-        return self._divided(found)
+    def _check(self, requests: Sequence[Request], summed: bool) -> None:
+        """Hold the method to what it declares."""
+        if self.needs is not None:
+            needs = self.needs if self.user_privacy is None else replace(self.needs, updates="never")
+            check_requests(needs, requests, self.layout, summed)
 
-    def _divided(self, found: Aggregate) -> Aggregate:
-        """Sums with noise as means: by how many were expected or, where clients choose, by a noisy count."""
-        assert self.user_privacy is not None
-        expected = max(1.0, self.participation * len(self.clients))
-        for total in found.sums:
-            loss = total.mean_loss()
-            total.weight = self.user_privacy.blurred_count(total.count) if self.user_privacy.choices else expected
-            total.loss = 0.0 if loss is None else loss * total.weight
-        return found
+    def _replies(self, requests: Sequence[Request]) -> Iterator[Reply]:
+        """The replies as they arrive."""
+        for block in self.engine.run(requests):
+            yield from block.replies
 
-    def _summed(
+    def _counted(self, requests: Sequence[Request], groups: Sequence[int | None]) -> Iterator[Reply]:
+        """The replies with their cluster as `group`, those whose vectors are too long shortened."""
+        group_of = {request.client: group for request, group in zip(requests, groups, strict=True)}
+        arriving = (in_group(reply, group_of[reply.client]) for reply in self._replies(requests))
+        limited_by_others = self.aggregation.clip is not None
+        for batch in [list(arriving)] if limited_by_others else ([reply] for reply in arriving):
+            for _, reply in self.clipped([Part(reply.group, reply) for reply in batch]):
+                yield reply
+
+    def _from_sums(
         self,
         requests: Sequence[Request],
         weighting: str,
         groups: Sequence[int | None],
         sizes: Sequence[int],
         noise: SumNoise | None = None,
-    ) -> Aggregate:
+    ) -> Exchange:
         """The weighted sums as the engine forms them, without any vector."""
         weights = [self.weight(request.client, weighting) for request in requests]
         weight_of = {request.client: weight for request, weight in zip(requests, weights, strict=True)}
@@ -215,23 +251,75 @@ class Server:
             for group, total in block.sums.items():
                 sums[group].total += total
             replies += block.replies
-        return Aggregate(sums, replies)
+        return Exchange(sums, replies)
 
-    def _aggregate_vectors(
-        self, requests: Sequence[Request], weighting: str, groups: Sequence[int | None], sizes: Sequence[int]
-    ) -> Aggregate:
-        """The same from the replies' vectors, so that each can be looked at."""
-        group_of = {request.client: group for request, group in zip(requests, groups, strict=True)}
-        replies: list[Reply] = []
+    def _from_vectors(
+        self,
+        requests: Sequence[Request],
+        weighting: str,
+        groups: Sequence[int | None],
+        sizes: Sequence[int],
+        keep: bool = False,
+    ) -> Exchange:
+        """The same from the replies' vectors; a mean is formed as they arrive, another rule waits for all."""
+        is_mean = self.aggregation.rule == "mean"
+        sums = [WeightedSum(size) for size in sizes]
+        waiting: list[list[Reply]] = [[] for _ in sizes]
+        replies = []
+        for reply in self._counted(requests, groups):
+            if is_mean:
+                sums[reply.group].add(reply, self.weight(reply.client, weighting))
+            else:
+                waiting[reply.group].append(reply)
+            replies.append(reply if keep else replace(reply, vector=None))
+        if not is_mean:
+            sums = [self.summed(own, weighting, size) for own, size in zip(waiting, sizes, strict=True)]
+        return Exchange(sums, replies)
 
-        def parts(reply: Reply) -> list[Part]:
-            group = group_of[reply.client]
-            whole = reply if group is None else replace(reply, group=group)
-            replies.append(replace(whole, vector=None))
-            return [Part(whole.group, whole)]
+    def summed(self, replies: Sequence[Reply], weighting: str, size: int | None = None) -> WeightedSum:
+        """The vectors of replies that are here already as one, by the run's rule."""
+        weights = [self.weight(reply.client, weighting) for reply in replies]
+        return self.aggregation.combine(replies, weights, self.layout.size if size is None else size)
 
-        sums = self.combine(requests, parts, sizes, weighting)
-        return Aggregate(sums, replies)
+    def _with_noise(
+        self, requests: Sequence[Request], groups: Sequence[int | None], sizes: Sequence[int], privacy: UserPrivacy
+    ) -> Exchange:
+        """Sums with noise as means: by how many were expected or, where clients choose, by a noisy count."""
+        if len(sizes) > 1 and not privacy.choices:
+            raise ConfigError(
+                "several sums under differential privacy are divided by noisy numbers of clients, which the account "
+                "must know of: declare Needs(choices='seen')"
+            )
+        if self.engine.secure:  # the clients add the noise themselves
+            found = self._from_sums(requests, "uniform", groups, sizes, privacy.of_updates())
+        else:
+            found = self._from_vectors(requests, "uniform", groups, sizes)
+            for total in found.sums:
+                total.total = privacy.blurred(total.total)
+        expected = max(1.0, self.participation * len(self.clients))
+        for total in found.sums:
+            loss = total.mean_loss()
+            total.weight = privacy.blurred_count(total.count) if privacy.choices else expected
+            total.loss = 0.0 if loss is None else loss * total.weight
+        return found
+
+    def clipped(self, parts: Sequence[Part]) -> list[Part]:
+        """The parts as they count: those too long for their group are shortened, and their clients are noted."""
+        after = self.aggregation.clipped(parts)
+        self.cut |= {old.reply.client for old, new in zip(parts, after, strict=True) if new.reply is not old.reply}
+        return after
+
+    # OLD
+    def aggregate(
+        self,
+        requests: Sequence[Request],
+        weighting: str = "samples",
+        groups: Sequence[int | None] | None = None,
+        clusters: int = 1,
+        size: int | Sequence[int] | None = None,
+    ) -> Exchange:
+        """`exchange` by its former name."""
+        return self.exchange(requests, groups, clusters=clusters, weighting=weighting, size=size)
 
     def combine(
         self,
@@ -271,12 +359,6 @@ class Server:
         for part in arriving:
             yield from self.clipped([part])
 
-    def clipped(self, parts: Sequence[Part]) -> list[Part]:
-        """The parts as they count: those too long for their group are shortened, and their clients are noted."""
-        after = self.aggregation.clipped(parts)
-        self.cut |= {old.reply.client for old, new in zip(parts, after, strict=True) if new.reply is not old.reply}
-        return after
-
     def sum_vectors(
         self, requests: Sequence[Request], groups: Sequence[int], noise: SumNoise | None = None
     ) -> tuple[dict[int, Tensor], list[Reply]]:
@@ -303,6 +385,7 @@ class Server:
         """Let the clients train from one model with the round's training (or the one given)."""
         return self.ask(self.training_requests(clients, model, t, training, private))
 
+    # /OLD
     def training_requests(
         self,
         clients: Sequence[str],
@@ -324,6 +407,11 @@ class Server:
         init = self.model_seed() if private else None
         models = dict.fromkeys(clients, model) if isinstance(model, Tensor) else model
         return [Request(c, Train(models[c], how, self.seed_of(t, c), private, init=init)) for c in clients]
+
+
+def in_group(reply: Reply, group: int | None) -> Reply:
+    """The reply in the given group; None: in the one that the client chose."""
+    return reply if group is None else replace(reply, group=group)
 
 
 def apply_update(model: Tensor, step: Tensor, lr: float = 1.0) -> Tensor:

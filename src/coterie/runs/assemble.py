@@ -27,6 +27,7 @@ from coterie.federation.images import holds_images
 from coterie.federation.table_files import find_tables, is_table_path, read_table
 from coterie.federation.validation import hold_out
 from coterie.methods import Method, Server, make_method
+from coterie.methods.needs import check_needs, needs_of
 from coterie.methods.options import literal
 from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.metrics import ALWAYS, MetricFunction, check_target, listed, resolve
@@ -170,7 +171,8 @@ def _assembled(
             f"server_optimizer={config.server_optimizer!r}: {describe_method(method)} averages no models by "
             "server.step: leave it out"
         )
-    if config.personalise and getattr(method, "hide_choice", False):
+    needs = needs_of(method)
+    if config.personalise and needs is not None and needs.choices == "hidden":
         raise ConfigError(
             f"personalise={config.personalise} shows every client's accuracy, from which hide_choice=True keeps its "
             "choice: give one of the two"
@@ -198,6 +200,7 @@ def _assembled(
         user_privacy(config, method, engine),
         optimizer,
     )
+    check_needs(method, engine)
     scenario = None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
     network_name = network if isinstance(network, str) else getattr(network, "__name__", type(network).__name__)
     stored_name = absolute_paths({"model": network_name})["model"]

@@ -17,6 +17,7 @@ from torch import Tensor
 from coterie.engines.base import Engine
 from coterie.errors import CallbackError
 from coterie.methods import Assignment, ClusterInfo, Event, Info, Server
+from coterie.methods.needs import needs_of
 from coterie.parameters import gather
 from coterie.runs import metrics
 from coterie.runs.callbacks import Callback, Followers
@@ -78,6 +79,7 @@ class Evaluation:
 def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] = ()) -> Result:
     """Do a run from its last checkpoint, if the store has one, to its end."""
     server, method, followers = run.server, run.method, Followers(callbacks)
+    server.needs = needs_of(method)
     checkpoint = store.checkpoint() if store else None
     if checkpoint is None:
         checkpoint = Checkpoint(0, method.start(server), {}, *server.traffic.drain(), seconds=0.0)
