@@ -14,10 +14,11 @@ from coterie.engines.base import Engine, Traffic
 from coterie.errors import ConfigError
 from coterie.methods.aggregation import Aggregation, Part, WeightedSum, capped_weights
 from coterie.methods.needs import Needs, check_requests
-from coterie.methods.server_optimizer import ServerOptimizer
+from coterie.methods.server_optimizer import Moments, ServerOptimizer
 from coterie.parameters import Layout, gather
 from coterie.privacy.user_level import UserPrivacy
 from coterie.randomness import derive, numpy_generator
+from coterie.snapshot import saved
 from coterie.tasks import Reduction, Reply, Request, Task, Train
 from coterie.trainers.base import SumNoise, Training
 
@@ -38,6 +39,16 @@ class Exchange(NamedTuple):
 
 
 Aggregate = Exchange  # OLD
+
+
+@saved
+class ServerState:
+    """What the server keeps from round to round beside the method's state: a checkpoint holds it whole."""
+
+    moments: dict[str, Moments] = field(default_factory=dict)
+    """The optimiser's, by cluster."""
+    shortened: list[str] = field(default_factory=list)
+    """Clients whose updates were shortened and that no record names yet."""
 
 
 @dataclass
@@ -112,6 +123,21 @@ class Server:
     def traffic(self) -> Traffic:
         """The bytes sent so far."""
         return self.engine.traffic
+
+    def state(self) -> ServerState:
+        """What a checkpoint holds of the server."""
+        return ServerState(dict(self.optimizer.moments), sorted(self.cut))
+
+    def restore(self, state: ServerState) -> None:
+        """Continue from what a checkpoint held."""
+        self.optimizer.moments = dict(state.moments)
+        self.cut = set(state.shortened)
+
+    def report_shortened(self) -> list[str]:
+        """The clients whose updates were shortened since this was last called."""
+        clients = sorted(self.cut)
+        self.cut.clear()
+        return clients
 
     def weight(self, client: str, weighting: str) -> float:
         """A client's weight in a mean: its number of samples up to the aggregation's cap, or one."""

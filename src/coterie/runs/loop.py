@@ -82,12 +82,13 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
     server.needs = needs_of(method)
     checkpoint = store.checkpoint() if store else None
     if checkpoint is None:
-        checkpoint = Checkpoint(0, method.start(server), {}, *server.traffic.drain(), seconds=0.0)
+        state = method.start(server)
+        checkpoint = Checkpoint(0, state, {}, *server.traffic.drain(), seconds=0.0, server=server.state())
         if store and run.save_every_round:
             store.save_checkpoint(checkpoint)
     else:
         run.engine.restore_client_states(checkpoint.client_states)
-        server.optimizer.moments = dict(checkpoint.server_moments)
+        server.restore(checkpoint.server)
     history = History(store.rewind_history(checkpoint.round) if store else [])
     if run.enter_round:
         run.enter_round(checkpoint.round)
@@ -132,7 +133,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
         record = replace(record, seconds=round(spent, 4))
         history.append(record)
         done = Checkpoint(t, state, {}, done.bytes_down + down, done.bytes_up + up, done.seconds + spent, best=best)
-        done = replace(done, server_moments=dict(server.optimizer.moments))
+        done = replace(done, server=server.state())
         stop = run.limits.reached(history, done)
         if store:
             for matrix in info.matrices:
@@ -308,10 +309,9 @@ def _with_rule(info: Info, t: int, server: Server) -> Info:
 
 def _with_cut(info: Info, server: Server) -> Info:
     """The round's report, with whose updates were longer than the run's limit."""
-    if not server.cut:
+    clients = server.report_shortened()
+    if not clients:
         return info
-    clients = sorted(server.cut)
-    server.cut.clear()
     named = ", ".join(clients[:5]) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
     text = f"longer than the run's limit and shortened to it: the updates of {named}"
     return replace(info, events=[*info.events, Event("clipped", text, {"clients": clients})])
