@@ -46,6 +46,7 @@ from coterie.methods.options import literal, split_outside_brackets
 from coterie.methods.pacfl import PACFL
 from coterie.methods.pca_kmeans_hc import PcaKMeansHC
 from coterie.methods.server import Exchange, Server, apply_update
+from coterie.methods.splitting import LeafRound, Look, SplitDecision, SplitRule, branches_of, split_rule
 from coterie.parameters import Layout
 from coterie.snapshot import saved
 from coterie.tasks import (
@@ -96,7 +97,9 @@ __all__ = [
     "Groups",
     "Info",
     "Layout",
+    "LeafRound",
     "Local",
+    "Look",
     "Matrix",
     "Method",
     "Needs",
@@ -112,6 +115,8 @@ __all__ = [
     "Request",
     "Sent",
     "Server",
+    "SplitDecision",
+    "SplitRule",
     "Task",
     "Train",
     "Trainer",
@@ -119,6 +124,7 @@ __all__ = [
     "WeightedSum",
     "apply_update",
     "average_clusters",
+    "branches_of",
     "cluster_info",
     "divergences",
     "field_types",
@@ -130,4 +136,5 @@ __all__ = [
     "method_classes",
     "saved",
     "split_outside_brackets",
+    "split_rule",
 ]

@@ -13,6 +13,7 @@ from coterie.methods.compared import Compared
 from coterie.methods.options import with_checked_options
 from coterie.methods.server import Server
 from coterie.methods.tree import Branch, Node
+from coterie.plugins import load, offered
 from coterie.tasks import Reply, Task
 
 
@@ -125,3 +126,9 @@ def split_rule(name: str) -> Callable[[R], R]:
         return made
 
     return register
+
+
+def load_offered(name: str) -> None:
+    """Load the rule that an installed package offers under this name, if there is none yet."""
+    if name not in RULES and (point := offered("coterie.rules").get(name)) is not None:
+        load(point, "rule")

@@ -116,7 +116,7 @@ def compare_and_split(
     if min(len(sides.first), len(sides.second)) < rule.min_size or separation <= gamma:
         return Look(memory)
     evidence = numbers | {"alpha_cross_max": sides.alpha_cross_max, "separation": separation, "noise": gamma}
-    branches = _branches(seen, members, vectors, sides, t, server)
+    branches = branches_of(seen, members, vectors, sides, t, server)
     reason = f"separation {separation:.2f}, noise level {gamma:.2f}"
     matrices = []
     if len(members) <= MOST_IN_MATRIX:
@@ -125,7 +125,7 @@ def compare_and_split(
     return Look(memory, SplitDecision(branches, leaf.model, evidence, reason), matrices)
 
 
-def _branches(
+def branches_of(
     seen: LeafRound, members: tuple[str, ...], vectors: torch.Tensor, sides: Bipartition, t: int, server: Server
 ) -> tuple[Branch, ...]:
     """The children: both begin at the stationary model, with this round's updates averaged in each (lines 7 and 8).
