@@ -70,8 +70,6 @@ def test_centroids_do_not_go_out_beside_secure_sums():
     [
         "cfl",
         "fedsem:clusters=2",
-        "fedem",
-        "fedrc",
         "fedsoft",
         "oneshot:k=2,warmup_rounds=1",
         "flhc:warmup_rounds=1",
@@ -80,6 +78,13 @@ def test_centroids_do_not_go_out_beside_secure_sums():
 def test_methods_that_look_at_single_updates_are_refused(method):
     with pytest.raises(ConfigError, match="single updates"):
         coterie.run(method, secure_sums=True, **OPTIONS)
+
+
+@pytest.mark.parametrize("method", ["fedem:components=2", "fedrc:components=2"])
+def test_mixtures_are_the_same_on_secure_sums(method):
+    secure, plain = (coterie.run(method, secure_sums=sums, **OPTIONS) for sums in (True, False))
+    for ours, theirs in zip(secure.models, plain.models, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
 def test_a_run_with_noise_tells_its_epsilon():

@@ -132,8 +132,10 @@ class FLT:
         """Centroids, or with secure sums the words nearest to them, of which the clients' sums tell none apart."""
         agreed = self.signature == "centroids"
         instead = (
-            "give secure_sums=true, with which clients send words that tell none, or flt:signature=centroids if the "
-            "server may see them"
+            "give flt:signature=words with them"
+            if agreed
+            else "give secure_sums=true, with which clients send words that tell none, or flt:signature=centroids if "
+            "the server may see them"
         )
         return Needs("may", (Embed,), of_data=OF_DATA, in_sums=not agreed, agreed=agreed, instead=instead)
 

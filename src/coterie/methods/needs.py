@@ -74,19 +74,22 @@ def check_needs(method: Any, engine: Engine) -> None:
     needs = needs_of(method)
     if needs is None:
         return
-    name = _name(method)
-    masked = MASKED in engine.layout.names
-    if needs.of_data and (masked or (engine.secure and not needs.in_sums)):
-        beside = "masked updates" if masked else "secure sums"
-        raise ConfigError(
-            f"{name}: {needs.of_data} would go out in clear beside {beside}: use cfl, ifca or fedavg with them, or "
-            "leave privacy and secure_sums out"
-        )
-    if needs.updates == "must" and engine.secure:
-        instead = needs.instead or "use a method that needs sums only, such as fedavg or ifca"
-        raise ConfigError(f"{name} needs single updates, which secure sums do not show: {instead}")
+    _check_protection(needs, _name(method), engine.secure, MASKED in engine.layout.names)
     if engine.remote:
         check_network(method, engine.secure)
+
+
+def _check_protection(needs: Needs, name: str, secure: bool, masked: bool) -> None:
+    """Refuse what secure sums do not show, and what would undo them or masks."""
+    if needs.of_data and (masked or (secure and not needs.in_sums)):
+        beside = "masked updates" if masked else "secure sums"
+        instead = "use cfl, ifca or fedavg with them, or leave privacy and secure_sums out"
+        if needs.agreed and needs.instead and not masked:
+            instead = needs.instead
+        raise ConfigError(f"{name}: {needs.of_data} would go out in clear beside {beside}: {instead}")
+    if needs.updates == "must" and secure:
+        instead = needs.instead or "use a method that needs sums only, such as fedavg or ifca"
+        raise ConfigError(f"{name} needs single updates, which secure sums do not show: {instead}")
 
 
 def check_network(method: Any, secure: bool) -> None:

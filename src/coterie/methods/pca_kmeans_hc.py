@@ -61,7 +61,8 @@ class PcaKMeansHC:
     def needs(self) -> Needs:
         """Centroids, which a server on a network sees if the options say so."""
         instead = "give pca-kmeans-hc:show_centroids=true if the server may see them"
-        return Needs("may", (Embed,), of_data=OF_DATA, agreed=self.show_centroids, instead=instead)
+        agreed = self.show_centroids
+        return Needs("may", (Embed,), of_data=OF_DATA, agreed=agreed, instead="" if agreed else instead)
 
     def start(self, server: Server) -> State:
         check_clusters(self.clusters, server)

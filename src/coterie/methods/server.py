@@ -209,6 +209,8 @@ class Server:
         weighting: str = "samples",
         size: int | Sequence[int] | None = None,
         keep: Literal["sums", "vectors"] = "sums",
+        parts_of: Callable[[Reply], Sequence[Part]] | None = None,
+        noise: SumNoise | None = None,
     ) -> Exchange:
         """Send the requests and add up the replies' vectors by cluster, as the run asks for it.
 
@@ -222,21 +224,30 @@ class Server:
             weighting: "samples" or "uniform", the weight of a client in its sum.
             size: the numbers in a vector, of all or of each cluster's; by default as many as in the model.
             keep: "vectors" gives the replies with their vectors, as they count in the sums.
+            parts_of: cuts a reply's vector into parts for several sums, each with a norm; by default all goes to one.
+            noise: what the clients of secure sums add, in place of what the run adds to updates; not divided.
 
         Returns:
             The sums by cluster, and the replies in the order of the requests.
         """
-        self._check(requests, summed=keep == "sums")
+        self._check(requests, summed=keep == "sums" and parts_of is None)
         given = [0] * len(requests) if groups is None else groups
         each = self.layout.size if size is None else size
         sizes = [each] * clusters if isinstance(each, int) else list(each)
-        if keep == "vectors":
-            return self._from_vectors(requests, weighting, given, sizes, keep=True)
+        if keep == "vectors" or parts_of is not None:
+            return self._from_vectors(requests, weighting, given, sizes, keep == "vectors", parts_of)
+        if noise is not None and self.engine.secure:
+            return self._from_sums(requests, weighting, given, sizes, noise)
         if self.user_privacy is not None:
             return self._with_noise(requests, given, sizes, self.user_privacy)
-        if self.engine.secure or self.aggregation.is_plain_mean:
+        if self.engine.secure or self.aggregation.is_plain_mean or not self._are_updates(requests):
             return self._from_sums(requests, weighting, given, sizes)
         return self._from_vectors(requests, weighting, given, sizes)
+
+    def _are_updates(self, requests: Sequence[Request]) -> bool:
+        """Whether vectors have lengths that a rule may look at: counts and other statistics have none."""
+        schemas = (request.task.schema(self.layout) for request in requests[:1])
+        return not any(schema.wide or schema.hides_norm for schema in schemas)
 
     def _check(self, requests: Sequence[Request], summed: bool) -> None:
         """Hold the method to what it declares."""
@@ -249,14 +260,20 @@ class Server:
         for block in self.engine.run(requests):
             yield from block.replies
 
-    def _counted(self, requests: Sequence[Request], groups: Sequence[int | None]) -> Iterator[Reply]:
-        """The replies with their cluster as `group`, those whose vectors are too long shortened."""
+    def _counted(
+        self,
+        requests: Sequence[Request],
+        groups: Sequence[int | None],
+        parts_of: Callable[[Reply], Sequence[Part]] | None = None,
+    ) -> Iterator[Reply]:
+        """The replies, or their parts, with their cluster as `group`; those whose vectors are too long shortened."""
         group_of = {request.client: group for request, group in zip(requests, groups, strict=True)}
-        arriving = (in_group(reply, group_of[reply.client]) for reply in self._replies(requests))
+        cut = parts_of or (lambda reply: [Part(in_group(reply, group_of[reply.client]).group, reply)])
+        arriving = (part for reply in self._replies(requests) for part in cut(reply))
         limited_by_others = self.aggregation.clip is not None
-        for batch in [list(arriving)] if limited_by_others else ([reply] for reply in arriving):
-            for _, reply in self.clipped([Part(reply.group, reply) for reply in batch]):
-                yield reply
+        for batch in [list(arriving)] if limited_by_others else ([part] for part in arriving):
+            for group, reply in self.clipped(batch):
+                yield replace(reply, group=group)
 
     def _from_sums(
         self,
@@ -286,13 +303,14 @@ class Server:
         groups: Sequence[int | None],
         sizes: Sequence[int],
         keep: bool = False,
+        parts_of: Callable[[Reply], Sequence[Part]] | None = None,
     ) -> Exchange:
         """The same from the replies' vectors; a mean is formed as they arrive, another rule waits for all."""
         is_mean = self.aggregation.rule == "mean"
         sums = [WeightedSum(size) for size in sizes]
         waiting: list[list[Reply]] = [[] for _ in sizes]
         replies = []
-        for reply in self._counted(requests, groups):
+        for reply in self._counted(requests, groups, parts_of):
             if is_mean:
                 sums[reply.group].add(reply, self.weight(reply.client, weighting))
             else:
@@ -354,24 +372,8 @@ class Server:
         sizes: Sequence[int],
         weighting: str = "samples",
     ) -> list[WeightedSum]:
-        """Send the requests, cut every reply's vector into parts for several sums, and average each by the rule.
-
-        Args:
-            requests: tasks whose replies have a vector.
-            parts_of: the parts of a reply, each with a vector, a norm, and the sum it goes to.
-            sizes: the numbers in a vector of each sum.
-            weighting: "samples" or "uniform".
-        """
-        if self.aggregation.rule == "mean":
-            sums = [WeightedSum(size) for size in sizes]
-            for group, reply in self.parts(requests, parts_of):
-                sums[group].add(reply, self.weight(reply.client, weighting))
-            return sums
-        kept: list[list[Reply]] = [[] for _ in sizes]
-        for group, reply in self.parts(requests, parts_of):
-            kept[group].append(reply)
-        weights = [[self.weight(reply.client, weighting) for reply in own] for own in kept]
-        return [self.aggregation.combine(*each) for each in zip(kept, weights, sizes, strict=True)]
+        """`exchange(parts_of=…)` by its former name."""
+        return self.exchange(requests, weighting=weighting, size=sizes, parts_of=parts_of).sums
 
     def parts(self, requests: Sequence[Request], parts_of: Callable[[Reply], Sequence[Part]]) -> Iterator[Part]:
         """Send the requests and give the parts of the replies as they count, shortened where a limit is exceeded.
@@ -388,17 +390,10 @@ class Server:
     def sum_vectors(
         self, requests: Sequence[Request], groups: Sequence[int], noise: SumNoise | None = None
     ) -> tuple[dict[int, Tensor], list[Reply]]:
-        """Send the requests; the unweighted sums of the replies' vectors by group, float64, and the replies without.
-
-        `noise` is what the clients of secure sums add to them.
-        """
-        sums: dict[int, Tensor] = {}
-        replies: list[Reply] = []
-        for block in self.engine.run(requests, Reduction([1.0] * len(requests), groups, noise)):
-            replies += block.replies
-            for group, total in block.sums.items():
-                sums[group] = sums[group] + total if group in sums else total
-        return sums, replies
+        """`exchange(noise=…)` by its former name."""
+        sizes = [requests[0].task.schema(self.layout).vector or 0] * (max(groups) + 1)
+        found = self.exchange(requests, groups, weighting="uniform", size=sizes, noise=noise)
+        return {group: total.total for group, total in enumerate(found.sums) if total.count}, found.replies
 
     def train(
         self,
