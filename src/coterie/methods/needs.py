@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from coterie.engines.base import Engine
 from coterie.errors import ConfigError
 from coterie.parameters import Layout
-from coterie.privacy.masks import MASKED
 from coterie.tasks import Evaluate, Request, Task
+
+OTHERS = "use cfl, ifca or fedavg with them, or leave privacy and secure_sums out"
 
 
 @dataclass(frozen=True)
@@ -69,24 +69,14 @@ def needs_of(method: Any) -> Needs | None:
     return found
 
 
-def check_needs(method: Any, engine: Engine) -> None:
-    """ConfigError where the engine cannot give what a method declares, or would show more than was agreed."""
-    needs = needs_of(method)
-    if needs is None:
-        return
-    _check_protection(needs, _name(method), engine.secure, MASKED in engine.layout.names)
-    if engine.remote:
-        check_network(method, engine.secure)
-
-
-def _check_protection(needs: Needs, name: str, secure: bool, masked: bool) -> None:
-    """Refuse what secure sums do not show, and what would undo them or masks."""
-    if needs.of_data and (masked or (secure and not needs.in_sums)):
-        beside = "masked updates" if masked else "secure sums"
-        instead = "use cfl, ifca or fedavg with them, or leave privacy and secure_sums out"
-        if needs.agreed and needs.instead and not masked:
-            instead = needs.instead
-        raise ConfigError(f"{name}: {needs.of_data} would go out in clear beside {beside}: {instead}")
+def check_protection(method: Any, secure: bool, masked: bool) -> None:
+    """Refuse what secure sums do not show, and what would undo them or the masks of updates."""
+    needs, name = needs_of(method) or Needs(), _name(method)
+    if needs.of_data and masked:
+        raise ConfigError(f"{name}: {needs.of_data} would go out in clear beside masked updates: {OTHERS}")
+    if needs.of_data and secure and not needs.in_sums:
+        instead = (needs.agreed and needs.instead) or OTHERS
+        raise ConfigError(f"{name}: {needs.of_data} would go out in clear beside secure sums: {instead}")
     if needs.updates == "must" and secure:
         instead = needs.instead or "use a method that needs sums only, such as fedavg or ifca"
         raise ConfigError(f"{name} needs single updates, which secure sums do not show: {instead}")

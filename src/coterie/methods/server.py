@@ -171,9 +171,14 @@ class Server:
         return derive(self.seed, purpose, t, client)
 
     @property
+    def sums_only(self) -> bool:
+        """Whether vectors come in secure sums alone."""
+        return self.engine.secure
+
+    @property
     def shows_updates(self) -> bool:
         """Whether a method may look at single clients' vectors: not in secure sums, not where sums have noise."""
-        return not self.engine.secure and self.user_privacy is None
+        return not self.sums_only and self.user_privacy is None
 
     @property
     def least_in_sum(self) -> int:
@@ -232,22 +237,27 @@ class Server:
         """
         self._check(requests, summed=keep == "sums" and parts_of is None)
         given = [0] * len(requests) if groups is None else groups
-        each = self.layout.size if size is None else size
-        sizes = [each] * clusters if isinstance(each, int) else list(each)
+        sizes = self._sizes(size, clusters)
         if keep == "vectors" or parts_of is not None:
             return self._from_vectors(requests, weighting, given, sizes, keep == "vectors", parts_of)
-        if noise is not None and self.engine.secure:
+        if noise is not None and self.sums_only:
             return self._from_sums(requests, weighting, given, sizes, noise)
         if self.user_privacy is not None:
             return self._with_noise(requests, given, sizes, self.user_privacy)
-        if self.engine.secure or self.aggregation.is_plain_mean or not self._are_updates(requests):
+        if self._sums_suffice(requests):
             return self._from_sums(requests, weighting, given, sizes)
         return self._from_vectors(requests, weighting, given, sizes)
 
-    def _are_updates(self, requests: Sequence[Request]) -> bool:
-        """Whether vectors have lengths that a rule may look at: counts and other statistics have none."""
+    def _sizes(self, size: int | Sequence[int] | None, clusters: int) -> list[int]:
+        """The numbers in a vector of each cluster's."""
+        each = self.layout.size if size is None else size
+        return [each] * clusters if isinstance(each, int) else list(each)
+
+    def _sums_suffice(self, requests: Sequence[Request]) -> bool:
+        """Whether no vector is looked at: of counts and other statistics none is, whatever the rule for updates."""
         schemas = (request.task.schema(self.layout) for request in requests[:1])
-        return not any(schema.wide or schema.hides_norm for schema in schemas)
+        are_updates = not any(schema.wide or schema.hides_norm for schema in schemas)
+        return self.sums_only or self.aggregation.is_plain_mean or not are_updates
 
     def _check(self, requests: Sequence[Request], summed: bool) -> None:
         """Hold the method to what it declares."""
@@ -334,7 +344,7 @@ class Server:
                 "several sums under differential privacy are divided by noisy numbers of clients, which the account "
                 "must know of: declare Needs(choices='seen')"
             )
-        if self.engine.secure:  # the clients add the noise themselves
+        if self.sums_only:  # the clients add the noise themselves
             found = self._from_sums(requests, "uniform", groups, sizes, privacy.of_updates())
         else:
             found = self._from_vectors(requests, "uniform", groups, sizes)

@@ -27,11 +27,12 @@ from coterie.federation.images import holds_images
 from coterie.federation.table_files import find_tables, is_table_path, read_table
 from coterie.federation.validation import hold_out
 from coterie.methods import Method, Server, make_method
-from coterie.methods.needs import check_needs, needs_of
+from coterie.methods.needs import check_network, check_protection, needs_of
 from coterie.methods.options import literal
 from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.metrics import ALWAYS, MetricFunction, check_target, listed, resolve
 from coterie.models.custom import find_callable
+from coterie.privacy.masks import MASKED
 from coterie.randomness import derive
 from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, absolute_paths, memory_bytes
 from coterie.runs.metrics import constant_score
@@ -200,7 +201,9 @@ def _assembled(
         user_privacy(config, method, engine),
         optimizer,
     )
-    check_needs(method, engine)
+    check_protection(method, engine.secure, masked=MASKED in engine.layout.names)
+    if engine.remote:
+        check_network(method, engine.secure)
     scenario = None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
     network_name = network if isinstance(network, str) else getattr(network, "__name__", type(network).__name__)
     stored_name = absolute_paths({"model": network_name})["model"]
