@@ -38,7 +38,8 @@ class Exchange(NamedTuple):
     replies: list[Reply]
 
 
-Aggregate = Exchange  # OLD
+Aggregate = Exchange
+"""The former name."""
 
 
 @saved
@@ -363,7 +364,7 @@ class Server:
         self.cut |= {old.reply.client for old, new in zip(parts, after, strict=True) if new.reply is not old.reply}
         return after
 
-    # OLD
+    # Former names of `ask` and `exchange`, from here to `training_requests`.
     def aggregate(
         self,
         requests: Sequence[Request],
@@ -416,7 +417,6 @@ class Server:
         """Let the clients train from one model with the round's training (or the one given)."""
         return self.ask(self.training_requests(clients, model, t, training, private))
 
-    # /OLD
     def training_requests(
         self,
         clients: Sequence[str],
