@@ -20,7 +20,7 @@ from printed import blocks, entry_points_in, install
 @pytest.fixture(autouse=True)
 def site(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The printed package, installed."""
-    (code,), (toml,) = blocks("extending.md"), blocks("extending.md", "toml")
+    code, toml = blocks("extending.md")[0], blocks("extending.md", "toml")[0]
     place = install(tmp_path_factory.mktemp("site"), "wards", code, entry_points_in(toml))
     monkeypatch.syspath_prepend(str(place))
     yield place

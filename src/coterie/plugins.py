@@ -1,4 +1,4 @@
-"""What installed packages add through entry points: methods, scenarios, data sources, commands and public names."""
+"""What installed packages add through entry points: methods, rules, scenarios, data sources, commands, names."""
 
 from __future__ import annotations
 

@@ -18,6 +18,7 @@ from coterie.flower import InProcessGrid, client_app
 from coterie.flower.demands import check_names, check_task, tasks_beside_sums
 from coterie.flower.server import run_on
 from coterie.flower.wire import open_array
+from coterie.parameters import Layout
 from coterie.privacy.projection import CompareHalves
 from coterie.privacy.secure_sum import Quantiser, SecureClient, Terms
 from coterie.privacy.secure_tasks import (
@@ -31,7 +32,7 @@ from coterie.privacy.secure_tasks import (
     whole,
 )
 from coterie.snapshot import load_snapshot
-from coterie.tasks import HalfUpdates, Train
+from coterie.tasks import HalfUpdates, MixtureTraining, Train
 from coterie.tasks.subspaces import Subspaces
 from coterie.tasks.train import Collect
 from coterie.trainers.base import SumRules, Training
@@ -279,23 +280,32 @@ def test_methods_run_on_nodes_that_answer_little_else(method: str) -> None:
 
 
 def test_a_node_that_demands_secure_sums_answers_nothing_that_tells_of_it_alone() -> None:
-    model = torch.zeros(10)
+    model, layout = torch.zeros(10), Layout.of(torch.nn.Linear(10, 1, bias=False))
     how = Training(lr=0.1)
     single = [
         Train(model, how, 0),
         CompareHalves(model, how, 0, 0, width=8),
-        Collect(model, ("all",), shown=True),
+        Collect(model, ("weight",), shown=True),
         Subspaces(64),
         HalfUpdates(model, how, 0, 0),
     ]
     rules = SumRules(b"0" * 32, 3)
     for task in single:
         with pytest.raises(ConfigError, match="only if its operator says so"):
-            check_task(task, rules)
-    check_task(Train(model, how, 0), rules._replace(allowed=("Train",)))
-    check_task(Masked(Train(model, how, 0), (), torch.zeros(0, 64)), rules)
+            check_task(task, rules, layout)
+    allowed = rules._replace(allowed=("Train", "MixtureTraining"))
+    check_task(Train(model, how, 0, private=("weight",)), allowed, layout)  # nothing but its loss leaves the client
+    with pytest.raises(ConfigError, match="sends single updates nowhere"):
+        check_task(Train(model, how, 0), allowed, layout)
+    check_task(Masked(Train(model, how, 0), (), torch.zeros(0, 64)), rules, layout)
+    mixture = MixtureTraining(model[None], torch.ones(1), how, 0)
+    check_task(Masked(mixture, (), torch.zeros(0, 64)), allowed, layout)
+    with pytest.raises(ConfigError, match="puts no MixtureTraining"):
+        check_task(Masked(mixture, (), torch.zeros(0, 64)), rules, layout)
+    with pytest.raises(ConfigError, match="sends single updates nowhere"):
+        check_task(mixture, allowed, layout)
     with pytest.raises(ConfigError, match="puts no Subspaces into secure sums"):
-        check_task(Masked(Subspaces(64), (), torch.zeros(0, 64)), rules)
+        check_task(Masked(Subspaces(64), (), torch.zeros(0, 64)), rules, layout)
     with pytest.raises(ConfigError, match="Divergence"):
         check_names(["Divergense"])
 

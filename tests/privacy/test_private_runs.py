@@ -12,7 +12,8 @@ from rich.console import Console
 import coterie
 from coterie.cli.progress import show_results
 from coterie.errors import ConfigError
-from coterie.methods.base import find_method, method_names
+from coterie.methods.base import make_method, method_names
+from coterie.methods.needs import needs_of
 from coterie.privacy.accounting import epsilon
 from coterie.privacy.noisy_sum import discrete_gaussian
 from coterie.privacy.user_level import UserPrivacy
@@ -69,8 +70,6 @@ def test_centroids_do_not_go_out_beside_secure_sums():
     [
         "cfl",
         "fedsem:clusters=2",
-        "fedem",
-        "fedrc",
         "fedsoft",
         "oneshot:k=2,warmup_rounds=1",
         "flhc:warmup_rounds=1",
@@ -79,6 +78,13 @@ def test_centroids_do_not_go_out_beside_secure_sums():
 def test_methods_that_look_at_single_updates_are_refused(method):
     with pytest.raises(ConfigError, match="single updates"):
         coterie.run(method, secure_sums=True, **OPTIONS)
+
+
+@pytest.mark.parametrize("method", ["fedem:components=2", "fedrc:components=2"])
+def test_mixtures_are_the_same_on_secure_sums(method):
+    secure, plain = (coterie.run(method, secure_sums=sums, **OPTIONS) for sums in (True, False))
+    for ours, theirs in zip(secure.models, plain.models, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
 
 
 def test_a_run_with_noise_tells_its_epsilon():
@@ -144,10 +150,12 @@ def test_with_noise_no_update_is_longer_than_the_clip():
     ("method", "extra", "words"),
     [
         ("fedavg", {}, "weighting=uniform"),
-        ("cfl", {}, "single updates"),
-        ("fedcuau", {}, "single updates"),
-        ("ditto:weighting=uniform", {}, "a model of its own"),
-        ("fedper:weighting=uniform", {}, "a model of its own"),
+        ("cfl", {}, "cfl: it looks at single updates"),
+        ("fedcuau", {}, "replies of single clients to Divergence"),
+        ("ditto:weighting=uniform", {}, "a model of their own"),
+        ("fedper:weighting=uniform", {}, "a model of their own"),
+        ("fedbabu:weighting=uniform", {}, "would move the head"),
+        ("groups:of={'client-0':'a'},weighting=uniform", {}, "exact losses"),
         ("fedavg:weighting=uniform", {"keep_optimizer": True, "optimizer": "momentum"}, "optimisers keep gradients"),
         ("ifca:k=auto", {}, "exact losses"),
         ("ifca:k=2,restarts=2", {}, "exact losses"),
@@ -163,9 +171,10 @@ def test_combinations_whose_epsilon_would_not_be_true_are_refused(method, extra,
 
 
 @pytest.mark.parametrize("name", sorted(method_names()))
-def test_every_method_is_refused_under_noise_or_says_that_it_publishes_sums_alone(name):
-    allowed = {"fedavg", "fedprox", "ifca"}
-    assert ("publishes_sums_only" in vars(find_method(name))) == (name in allowed)
+def test_every_method_declares_its_needs_and_three_of_them_are_covered_by_noise(name):
+    needs = needs_of(make_method(name))
+    assert needs is not None
+    assert (needs.beyond_noise() is None) == (name in {"fedavg", "fedprox", "ifca"})
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from coterie.federation import Split
+from coterie.parameters import Layout
 from coterie.randomness import derive
 from coterie.tasks import HalfUpdates, HeldOut, Request
+from coterie.tasks.base import Reply, with_norm
 from coterie.tasks.halves import OFFSET_SCALES, halves_of, offset_models
 from coterie.tasks.wire import reply_bytes, task_bytes
 from coterie.trainers.base import Training, TrainingJob
@@ -139,3 +141,12 @@ def test_only_a_bias_of_the_outputs_takes_the_offset():
     [moved] = trainer.with_offsets(start, offsets, data())
     before, after = trainer.outputs(data(), torch.stack([start, moved]))
     assert torch.allclose(after, before + offsets)
+
+
+def test_the_norm_of_a_vector_of_several_models_is_over_the_trainable_numbers_of_all() -> None:
+    layout = Layout.of(torch.nn.Sequential(torch.nn.Linear(1, 1), torch.nn.BatchNorm1d(1, affine=False)))
+    assert (layout.size, layout.trainable) == (5, 2)
+    two = torch.tensor([3.0, 0, 9, 9, 9, 4, 0, 9, 9, 9])
+    assert with_norm(Reply("a", 1, two), layout).norm == 5
+    assert with_norm(Reply("a", 1, two[:5]), layout).norm == 3
+    assert with_norm(Reply("a", 1, two[:3]), layout).norm == 3  # of some layers only

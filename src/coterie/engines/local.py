@@ -97,14 +97,7 @@ class LocalEngine:
     ) -> None:
         if precision not in PRECISIONS:
             raise ConfigError(f"precision={precision!r}: {did_you_mean(str(precision), PRECISIONS)}")
-        if workers != "auto" and (not isinstance(workers, int) or workers < 1):
-            raise ConfigError(f"workers={workers!r}: expected a number from 1 up, or 'auto'")
-        several = workers != "auto" and workers > 1
-        self.device = choose_device("cpu" if several and device == "auto" else device)
-        if several and self.device.type == "cuda":
-            raise ConfigError(
-                f"workers={workers} compute on the processor, not on device={device!r}: give one of the two"
-            )
+        self.device = _device_for(workers, device)
         self.federation = federation
         self.now = federation.at(1)
         self.clients = federation.ids
@@ -124,10 +117,8 @@ class LocalEngine:
             trainer.key, trainer.metrics = key, own
         self.trainer = trainer or plain(None, grams)
         self.batched = isinstance(self.trainer, BatchedTrainer)
-        if precision == "bf16" and not self.batched and self.device == CPU and require_bfloat16() == "emulated":
-            warnings.warn(
-                "precision='bf16' on a processor without bfloat16 instructions is slower than 'float32'", stacklevel=2
-            )
+        if precision == "bf16" and not self.batched and self.device == CPU:
+            _warn_of_emulation()
         self.plain_layout: Layout = self.trainer.layout
         self._mask: Mask | None = None
         if privacy in ("permutation", "signed-permutation"):
@@ -350,3 +341,20 @@ def in_sequence(requests: Sequence[Request]) -> bool:
     """Whether a client's later request may need the state its earlier one leaves, so that the order of work counts."""
     keeps = any(request.task.keeps_state for request in requests)
     return keeps and len({request.client for request in requests}) < len(requests)
+
+
+def _device_for(workers: int | Literal["auto"], device: str) -> torch.device:
+    """Where to compute; ConfigError for a number of workers that there cannot be."""
+    if workers != "auto" and (not isinstance(workers, int) or workers < 1):
+        raise ConfigError(f"workers={workers!r}: expected a number from 1 up, or 'auto'")
+    several = workers != "auto" and workers > 1
+    chosen = choose_device("cpu" if several and device == "auto" else device)
+    if several and chosen.type == "cuda":
+        raise ConfigError(f"workers={workers} compute on the processor, not on device={device!r}: give one of the two")
+    return chosen
+
+
+def _warn_of_emulation() -> None:
+    if require_bfloat16() == "emulated":
+        text = "precision='bf16' on a processor without bfloat16 instructions is slower than 'float32'"
+        warnings.warn(text, stacklevel=3)

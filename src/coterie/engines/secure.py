@@ -6,19 +6,20 @@ out: a method that asks for one is refused. Clusters below the minimum size are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from coterie.engines.base import Fault
 from coterie.engines.local import LocalEngine
-from coterie.engines.secure_exchange import refuse_vectors
+from coterie.engines.secure_exchange import reduce_group, refuse_vectors
 from coterie.errors import ConfigError
 from coterie.privacy.noisy_sum import sum_quantiser
 from coterie.privacy.secure_sum import NotOpened, check_weights, least_threshold, secure_sum, traffic
-from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request
+from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request, SumNoise
 
 
 class SecureEngine(LocalEngine):
@@ -44,42 +45,55 @@ class SecureEngine(LocalEngine):
             return
         place = {request.client: i for i, request in enumerate(requests)}
         wide = any(request.task.schema(self.layout).wide for request in requests)
-        groups: dict[int, list[Reply]] = {}
-        for block in super().run(requests):
-            for reply in block.replies:
-                given = reduce.groups[place[reply.client]]
-                group = reply.group if given is None else given
-                groups.setdefault(group, []).append(replace(reply, group=group))
         replies, sums = [], {}
-        for group, own in groups.items():
-            if len(own) < self.least_in_sum:
-                reason = f"its cluster has {len(own)} clients: sums of fewer than {self.least_in_sum} stay closed"
-                self._faults += [Fault(reply.client, reason) for reply in own]
-                continue
+        for group, own in self._by_group(requests, reduce, place).items():
             weights = [float(reduce.weights[place[reply.client]]) for reply in own]
-            try:
-                check_weights(weights, self.least_in_sum)
-            except NotOpened as problem:
-                self._faults += [Fault(reply.client, str(problem)) for reply in own]
+            why_closed = self._why_closed(weights)
+            if why_closed is not None:
+                self._faults += [Fault(reply.client, why_closed) for reply in own]
                 continue
-            largest = max(weights)
-            vectors = [
-                (reply.vector.double() * (weight / largest)).numpy()
-                for reply, weight in zip(own, weights, strict=True)
-                if reply.vector is not None
-            ]
-            threshold = least_threshold(len(own))
-            needed = max(threshold, self.least_in_sum)
-            quantiser = sum_quantiser(self.limit, len(own), wide, reduce.noise, needed)
-            total, _, _ = secure_sum(vectors, quantiser, threshold, self.least_in_sum)
-            sums[group] = torch.from_numpy(total) * largest
-            sent = traffic(len(own), 0)  # the vectors themselves are counted as replies
-            self.traffic.down, self.traffic.up = self.traffic.down + sent.down, self.traffic.up + sent.up
+            sums[group] = self._opened(own, weights, wide, reduce.noise)
             replies += own
         order = sorted(replies, key=lambda reply: place[reply.client])
         hides = reduce.noise is not None  # lengths would be told without noise
         hidden = {r.client for r in requests if hides or r.task.schema(self.layout).hides_norm}
         yield ReplyBlock([_seen(reply, reply.client in hidden) for reply in order], sums)
+
+    def _by_group(
+        self, requests: Sequence[Request], reduce: Reduction, place: Mapping[str, int]
+    ) -> dict[int, list[Reply]]:
+        """The replies by the sum they go to."""
+        groups: dict[int, list[Reply]] = {}
+        for block in super().run(requests):
+            for reply in block.replies:
+                group = reduce_group(reduce.groups[place[reply.client]], reply.group)
+                groups.setdefault(group, []).append(replace(reply, group=group))
+        return groups
+
+    def _why_closed(self, weights: Sequence[float]) -> str | None:
+        """Why the sum over clients with these weights is not opened, or None."""
+        if len(weights) < self.least_in_sum:
+            return f"its cluster has {len(weights)} clients: sums of fewer than {self.least_in_sum} stay closed"
+        try:
+            check_weights(weights, self.least_in_sum)
+        except NotOpened as problem:
+            return str(problem)
+        return None
+
+    def _opened(self, own: Sequence[Reply], weights: Sequence[float], wide: bool, noise: SumNoise | None) -> Tensor:
+        """The sum of the replies' vectors as the protocol forms it; its messages are counted."""
+        largest = max(weights)
+        vectors = [
+            (reply.vector.double() * (weight / largest)).numpy()
+            for reply, weight in zip(own, weights, strict=True)
+            if reply.vector is not None
+        ]
+        threshold = least_threshold(len(own))
+        quantiser = sum_quantiser(self.limit, len(own), wide, noise, max(threshold, self.least_in_sum))
+        total, _, _ = secure_sum(vectors, quantiser, threshold, self.least_in_sum)
+        sent = traffic(len(own), 0)  # the vectors themselves are counted as replies
+        self.traffic.down, self.traffic.up = self.traffic.down + sent.down, self.traffic.up + sent.up
+        return torch.from_numpy(total) * largest
 
 
 def _seen(reply: Reply, hides_norm: bool) -> Reply:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from coterie.engines.base import Fault
 from coterie.errors import ConfigError
-from coterie.parameters import Layout, span_size
+from coterie.parameters import Layout
 from coterie.privacy.noisy_sum import sum_quantiser
 from coterie.privacy.secure_sum import (
     KEY_BYTES,
@@ -338,10 +338,10 @@ def refuse_vectors(requests: Sequence[Request], layout: Layout) -> None:
     """ConfigError if a reply would hold a single client's vector."""
     for request in requests:
         schema = request.task.schema(layout)
-        if schema.vector is not None and not schema.shown and span_size(schema.private) < schema.vector:
+        if schema.shows_vector and not schema.shown:
             raise ConfigError(
-                "this method needs single updates, which secure sums do not show: use fedavg, ifca, fedcuau, "
-                "cfl:compare=projection(1024), flt:signature=words or oneshot:show_models=true"
+                f"this method needs single updates ({type(request.task).__name__}), which secure sums do not show: use "
+                "one that needs sums only"
             )
 
 

@@ -188,20 +188,40 @@ def name_numbers(
     shapes = {client.part(part).y.ndim for client in clients for part in PARTS}
     if shapes != {1} or len({client.train.y.dtype for client in clients}) > 1:
         return clients, None  # a Federation of them says whose differ
-    floating = first.is_floating_point()
     if task == "regression":
-        return clients if floating else [_changed(client, lambda y: y.to(torch.float32)) for client in clients], None
-    if not floating and (classes is not None or min(low for low, _ in label_values(clients, _bounds)) == 0):
-        return clients, None
-    if floating and task is None and not all(label_values(clients, _zero_or_one)):
+        return _as_quantities(clients, first), None
+    counted = _are_quantities(clients, task) if first.is_floating_point() else _count_from_zero(clients, classes)
+    if counted:
         return clients, None
     values = torch.cat(list(label_values(clients, torch.unique))).unique()
-    if len(values) < 2 or (not floating and bool((values == 0).any())):  # beside 0, a -1 may stand for "unknown"
+    if len(values) < 2 or _holds_zero(values):
         return clients, None
-    if floating and not bool(torch.isfinite(values).all() and (values == values.round()).all()):
+    if not bool(torch.isfinite(values).all() and (values == values.round()).all()):
         raise DataError("task='classification', but the labels are not whole numbers: give classes as whole numbers")
     named = [_changed(client, lambda y: torch.searchsorted(values, y)) for client in clients]
     return named, tuple(number_name(value) for value in values.tolist())
+
+
+def _as_quantities(clients: Sequence[Client], first: Tensor) -> Sequence[Client]:
+    """The clients with labels as floats."""
+    if first.is_floating_point():
+        return clients
+    return [_changed(client, lambda y: y.to(torch.float32)) for client in clients]
+
+
+def _are_quantities(clients: Sequence[Client], task: Task | None) -> bool:
+    """Whether floats are no classes."""
+    return task is None and not all(label_values(clients, _zero_or_one))
+
+
+def _count_from_zero(clients: Sequence[Client], classes: int | None) -> bool:
+    """Whether whole numbers are classes as they are."""
+    return classes is not None or min(low for low, _ in label_values(clients, _bounds)) == 0
+
+
+def _holds_zero(values: Tensor) -> bool:
+    """Whether whole numbers hold a 0, beside which a -1 may stand for "unknown"."""
+    return not values.is_floating_point() and bool((values == 0).any())
 
 
 def _changed(client: Client, change: Any) -> Client:

@@ -167,12 +167,7 @@ def clients_from_tables(
 ) -> tuple[list[Client], Table]:
     """The clients in tables, and the preprocessing that was fitted; see `Federation.from_tables`."""
     drop, categorical = _names(drop, "drop"), _names(categorical, "categorical")
-    if decimal not in (".", ","):
-        raise ConfigError(f"decimal={decimal!r}: expected '.' or ','")
-    if max_categories < 1:
-        raise ConfigError(f"max_categories={max_categories}: expected 1 or more")
-    if label == client_column:
-        raise DataError(f"label and client_column are both {label!r}: give two columns")
+    _check_options(label, client_column, decimal, max_categories)
     raw = read_all(tables, client_column, decimal)
     _check_named(raw, label, {"drop": drop, "categorical": categorical, "blocks": (blocks,) if blocks else ()})
     names = classes_of_columns({table.origin: table.columns[label] for table in raw.values()}, label, task)
@@ -180,15 +175,9 @@ def clients_from_tables(
     drop = drop if blocks is None else (*drop, blocks)
     left_out = {label, client_column, *drop}
     order = common_columns({site.raw.origin: [c for c in site.raw.columns if c not in left_out] for site in sites})
-    fitted: list[Column] = []
-    empty: list[str] = []
-    for name in order:
-        told = [describe_site_column(site.raw, site.rows["train"], name, name in categorical) for site in sites]
-        column = fit_column(name, dict(zip([site.raw.origin for site in sites], told, strict=True)), max_categories)
-        if column is None:
-            empty.append(name)
-        else:
-            fitted.append(column if scale else replace(column, mean=0.0, scale=1.0))
+    columns = {name: _fitted(name, sites, name in categorical, max_categories, scale) for name in order}
+    fitted = [column for column in columns.values() if column is not None]
+    empty = [name for name, column in columns.items() if column is None]
     if empty:
         warnings.warn(f"column {listed(empty)} has no value in any table and is left out", stacklevel=3)
     if not fitted:
@@ -197,6 +186,22 @@ def clients_from_tables(
     mean, deviation = _label_scaling(sites, label) if scale and not names else (0.0, 1.0)
     table = Table(label, names, tuple(fitted), (*drop, *empty), client_column, decimal, mean, deviation)
     return [_client(site, table, groups) for site in sites], table
+
+
+def _check_options(label: str, client_column: str | None, decimal: str, max_categories: int) -> None:
+    if decimal not in (".", ","):
+        raise ConfigError(f"decimal={decimal!r}: expected '.' or ','")
+    if max_categories < 1:
+        raise ConfigError(f"max_categories={max_categories}: expected 1 or more")
+    if label == client_column:
+        raise DataError(f"label and client_column are both {label!r}: give two columns")
+
+
+def _fitted(name: str, sites: Sequence[Site], categorical: bool, max_categories: int, scale: bool) -> Column | None:
+    """A column's preprocessing, from what the sites say of their training rows; None where it has no value."""
+    known = {site.raw.origin: describe_site_column(site.raw, site.rows["train"], name, categorical) for site in sites}
+    column = fit_column(name, known, max_categories)
+    return column if column is None or scale else replace(column, mean=0.0, scale=1.0)
 
 
 def _site(name: str, table: RawTable, blocks: str | None, splits: Splits, seed: int) -> Site:

@@ -134,7 +134,7 @@ class ClientHandler:
         trainer, draw = self._trainer(client, header, context)
         task = unpack_task(records, trainer.layout, draw)
         if trainer.sum_rules is not None:
-            check_task(task, trainer.sum_rules)
+            check_task(task, trainer.sum_rules, trainer.layout)
         file = self._state_file(client.id, str(header.get("run", "")), context)
         state = _kept(context, file)
         before = dict(state)

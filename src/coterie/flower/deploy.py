@@ -23,6 +23,7 @@ from coterie.flower.demands import tasks_beside_sums
 from coterie.flower.local import CONNECTION, SWITCHES, node_config
 from coterie.flower.server import read_options
 from coterie.methods import make_method
+from coterie.methods.needs import check_network
 from coterie.runs.assemble import loss_of, make_architecture, make_federation
 from coterie.runs.config import DATA_KEYS, RunConfig
 from coterie.runs.target_scaling import TargetScaling
@@ -125,8 +126,7 @@ def plan(config: RunConfig) -> tuple[Federation | None, dict[str, Any]]:
     The server has no scenario to take defaults from, so every setting is written out.
     """
     method = make_method(config.method)
-    if hasattr(method, "check_network"):
-        method.check_network(config.secure_sums)
+    check_network(method, config.secure_sums)
     federation, defaults = make_federation(config) if config.scenario or config.data else (None, Defaults())
     network = config.model or defaults.model
     if federation is not None:

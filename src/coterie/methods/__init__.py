@@ -40,12 +40,14 @@ from coterie.methods.groups import Groups
 from coterie.methods.heterogeneity import divergences
 from coterie.methods.ifca import IFCA
 from coterie.methods.local import Local
+from coterie.methods.needs import Needs
 from coterie.methods.oneshot import OneShot
 from coterie.methods.option_types import field_types
 from coterie.methods.options import literal, split_outside_brackets
 from coterie.methods.pacfl import PACFL
 from coterie.methods.pca_kmeans_hc import PcaKMeansHC
-from coterie.methods.server import Aggregate, Server, apply_update
+from coterie.methods.server import Exchange, Server, apply_update
+from coterie.methods.splitting import LeafRound, Look, SplitDecision, SplitRule, branches_of, split_rule
 from coterie.parameters import Layout
 from coterie.snapshot import saved
 from coterie.tasks import (
@@ -69,7 +71,6 @@ __all__ = [
     "FLT",
     "IFCA",
     "PACFL",
-    "Aggregate",
     "Aggregation",
     "Array",
     "Assignment",
@@ -81,6 +82,7 @@ __all__ = [
     "Ditto",
     "Evaluate",
     "Event",
+    "Exchange",
     "FedAvg",
     "FedBABU",
     "FedCUAU",
@@ -96,9 +98,12 @@ __all__ = [
     "Groups",
     "Info",
     "Layout",
+    "LeafRound",
     "Local",
+    "Look",
     "Matrix",
     "Method",
+    "Needs",
     "NonNegativeFloat",
     "NonNegativeInt",
     "Number",
@@ -111,6 +116,8 @@ __all__ = [
     "Request",
     "Sent",
     "Server",
+    "SplitDecision",
+    "SplitRule",
     "Task",
     "Train",
     "Trainer",
@@ -118,6 +125,7 @@ __all__ = [
     "WeightedSum",
     "apply_update",
     "average_clusters",
+    "branches_of",
     "cluster_info",
     "divergences",
     "field_types",
@@ -129,4 +137,5 @@ __all__ = [
     "method_classes",
     "saved",
     "split_outside_brackets",
+    "split_rule",
 ]

@@ -46,7 +46,7 @@ class WeightedSum:
         self.count += 1
         # Norms are not told where they would say more than a sum with noise does.
         self.max_norm = max(self.max_norm, reply.norm) if "norm" in reply.values else math.nan
-        self.loss += weight * float(reply.values["loss"])
+        self.loss += weight * float(reply.values.get("loss", math.nan))
 
     def mean(self) -> Tensor:
         """The weighted mean vector, float64 `(d,)`, a new tensor; zero when nothing was counted."""

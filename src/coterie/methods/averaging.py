@@ -37,7 +37,8 @@ def average_clusters(
     rows = [row.clone() for row in models]
     asked = [client for client in server.participants(t) if client in cluster_of]
     requests = server.training_requests(asked, {client: rows[cluster_of[client]] for client in asked}, t)
-    sums, _ = server.aggregate(requests, weighting, [cluster_of[client] for client in asked], len(rows))
+    groups = [cluster_of[client] for client in asked]
+    sums, _ = server.exchange(requests, groups, clusters=len(rows), weighting=weighting)
     after = torch.stack(
         [server.step(row, total.mean(), j, server_lr) for j, (row, total) in enumerate(zip(rows, sums, strict=True))]
     )

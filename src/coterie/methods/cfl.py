@@ -8,10 +8,10 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor
 
-from coterie.methods.aggregation import Part
 from coterie.methods.base import Assignment, Info, method
 from coterie.methods.compared import Compared
 from coterie.methods.fallback import best_on_path
+from coterie.methods.needs import Needs
 from coterie.methods.option_types import Placeholder
 from coterie.methods.population import Newcomer, follow_population, placed
 from coterie.methods.published import Departure
@@ -63,9 +63,18 @@ class CFL:
         if self.rule != "auto":
             make_rule(self.rule)
 
+    @property
+    def needs(self) -> Needs:
+        """Single updates, or their projections in place of them, and what the rule asks for."""
+        asked = Compared.parse(self.compare).tasks
+        rules = ["benefit", "flattened"] if self.rule == "auto" else [self.rule]
+        tasks = asked + tuple(task for rule in rules for task in make_rule(rule).tasks)
+        instead = "give compare=projection(1024) and privacy='projection'"
+        return Needs("never" if asked else "must", tasks, instead=instead)
+
     def split_rule(self, server: Server) -> SplitRule:
         """The rule in use."""
-        return make_rule(self.rule if self.rule != "auto" else "benefit" if server.engine.halves else "flattened")
+        return make_rule(self.rule if self.rule != "auto" else "benefit" if server.asks_halves else "flattened")
 
     def start(self, server: Server) -> State:
         Compared.parse(self.compare).check(server)
@@ -85,20 +94,16 @@ class CFL:
         clients = [client for client in server.participants(t) if client in home]
         requests = [Request(c, Train(leaves[home[c]].model, how, server.seed_of(t, c), assess=True)) for c in clients]
         compared = Compared.parse(self.compare)
-        if rule.needs_updates and compared.kind != "projection":
-            parts = list(server.parts(requests, lambda reply: [Part(home[reply.client], reply)]))
-            own = [[reply for group, reply in parts if group == i] for i in range(len(leaves))]
-            weights = [[server.weight(reply.client, self.weighting) for reply in mine] for mine in own]
-            sums = [server.aggregation.combine(r, w, server.layout.size) for r, w in zip(own, weights, strict=True)]
-        else:
-            groups = [home[client] for client in clients]
-            sums, light = server.aggregate(requests, self.weighting, groups, len(leaves))
-            own = [[reply for reply in light if reply.group == i] for i in range(len(leaves))]
-        return [
-            LeafRound(leaf, total, mine, server.step(leaf.model, total.mean(), leaf.id), compared, self.weighting)
-            for leaf, total, mine in zip(leaves, sums, own, strict=True)
-            if mine
-        ]
+        keep: Literal["sums", "vectors"] = "vectors" if rule.needs_updates and not compared.tasks else "sums"
+        groups = [home[client] for client in clients]
+        found = server.exchange(requests, groups, clusters=len(leaves), weighting=self.weighting, keep=keep)
+        rounds = []
+        for i, (leaf, total) in enumerate(zip(leaves, found.sums, strict=True)):
+            replies = [reply for reply in found.replies if reply.group == i]
+            if replies:
+                after = server.step(leaf.model, total.mean(), leaf.id)
+                rounds.append(LeafRound(leaf, total, replies, after, compared, self.weighting))
+        return rounds
 
     def _newcomer(self, rule: SplitRule) -> Newcomer:
         compared = Compared.parse(self.compare)

@@ -24,6 +24,7 @@ from coterie.methods.averaging import cluster_info, members_of
 from coterie.methods.base import Assignment, Event, Info, method
 from coterie.methods.choice_events import moved_events
 from coterie.methods.choices import moves
+from coterie.methods.needs import Needs
 from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server
 from coterie.randomness import derive
@@ -55,6 +56,7 @@ class CLoVE:
     """
 
     server_steps: ClassVar[bool] = True
+    needs: ClassVar[Needs] = Needs(unnoised="clients are clustered by their exact losses")
 
     k: Annotated[int, Field(ge=1)] | Literal["auto"] = 2
     """Number of clusters, or "auto": from 2 to `k_max` in each round, by the silhouette of the loss vectors."""
@@ -94,7 +96,7 @@ class CLoVE:
         """The models `(k, d)` after the training of the clients that have them, and the sums of their updates."""
         rows = [row.clone() for row in models]
         requests = server.training_requests(list(now), {client: rows[j] for client, j in now.items()}, t)
-        sums, _ = server.aggregate(requests, self.weighting, list(now.values()), len(rows))
+        sums, _ = server.exchange(requests, list(now.values()), clusters=len(rows), weighting=self.weighting)
         moved = [server.step(row, total.mean(), j) for j, (row, total) in enumerate(zip(rows, sums, strict=True))]
         return torch.stack(moved), sums
 

@@ -19,7 +19,7 @@ from torch import Tensor
 from coterie.errors import ConfigError, RunError
 from coterie.methods.server import Server
 from coterie.privacy.projection import Compare, CompareHalves, check_width
-from coterie.tasks import HalfUpdates, Reply, Request
+from coterie.tasks import HalfUpdates, Reply, Request, Task
 from coterie.trainers.base import Training
 
 Kind = Literal["update", "gradient", "projection"]
@@ -59,13 +59,13 @@ class Compared:
             raise ConfigError(f"compare={text!r}: expected update, gradient or, for example, projection(1024)")
         return cls("gradient" if text == "gradient" else "update")
 
+    @property
+    def tasks(self) -> tuple[type[Task], ...]:
+        """What clients are asked for in place of their updates."""
+        return (Compare, CompareHalves) if self.kind == "projection" else ()
+
     def check(self, server: Server) -> None:
         """Refuse a run in which this cannot be compared."""
-        if server.engine.secure and self.kind != "projection":
-            raise ConfigError(
-                "secure sums show no single updates, which are compared here: give compare=projection(1024) and "
-                "privacy='projection'"
-            )
         if self.kind == "projection":
             check_width(self.width, server.layout.trainable)
             if server.aggregation.rule != "mean":
@@ -93,7 +93,7 @@ class Compared:
         missing = [client for client in members if client not in asked]
         if missing:
             with contextlib.suppress(RunError):  # none of them gave a finite update
-                known += server.train(missing, model, t, self.training(t, server))
+                known += server.ask(server.training_requests(missing, model, t, self.training(t, server)))
         width = server.layout.trainable
         return {r.client: r.vector[:width] for r in known if r.vector is not None and math.isfinite(r.norm)}
 

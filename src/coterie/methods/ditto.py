@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import ClassVar
 
 from pydantic import NonNegativeFloat
 
 from coterie.methods.base import Assignment, method
 from coterie.methods.fedavg import FedAvg, State
+from coterie.methods.needs import Needs
 from coterie.methods.server import Server
 from coterie.tasks import Request, Train
 
@@ -20,6 +22,8 @@ class Ditto(FedAvg):
     A client trains both on the same batches. Its personal model stays with it, and is what it is measured with. A
     client that has not taken part yet uses the global model.
     """
+
+    needs: ClassVar[Needs] = Needs(personal=True)
 
     lam: NonNegativeFloat = 1.0
     """λ, the pull to the global model: 0 is local training, and with a large one all have the global model."""

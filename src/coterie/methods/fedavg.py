@@ -12,6 +12,7 @@ from torch import Tensor
 from coterie.errors import ConfigError
 from coterie.methods.averaging import cluster_info
 from coterie.methods.base import Assignment, Info, method
+from coterie.methods.needs import Needs
 from coterie.methods.server import Server
 from coterie.parameters import Layout
 from coterie.snapshot import saved
@@ -73,7 +74,7 @@ class FedAvg:
     """One global model, the mean of the clients' updates."""
 
     server_steps: ClassVar[bool] = True
-    publishes_sums_only: ClassVar[bool] = True
+    needs: ClassVar[Needs] = Needs()
 
     weighting: Literal["samples", "uniform"] = "samples"
     """Weight of a client in the mean: its number of samples, or one."""
@@ -95,7 +96,8 @@ class FedAvg:
         return server.training_requests(clients, state.model, t, training, private)
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        [total], _ = server.aggregate(self.requests(state, server.participants(t), t, server), self.weighting)
+        requests = self.requests(state, server.participants(t), t, server)
+        [total], _ = server.exchange(requests, weighting=self.weighting)
         info = cluster_info(len(server.clients), total, server)
         return State(server.step(state.model, total.mean(), lr=self.server_lr)), Info([info])
 

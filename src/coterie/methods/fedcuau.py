@@ -9,8 +9,7 @@ Where the paper is silent or slips:
 * line 14 has an extra 1/K: the weights already sum to one;
 * every w^Cj starts as the base's initial layers, and learns with the base's μ, weighting and server step size;
 * private layers (FedPer) learn with {w^s, w^CC} only;
-* a client whose first update fails, or that comes later, has no CUAU and joins the last cluster, where it can do the
-  least harm.
+* a client whose first update fails, or that comes later, has no CUAU and joins the last cluster, to do the least harm.
 The shared layers are trained by all, so what is one-way in a round is only nearly so over many, unless all layers are
 specific.
 """
@@ -31,12 +30,13 @@ from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
 from coterie.methods.base_method import base_method, layers_above
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.heterogeneity import Measure, clusters_in_words, divergences, ranked_clusters
+from coterie.methods.needs import Needs
 from coterie.methods.nested_sums import nested_sums
 from coterie.methods.published import Departure
 from coterie.methods.server import Server
 from coterie.parameters import Layout, gather, scatter
 from coterie.snapshot import saved
-from coterie.tasks import Request, StagedTraining
+from coterie.tasks import Divergence, Request, StagedTraining
 
 
 @saved
@@ -56,6 +56,7 @@ class FedCUAU:
 
     server_steps: ClassVar[bool] = True
     places_unlabelled: ClassVar[bool] = True
+    needs = property(lambda self: Needs("may", (Divergence,), personal=bool(self.base_method().rule().private)))
     departures: ClassVar[tuple[Departure, ...]] = (
         Departure("measure", "update", "gradients of two halves measure clients' data, not their sizes or the step"),
     )

@@ -15,7 +15,6 @@ Where the paper is silent or we differ:
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -24,9 +23,9 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from coterie.errors import ConfigError
-from coterie.methods.aggregation import Part
 from coterie.methods.base import Assignment, Info, method
 from coterie.methods.mixtures import heaviest, mixture_assignment, mixture_infos
+from coterie.methods.needs import Needs
 from coterie.methods.server import Server
 from coterie.snapshot import saved
 from coterie.tasks import MixtureTraining, MixtureWeights, Reply, Request
@@ -50,6 +49,7 @@ class FedEM:
     """Clients are mixtures of a few models, which all of them train by EM."""
 
     server_steps: ClassVar[bool] = True
+    needs: ClassVar[Needs] = Needs(tasks=(MixtureTraining, MixtureWeights))
 
     components: PositiveInt = 3
     """Number of models M."""
@@ -84,16 +84,9 @@ class FedEM:
             )
             for c in server.participants(t)
         ]
-        told: dict[str, Reply] = {}
-
-        def whole(reply: Reply) -> list[Part]:
-            """All updates as one: a model that is not for a client hardly moves, so only together have they a norm."""
-            assert reply.vector is not None
-            told[reply.client] = dataclasses.replace(reply, vector=None)
-            norm = float(reply.vector.view(-1, size)[:, : server.layout.trainable].norm())
-            return [Part(0, dataclasses.replace(reply, values={**reply.values, "norm": norm}))]
-
-        [total] = server.combine(requests, whole, [self.components * size], self.weighting)
+        # All updates as one: a model that is not for a client hardly moves, so only together have they a norm.
+        [total], replies = server.exchange(requests, weighting=self.weighting, size=self.components * size)
+        told = {reply.client: reply for reply in replies}
         updates = list(total.mean().view(-1, size))
         after = [server.step(model, update, m) for m, (model, update) in enumerate(zip(models, updates, strict=True))]
         weights = {client: tuple(reply.values["weights"]) for client, reply in told.items()}

@@ -5,13 +5,18 @@ A client that has not taken part yet uses the initial head. Heads live in the cl
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from coterie.methods.base import method
 from coterie.methods.fedavg import FedAvg, LocalRule
+from coterie.methods.needs import Needs
 
 
 @method("fedper")
 class FedPer(FedAvg):
     """FedAvg of the body; the head is private to each client and is never sent."""
+
+    needs: ClassVar[Needs] = Needs(personal=True)
 
     head: str | tuple[str, ...] = "last"
     """Layers that stay with the client: names, or "last"."""

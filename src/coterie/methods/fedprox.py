@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from pydantic import NonNegativeFloat
 
 from coterie.methods.base import method
@@ -13,8 +11,6 @@ from coterie.methods.fedavg import FedAvg, LocalRule
 @method("fedprox")
 class FedProx(FedAvg):
     """FedAvg with a proximal term μ/2 ‖θ − θ_start‖² in every client's loss."""
-
-    publishes_sums_only: ClassVar[bool] = True
 
     mu: NonNegativeFloat = 0.001
     """Strength of the proximal term; 0 is FedAvg."""

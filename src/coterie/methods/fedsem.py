@@ -19,8 +19,9 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from coterie.errors import ConfigError, RunError
-from coterie.methods.aggregation import Aggregation, Part, WeightedSum
+from coterie.methods.aggregation import Aggregation, WeightedSum
 from coterie.methods.base import Assignment, ClusterInfo, Info, method
+from coterie.methods.needs import Needs
 from coterie.methods.server import Server
 from coterie.randomness import derive, numpy_generator
 from coterie.snapshot import saved
@@ -51,6 +52,7 @@ class FedSEM:
     """Clusters by the distance of clients' models to cluster centres, improved in every round (stochastic EM)."""
 
     server_steps: ClassVar[bool] = True
+    needs: ClassVar[Needs] = Needs("must")
 
     clusters: PositiveInt = 5
     """Number of clusters C."""
@@ -98,8 +100,8 @@ class FedSEM:
         replies: list[Reply] = []
         trained: dict[str, Tensor] = {}
         asked = server.training_requests(list(start_of), start_of, t)
-        arrived = [Part(state.cluster_of.get(reply.client, -1), reply) for reply in server.ask(asked)]
-        for _, reply in server.clipped(arrived):
+        without = -1
+        for reply in server.ask(asked, [state.cluster_of.get(client, without) for client in start_of]):
             assert reply.vector is not None
             trained[reply.client] = start_of[reply.client] + reply.vector
             replies.append(dataclasses.replace(reply, vector=None))
@@ -140,7 +142,7 @@ class FedSEM:
         taken = sorted(set(state.cluster_of.values()))
         start = mean_of(state.centres)
         found = {}
-        for reply in server.train(clients, start, server.rounds):
+        for reply in server.ask(server.training_requests(clients, start, server.rounds)):
             assert reply.vector is not None
             found[reply.client] = taken[nearest(start + reply.vector, state.centres[taken])]
         return found

@@ -30,6 +30,7 @@ from coterie.methods.aggregation import Part
 from coterie.methods.base import Assignment, Info, method
 from coterie.methods.graph_averaging import Mixed
 from coterie.methods.mixtures import heaviest, mixture_assignment, mixture_infos
+from coterie.methods.needs import Needs
 from coterie.methods.server import Server
 from coterie.snapshot import saved
 from coterie.tasks import ImportanceWeights, Reply, Request, SoftTraining
@@ -49,6 +50,7 @@ class FedSoft:
     """Clients between clusters: each trains one model of its own near the mean of the centres that fit its samples."""
 
     server_steps: ClassVar[bool] = True
+    needs: ClassVar[Needs] = Needs("must", (ImportanceWeights,), personal=True)
 
     clusters: PositiveInt = 2
     """Number of centres k."""
@@ -85,18 +87,14 @@ class FedSoft:
         told: dict[str, Reply] = {}
         mixed = Mixed(shares, column, means, size)
 
-        def parts_of(reply: Reply) -> list[Part]:
-            """The reply, whose vector is the client's model minus the mean of its centres."""
+        for reply in server.ask(requests, [0] * len(requests)):  # vectors are models minus the mean of their centres
             client, task = reply.client, sent[reply.client]
             if task.weights is None:
                 weights[client] = tuple(reply.values["weights"])
             means[client] = mean_centre(task.centres, reply.values["weights"])
             shares[:, column[client]] = np.multiply(weights[client], server.weight(client, self.weighting))
             told[client] = dataclasses.replace(reply, vector=None)
-            return [Part(0, reply)]
-
-        for part in server.parts(requests, parts_of):
-            mixed.add(part)
+            mixed.add(Part(0, reply))
         sums, total = mixed.finish()
         updates = [s / w - c.double() if w else 0 * s for s, w, c in zip(sums, total.tolist(), centres, strict=True)]
         after = [server.step(c, update, s) for s, (c, update) in enumerate(zip(centres, updates, strict=True))]

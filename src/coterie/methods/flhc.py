@@ -6,7 +6,7 @@ model, moved by the mean of its members' updates, so that the round is not lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -15,14 +15,13 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from coterie.clustering.agglomerative import Linkage, Metric, agglomerate, vector_distances
 from coterie.errors import ConfigError, RunError
-from coterie.methods.aggregation import Part, WeightedSum
 from coterie.methods.averaging import cluster_info
 from coterie.methods.base import Assignment, Event, Info, Matrix, method
 from coterie.methods.fixed_clusters import FixedClusters, averaged, fixed_assignment, joined, without_cluster
+from coterie.methods.needs import Needs
 from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server
 from coterie.snapshot import saved
-from coterie.tasks import Reply
 
 
 @saved
@@ -42,6 +41,7 @@ class FLHC:
     """
 
     server_steps: ClassVar[bool] = True
+    needs: ClassVar[Needs] = Needs("must")
 
     warmup_rounds: NonNegativeInt = 10
     """Rounds of FedAvg before the clustering."""
@@ -79,7 +79,10 @@ class FLHC:
     def _clustered(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         """All clients train from the one model; the updates are clustered, and each cluster moves by its mean."""
         model = state.clusters.models[0]
-        replies = _clipped(server.train(server.clients, model, t), server)
+        requests = server.training_requests(server.clients, model, t)
+        replies = list(server.ask(requests, [0] * len(requests)))
+        if not replies:
+            raise RunError("no client sent an update to cluster by: see the faults of the run")
         updates = torch.stack([r.vector[: server.layout.trainable] for r in replies if r.vector is not None])
         distances = vector_distances(updates.numpy(), self.metric)
         clusters = self.clusters if self.threshold is None else None
@@ -89,7 +92,7 @@ class FLHC:
         cluster_of = dict(zip(clients, labels, strict=True))
         for j in range(max(labels) + 1):
             own = [reply for reply in replies if cluster_of[reply.client] == j]
-            total = self._mean_of(own, server)
+            total = server.summed(own, self.weighting)
             models.append(server.step(model, total.mean(), j))
             infos.append(cluster_info(len(own), total, server, j))
         sizes = [info.members for info in infos]
@@ -99,21 +102,9 @@ class FLHC:
         found = FixedClusters(torch.stack(models), cluster_of)
         return State(found, clustered=True), Info(infos, [event], matrices=[matrix])
 
-    def _mean_of(self, replies: Sequence[Reply], server: Server) -> WeightedSum:
-        weights = [server.weight(reply.client, self.weighting) for reply in replies]
-        return server.aggregation.combine(replies, weights, server.layout.size)
-
     def assignment(self, state: State, server: Server) -> Assignment:
         return fixed_assignment(state.clusters, server)
 
     def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
         """The cluster whose model has the lowest loss on each newcomer's data."""
         return lowest_loss(state.clusters.by_id, clients, server)
-
-
-def _clipped(replies: Iterable[Reply], server: Server) -> list[Reply]:
-    """The replies as they count; there must be one."""
-    counted = [reply for _, reply in server.clipped([Part(0, reply) for reply in replies])]
-    if not counted:
-        raise RunError("no client sent an update to cluster by: see the faults of the run")
-    return counted

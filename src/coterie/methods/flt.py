@@ -32,12 +32,13 @@ from coterie.errors import ConfigError, RunError
 from coterie.methods.base import Assignment, Info, Matrix, method
 from coterie.methods.flt_words import form_words
 from coterie.methods.graph_averaging import Relatives, State, averaging_round, graph_assignment
+from coterie.methods.needs import Needs
 from coterie.methods.published import Departure
 from coterie.methods.server import Server
-from coterie.privacy.masks import MASKED
 from coterie.tasks import Embed, Request
 from coterie.tasks.embed import LEAST, centroid_table
 
+OF_DATA = "centroids of the clients' data"
 DISTANCES = {"min": min_pair_distances, "matching": matching_distances}
 
 
@@ -114,8 +115,6 @@ class FLT:
             )
         if self.case == "auto" and self.gamma != "auto":
             raise ConfigError(f"gamma={self.gamma} goes with case=1 or case=2: case=auto decides by the evidence alone")
-        if server.engine.remote:
-            self.check_network(server.engine.secure)
         if self._in_words(server) and self.finetune:
             raise ConfigError("signature='words' goes with finetune=0: words are of one encoder that all clients share")
         check_clusters(self.clusters, server)
@@ -128,17 +127,17 @@ class FLT:
         relatives = within_range(ids, centroids, options)
         return State(relatives, server.initial_model()[None], (0,) * len(ids))
 
-    def check_network(self, secure: bool) -> None:
-        """Refuse to send centroids, or the sums that words are made of, in clear unless centroids were asked for."""
-        if self.signature != "centroids" and not secure:
-            what = (
-                "centroids of the clients' inputs" if self.signature == "auto" else "each client's sums of its inputs"
-            )
-            raise ConfigError(
-                f"flt would send {what} over the network in clear, and from these single samples can be told: give "
-                "secure_sums=true, with which clients send words that tell none, or flt:signature=centroids if the "
-                "server may see them"
-            )
+    @property
+    def needs(self) -> Needs:
+        """Centroids, or with secure sums the words nearest to them, of which the clients' sums tell none apart."""
+        agreed = self.signature == "centroids"
+        instead = (
+            "give flt:signature=words with them"
+            if agreed
+            else "give secure_sums=true, with which clients send words that tell none, or flt:signature=centroids if "
+            "the server may see them"
+        )
+        return Needs("may", (Embed,), of_data=OF_DATA, in_sums=not agreed, agreed=agreed, instead=instead)
 
     def _in_words(self, server: Server) -> bool:
         return self.signature == "words" or (self.signature == "auto" and server.engine.secure)
@@ -272,15 +271,6 @@ def embed(
 
     A client with fewer than `least` samples is not asked. With `words` each centroid is one of them.
     """
-    if server.engine.secure and words is None:
-        raise ConfigError(
-            "centroids of the clients' data would go out in clear beside secure sums: give flt:signature=words"
-        )
-    if MASKED in server.layout.names:
-        raise ConfigError(
-            "privacy turns models, not what clients tell of their inputs: the centroids would go out in clear; use "
-            "cfl, ifca or fedavg with privacy, or privacy='none'"
-        )
     task = Embed.with_encoder(encoder, k, epochs, 0, least, words, noise)
     requests = [
         Request(c, dataclasses.replace(task, seed=server.seed_of(0, c, "embed")))

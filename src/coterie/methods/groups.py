@@ -15,6 +15,7 @@ from coterie.errors import ConfigError, DataError, did_you_mean
 from coterie.federation.table_sites import read_all
 from coterie.methods.base import Assignment, Event, Info, method
 from coterie.methods.fixed_clusters import FixedClusters, averaged, fixed_assignment, joined, without_cluster
+from coterie.methods.needs import Needs
 from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server
 from coterie.snapshot import saved
@@ -40,6 +41,7 @@ class Groups:
     """
 
     server_steps: ClassVar[bool] = True
+    needs: ClassVar[Needs] = Needs(unnoised="clients that no group is declared for join by their exact losses")
 
     file: str | None = None
     """A table with the declaration, or a pattern: a CSV or Parquet file, the data's own if it has such a column."""

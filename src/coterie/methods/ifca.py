@@ -17,6 +17,7 @@ from coterie.methods.choice_events import choice_events, next_try
 from coterie.methods.choices import RESENDS, Choices
 from coterie.methods.hidden_choices import HiddenChoices
 from coterie.methods.ifca_growing import Growing
+from coterie.methods.ifca_needs import needs_of_choices
 from coterie.methods.local_work import AVERAGING
 from coterie.methods.options import refuse_others
 from coterie.methods.placing import lowest_loss, lowest_loss_assignment
@@ -48,7 +49,7 @@ class IFCA:
     """k models; each client picks the one with its lowest training loss and helps to improve it (Algorithm 1)."""
 
     server_steps: ClassVar[bool] = True
-    publishes_sums_only: ClassVar[bool] = True
+    needs = property(needs_of_choices)
     departures: ClassVar[tuple[Departure, ...]] = (
         Departure("init", "random", "models begin with clients that the others fit worst: random ones often share one"),
     )
@@ -105,7 +106,7 @@ class IFCA:
         own_only = resend.own_only(state.choices)
         requests = self._requests(state, own_only, t, server)  # lines 3-11
         known = [None if isinstance(task, Choose) else state.choices.last[client] for client, task in requests]
-        sums, replies = server.aggregate(requests, self.weighting, known, len(state.models))
+        sums, replies = server.exchange(requests, known, clusters=len(state.models), weighting=self.weighting)
         chosen = {reply.client: reply.group for reply in replies}  # line 6: s_i
         models = self.averaged(state.models, sums, t, server, state.draw)  # lines 12-15
         choices = state.choices.after(chosen, server.clients, own_only)

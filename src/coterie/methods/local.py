@@ -9,6 +9,7 @@ from torch import Tensor
 
 from coterie.errors import ConfigError
 from coterie.methods.base import Assignment, ClusterInfo, Info, method
+from coterie.methods.needs import Needs
 from coterie.methods.server import Server
 from coterie.snapshot import saved
 
@@ -24,12 +25,15 @@ class State:
 class Local:
     """A model for each client, trained on its own data alone; the models never leave their clients."""
 
+    needs: ClassVar[Needs] = Needs(personal=True)
+
     def start(self, server: Server) -> State:
         return State(server.initial_model())
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         infos = {client: ClusterInfo(1) for client in server.clients}
-        for reply in server.train(server.participants(t), state.model, t, private=server.layout.names):
+        everything = server.layout.names
+        for reply in server.ask(server.training_requests(server.participants(t), state.model, t, private=everything)):
             infos[reply.client] = ClusterInfo(1, reply.values["loss"])
         return state, Info(list(infos.values()))
 

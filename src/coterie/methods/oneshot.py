@@ -14,12 +14,13 @@ from torch import Tensor
 from coterie.errors import ConfigError
 from coterie.methods.averaging import average_clusters, members_of
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
+from coterie.methods.needs import Needs
 from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server
 from coterie.parameters import scatter
 from coterie.randomness import derive
 from coterie.snapshot import saved
-from coterie.tasks import Collect
+from coterie.tasks import Collect, Train
 
 
 @saved
@@ -55,17 +56,18 @@ class OneShot:
     show_models: bool = False
     """On secure sums: let the server see each client's own model once, for k-means; the rounds after that are sums."""
 
+    @property
+    def needs(self) -> Needs:
+        """The clients' own models, seen once, which show_models allows also where sums are secure."""
+        instead = "give oneshot:show_models=true to show them once, before the rounds in clusters"
+        return Needs("may" if self.show_models else "must", (Collect, Train), personal=True, instead=instead)
+
     def start(self, server: Server) -> State:
         if self.k > len(server.clients):
             raise ConfigError(f"k={self.k} with {len(server.clients)} clients: ask for at most one cluster per client")
         if self.warmup_rounds >= server.rounds:
             raise ConfigError(
                 f"warmup_rounds={self.warmup_rounds} of {server.rounds} rounds: leave rounds for training in clusters"
-            )
-        if server.engine.secure and not self.show_models:
-            raise ConfigError(
-                "oneshot clusters the clients' own models, which are single updates that secure sums do not show: give "
-                "oneshot:show_models=true to show them once, before the rounds in clusters"
             )
         return State(server.initial_model()[None], [], ())
 
@@ -75,7 +77,7 @@ class OneShot:
     def _warm_up(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         """Every client trains alone and keeps its model; after the last of these rounds the models are collected."""
         everything, infos = server.layout.names, {client: ClusterInfo(1) for client in server.clients}
-        for reply in server.train(server.clients, state.models[0], t, private=everything):
+        for reply in server.ask(server.training_requests(server.clients, state.models[0], t, private=everything)):
             infos[reply.client] = ClusterInfo(1, reply.values["loss"])
         if t < self.warmup_rounds:
             return state, Info(list(infos.values()))
@@ -107,7 +109,7 @@ class OneShot:
                 centres.append((weights @ models[own].double() / weights.sum()).to(models.dtype))
             else:
                 centres.append(server.aggregation.center(models[own], given).to(models.dtype))
-        told = ", each seen by the server this once" if server.engine.secure else ""
+        told = ", each seen by the server this once" if self.show_models else ""
         event = Event("clustered", f"k-means on the clients' models{told}: clusters of {sizes}", {"sizes": sizes})
         state = State(torch.stack(centres), labels, tuple(server.clients))
         return state, Info([ClusterInfo(size) for size in sizes], [event])

@@ -20,8 +20,8 @@ from coterie.clustering.principal_angles import Measure, nearest_subspaces
 from coterie.errors import ConfigError
 from coterie.methods.base import Assignment, Event, Info, Matrix, method
 from coterie.methods.fixed_clusters import FixedClusters, averaged, fixed_assignment, joined, without_cluster
+from coterie.methods.needs import Needs
 from coterie.methods.server import Server
-from coterie.privacy.masks import MASKED
 from coterie.snapshot import saved
 from coterie.tasks import Reply, Subspaces
 
@@ -54,6 +54,7 @@ class PACFL:
     """
 
     server_steps: ClassVar[bool] = True
+    needs: ClassVar[Needs] = Needs(tasks=(Subspaces,), of_data="directions of the clients' inputs")
 
     p: PositiveInt = 3
     """Directions that a client sends of each class, or of all of its data."""
@@ -86,11 +87,6 @@ class PACFL:
 
     def _bases(self, clients: Sequence[str], server: Server) -> dict[str, Bases]:
         """The subspaces of the clients that answer soundly, as long as most others' are."""
-        if MASKED in server.layout.names or server.engine.secure:
-            raise ConfigError(
-                "method 'pacfl': directions of clients' data would go out in clear beside masked or secure updates: "
-                "use cfl, ifca or fedavg with them, or leave privacy and secure_sums out"
-            )
         task = Subspaces(self.p, self.per == "class")
         found = {reply.client: cut for reply in server.ask_all(clients, task) if (cut := opened(reply))}
         if not found:

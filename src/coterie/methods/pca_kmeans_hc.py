@@ -19,6 +19,7 @@ from coterie.errors import ConfigError
 from coterie.methods.base import Assignment, Info, method
 from coterie.methods.flt import (
     FLT,
+    OF_DATA,
     NoCentroids,
     check_clusters,
     check_enough,
@@ -30,8 +31,9 @@ from coterie.methods.flt import (
     with_distances,
 )
 from coterie.methods.graph_averaging import State, averaging_round, graph_assignment
+from coterie.methods.needs import Needs
 from coterie.methods.server import Server
-from coterie.tasks.embed import LEAST
+from coterie.tasks.embed import LEAST, Embed
 
 
 @method("pca-kmeans-hc")
@@ -55,22 +57,19 @@ class PcaKMeansHC:
     show_centroids: bool = False
     """Whether a server on a network may see the centroids, from which single samples can be told."""
 
+    @property
+    def needs(self) -> Needs:
+        """Centroids, which a server on a network sees if the options say so."""
+        instead = "give pca-kmeans-hc:show_centroids=true if the server may see them"
+        agreed = self.show_centroids
+        return Needs("may", (Embed,), of_data=OF_DATA, agreed=agreed, instead="" if agreed else instead)
+
     def start(self, server: Server) -> State:
-        if server.engine.remote:
-            self.check_network(server.engine.secure)
         check_clusters(self.clusters, server)
         ids, centroids = embed(server, server.clients, self._encoder(), self.k, 0, self.least)
         gamma: float | Literal["clearest"] = "clearest" if isinstance(self.gamma, str) else self.gamma
         options = FLT(case=2, gamma=gamma, clusters=self.clusters)
         return State(form_relatives(ids, centroids, centroids, options), server.initial_model()[None], (0,) * len(ids))
-
-    def check_network(self, secure: bool) -> None:
-        """Refuse to send centroids over a network unless that was allowed; with secure sums `embed` refuses them."""
-        if not (self.show_centroids or secure):
-            raise ConfigError(
-                "pca-kmeans-hc would send centroids of the clients' inputs over the network, and from these single "
-                "samples can be told: give pca-kmeans-hc:show_centroids=true if the server may see them"
-            )
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         after, info = averaging_round(self.admit(state, server), t, server)

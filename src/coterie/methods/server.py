@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from coterie.engines.base import Engine, Traffic
+from coterie.errors import ConfigError
 from coterie.methods.aggregation import Aggregation, Part, WeightedSum, capped_weights
-from coterie.methods.server_optimizer import ServerOptimizer
+from coterie.methods.needs import Needs, check_requests
+from coterie.methods.server_optimizer import Moments, ServerOptimizer
 from coterie.parameters import Layout, gather
 from coterie.privacy.user_level import UserPrivacy
 from coterie.randomness import derive, numpy_generator
+from coterie.snapshot import saved
 from coterie.tasks import Reduction, Reply, Request, Task, Train
 from coterie.trainers.base import SumNoise, Training
 
@@ -28,11 +31,25 @@ class Schedule(Protocol):
         ...
 
 
-class Aggregate(NamedTuple):
-    """The weighted sum of each cluster, and the replies without their vectors."""
+class Exchange(NamedTuple):
+    """The weighted sum of each cluster, and the replies, without their vectors unless these were kept."""
 
     sums: list[WeightedSum]
     replies: list[Reply]
+
+
+Aggregate = Exchange
+"""The former name."""
+
+
+@saved
+class ServerState:
+    """What the server keeps from round to round beside the method's state: a checkpoint holds it whole."""
+
+    moments: dict[str, Moments] = field(default_factory=dict)
+    """The optimiser's, by cluster."""
+    shortened: list[str] = field(default_factory=list)
+    """Clients whose updates were shortened and that no record names yet."""
 
 
 @dataclass
@@ -43,7 +60,7 @@ class Server:
         A round of FedAvg::
 
             requests = server.training_requests(server.participants(t), model, t)
-            [total], replies = server.aggregate(requests)
+            [total], replies = server.exchange(requests)
             model = server.step(model, total.mean())
     """
 
@@ -58,6 +75,8 @@ class Server:
     """Noise on every sum; None: no noise."""
     optimizer: ServerOptimizer = field(default_factory=ServerOptimizer)
     """What the server makes of a cluster's mean update; by default nothing."""
+    needs: Needs | None = None
+    """What the method declares; it is held to that. None: it declares nothing, and may ask for anything."""
     cut: set[str] = field(default_factory=set)
     """Clients whose updates were shortened since the run's loop last looked."""
     _weights: tuple[dict[str, int], dict[str, float]] = field(default=({}, {}), repr=False)
@@ -106,6 +125,21 @@ class Server:
         """The bytes sent so far."""
         return self.engine.traffic
 
+    def state(self) -> ServerState:
+        """What a checkpoint holds of the server."""
+        return ServerState(dict(self.optimizer.moments), sorted(self.cut))
+
+    def restore(self, state: ServerState) -> None:
+        """Continue from what a checkpoint held."""
+        self.optimizer.moments = dict(state.moments)
+        self.cut = set(state.shortened)
+
+    def report_shortened(self) -> list[str]:
+        """The clients whose updates were shortened since this was last called."""
+        clients = sorted(self.cut)
+        self.cut.clear()
+        return clients
+
     def weight(self, client: str, weighting: str) -> float:
         """A client's weight in a mean: its number of samples up to the aggregation's cap, or one."""
         if weighting != "samples":
@@ -137,73 +171,129 @@ class Server:
         """The seed of a client's random draws in round `t`."""
         return derive(self.seed, purpose, t, client)
 
-    def ask(self, requests: Sequence[Request]) -> Iterator[Reply]:
-        """Send the requests and give the replies one by one in the same order; clients that fail are missing."""
-        for block in self.engine.run(requests):
-            yield from block.replies
+    @property
+    def sums_only(self) -> bool:
+        """Whether vectors come in secure sums alone."""
+        return self.engine.secure
+
+    @property
+    def shows_updates(self) -> bool:
+        """Whether a method may look at single clients' vectors: not in secure sums, not where sums have noise."""
+        return not self.sums_only and self.user_privacy is None
+
+    @property
+    def least_in_sum(self) -> int:
+        """The fewest vectors that a sum may be of."""
+        return self.engine.least_in_sum
+
+    @property
+    def asks_halves(self) -> bool:
+        """Whether clients can be asked about halves of their data: not where they run an app that is not ours."""
+        return self.engine.halves
+
+    def ask(self, requests: Sequence[Request], groups: Sequence[int] | None = None) -> Iterator[Reply]:
+        """Send the requests and give the replies one by one in the same order; clients that fail are missing.
+
+        Args:
+            requests: what the clients are asked.
+            groups: the cluster of each request, if the vectors are to count in means: those longer than the run's limit
+                then come shortened. Without a limit relative to the others of a cluster, no reply waits for another.
+        """
+        self._check(requests, summed=False)
+        return self._replies(requests) if groups is None else self._counted(requests, groups)
 
     def ask_all(self, clients: Sequence[str], task: Task) -> Iterator[Reply]:
         """The same task for several clients."""
         return self.ask([Request(client, task) for client in clients])
 
-    def aggregate(
+    def exchange(
         self,
         requests: Sequence[Request],
-        weighting: str = "samples",
         groups: Sequence[int | None] | None = None,
+        *,
         clusters: int = 1,
+        weighting: str = "samples",
         size: int | Sequence[int] | None = None,
-    ) -> Aggregate:
-        """Send the requests and add up the replies' vectors by cluster, where they are made if the engine can do that.
+        keep: Literal["sums", "vectors"] = "sums",
+        parts_of: Callable[[Reply], Sequence[Part]] | None = None,
+        noise: SumNoise | None = None,
+    ) -> Exchange:
+        """Send the requests and add up the replies' vectors by cluster, as the run asks for it.
+
+        Sums are formed where the vectors are made. A limit on lengths, a robust rule and noise that the server adds
+        need the vectors themselves, which then come here, but to the method only if it keeps them.
 
         Args:
             requests: tasks whose replies have a vector, at most one per client.
-            weighting: "samples" or "uniform", the weight of a client in its sum.
             groups: the cluster of each request, or None for the one that the client chooses; by default 0.
             clusters: how many sums there are.
+            weighting: "samples" or "uniform", the weight of a client in its sum.
             size: the numbers in a vector, of all or of each cluster's; by default as many as in the model.
+            keep: "vectors" gives the replies with their vectors, as they count in the sums.
+            parts_of: cuts a reply's vector into parts for several sums, each with a norm; by default all goes to one.
+            noise: what the clients of secure sums add, in place of what the run adds to updates; not divided.
 
         Returns:
-            The sums by cluster, and the replies without their vectors in the order of the requests.
+            The sums by cluster, and the replies in the order of the requests.
         """
-        given = list(groups) if groups is not None else [0] * len(requests)
-        each = self.layout.size if size is None else size
-        sizes = [each] * clusters if isinstance(each, int) else list(each)
+        self._check(requests, summed=keep == "sums" and parts_of is None)
+        given = [0] * len(requests) if groups is None else groups
+        sizes = self._sizes(size, clusters)
+        if keep == "vectors" or parts_of is not None:
+            return self._from_vectors(requests, weighting, given, sizes, keep == "vectors", parts_of)
+        if noise is not None and self.sums_only:
+            return self._from_sums(requests, weighting, given, sizes, noise)
         if self.user_privacy is not None:
-            if self.engine.secure:  # the clients add the noise themselves
-                return self._divided(self._summed(requests, "uniform", given, sizes, self.user_privacy.of_updates()))
-            return self._with_noise(self._aggregate_vectors(requests, "uniform", given, sizes))
-        if self.engine.secure:
-            return self._summed(requests, weighting, given, sizes)
-        if self.aggregation.is_plain_mean:
-            return self._summed(requests, weighting, given, sizes)
-        return self._aggregate_vectors(requests, weighting, given, sizes)
+            return self._with_noise(requests, given, sizes, self.user_privacy)
+        if self._sums_suffice(requests):
+            return self._from_sums(requests, weighting, given, sizes)
+        return self._from_vectors(requests, weighting, given, sizes)
 
-    def _with_noise(self, found: Aggregate) -> Aggregate:
-        """The sums with noise, divided by how many were expected or, where clients choose, by a noisy count."""
-        assert self.user_privacy is not None
-        for total in found.sums:
-            total.total = self.user_privacy.blurred(total.total)
-        return self._divided(found)
+    def _sizes(self, size: int | Sequence[int] | None, clusters: int) -> list[int]:
+        """The numbers in a vector of each cluster's."""
+        each = self.layout.size if size is None else size
+        return [each] * clusters if isinstance(each, int) else list(each)
 
-    def _divided(self, found: Aggregate) -> Aggregate:
-        """Sums with noise as means: by how many were expected or, where clients choose, by a noisy count."""
-        assert self.user_privacy is not None
-        expected = max(1.0, self.participation * len(self.clients))
-        for total in found.sums:
-            loss = total.mean_loss()
-            total.weight = self.user_privacy.blurred_count(total.count) if self.user_privacy.choices else expected
-            total.loss = 0.0 if loss is None else loss * total.weight
-        return found
+    def _sums_suffice(self, requests: Sequence[Request]) -> bool:
+        """Whether no vector is looked at: of counts and other statistics none is, whatever the rule for updates."""
+        schemas = (request.task.schema(self.layout) for request in requests[:1])
+        are_updates = not any(schema.wide or schema.hides_norm for schema in schemas)
+        return self.sums_only or self.aggregation.is_plain_mean or not are_updates
 
-    def _summed(
+    def _check(self, requests: Sequence[Request], summed: bool) -> None:
+        """Hold the method to what it declares."""
+        if self.needs is not None:
+            needs = self.needs if self.user_privacy is None else replace(self.needs, updates="never")
+            check_requests(needs, requests, self.layout, summed)
+
+    def _replies(self, requests: Sequence[Request]) -> Iterator[Reply]:
+        """The replies as they arrive."""
+        for block in self.engine.run(requests):
+            yield from block.replies
+
+    def _counted(
+        self,
+        requests: Sequence[Request],
+        groups: Sequence[int | None],
+        parts_of: Callable[[Reply], Sequence[Part]] | None = None,
+    ) -> Iterator[Reply]:
+        """The replies, or their parts, with their cluster as `group`; those whose vectors are too long shortened."""
+        group_of = {request.client: group for request, group in zip(requests, groups, strict=True)}
+        cut = parts_of or (lambda reply: [Part(in_group(reply, group_of[reply.client]).group, reply)])
+        arriving = (part for reply in self._replies(requests) for part in cut(reply))
+        limited_by_others = self.aggregation.clip is not None
+        for batch in [list(arriving)] if limited_by_others else ([part] for part in arriving):
+            for group, reply in self.clipped(batch):
+                yield replace(reply, group=group)
+
+    def _from_sums(
         self,
         requests: Sequence[Request],
         weighting: str,
         groups: Sequence[int | None],
         sizes: Sequence[int],
         noise: SumNoise | None = None,
-    ) -> Aggregate:
+    ) -> Exchange:
         """The weighted sums as the engine forms them, without any vector."""
         weights = [self.weight(request.client, weighting) for request in requests]
         weight_of = {request.client: weight for request, weight in zip(requests, weights, strict=True)}
@@ -215,23 +305,76 @@ class Server:
             for group, total in block.sums.items():
                 sums[group].total += total
             replies += block.replies
-        return Aggregate(sums, replies)
+        return Exchange(sums, replies)
 
-    def _aggregate_vectors(
-        self, requests: Sequence[Request], weighting: str, groups: Sequence[int | None], sizes: Sequence[int]
-    ) -> Aggregate:
-        """The same from the replies' vectors, so that each can be looked at."""
-        group_of = {request.client: group for request, group in zip(requests, groups, strict=True)}
-        replies: list[Reply] = []
+    def _from_vectors(
+        self,
+        requests: Sequence[Request],
+        weighting: str,
+        groups: Sequence[int | None],
+        sizes: Sequence[int],
+        keep: bool = False,
+        parts_of: Callable[[Reply], Sequence[Part]] | None = None,
+    ) -> Exchange:
+        """The same from the replies' vectors; a mean is formed as they arrive, another rule waits for all."""
+        is_mean = self.aggregation.rule == "mean"
+        sums = [WeightedSum(size) for size in sizes]
+        waiting: list[list[Reply]] = [[] for _ in sizes]
+        replies = []
+        for reply in self._counted(requests, groups, parts_of):
+            if is_mean:
+                sums[reply.group].add(reply, self.weight(reply.client, weighting))
+            else:
+                waiting[reply.group].append(reply)
+            replies.append(reply if keep else replace(reply, vector=None))
+        if not is_mean:
+            sums = [self.summed(own, weighting, size) for own, size in zip(waiting, sizes, strict=True)]
+        return Exchange(sums, replies)
 
-        def parts(reply: Reply) -> list[Part]:
-            group = group_of[reply.client]
-            whole = reply if group is None else replace(reply, group=group)
-            replies.append(replace(whole, vector=None))
-            return [Part(whole.group, whole)]
+    def summed(self, replies: Sequence[Reply], weighting: str, size: int | None = None) -> WeightedSum:
+        """The vectors of replies that are here already as one, by the run's rule."""
+        weights = [self.weight(reply.client, weighting) for reply in replies]
+        return self.aggregation.combine(replies, weights, self.layout.size if size is None else size)
 
-        sums = self.combine(requests, parts, sizes, weighting)
-        return Aggregate(sums, replies)
+    def _with_noise(
+        self, requests: Sequence[Request], groups: Sequence[int | None], sizes: Sequence[int], privacy: UserPrivacy
+    ) -> Exchange:
+        """Sums with noise as means: by how many were expected or, where clients choose, by a noisy count."""
+        if len(sizes) > 1 and not privacy.choices:
+            raise ConfigError(
+                "several sums under differential privacy are divided by noisy numbers of clients, which the account "
+                "must know of: declare Needs(choices='seen')"
+            )
+        if self.sums_only:  # the clients add the noise themselves
+            found = self._from_sums(requests, "uniform", groups, sizes, privacy.of_updates())
+        else:
+            found = self._from_vectors(requests, "uniform", groups, sizes)
+            for total in found.sums:
+                total.total = privacy.blurred(total.total)
+        expected = max(1.0, self.participation * len(self.clients))
+        for total in found.sums:
+            loss = total.mean_loss()
+            total.weight = privacy.blurred_count(total.count) if privacy.choices else expected
+            total.loss = 0.0 if loss is None else loss * total.weight
+        return found
+
+    def clipped(self, parts: Sequence[Part]) -> list[Part]:
+        """The parts as they count: those too long for their group are shortened, and their clients are noted."""
+        after = self.aggregation.clipped(parts)
+        self.cut |= {old.reply.client for old, new in zip(parts, after, strict=True) if new.reply is not old.reply}
+        return after
+
+    # Former names of `ask` and `exchange`, from here to `training_requests`.
+    def aggregate(
+        self,
+        requests: Sequence[Request],
+        weighting: str = "samples",
+        groups: Sequence[int | None] | None = None,
+        clusters: int = 1,
+        size: int | Sequence[int] | None = None,
+    ) -> Exchange:
+        """`exchange` by its former name."""
+        return self.exchange(requests, groups, clusters=clusters, weighting=weighting, size=size)
 
     def combine(
         self,
@@ -240,24 +383,8 @@ class Server:
         sizes: Sequence[int],
         weighting: str = "samples",
     ) -> list[WeightedSum]:
-        """Send the requests, cut every reply's vector into parts for several sums, and average each by the rule.
-
-        Args:
-            requests: tasks whose replies have a vector.
-            parts_of: the parts of a reply, each with a vector, a norm, and the sum it goes to.
-            sizes: the numbers in a vector of each sum.
-            weighting: "samples" or "uniform".
-        """
-        if self.aggregation.rule == "mean":
-            sums = [WeightedSum(size) for size in sizes]
-            for group, reply in self.parts(requests, parts_of):
-                sums[group].add(reply, self.weight(reply.client, weighting))
-            return sums
-        kept: list[list[Reply]] = [[] for _ in sizes]
-        for group, reply in self.parts(requests, parts_of):
-            kept[group].append(reply)
-        weights = [[self.weight(reply.client, weighting) for reply in own] for own in kept]
-        return [self.aggregation.combine(*each) for each in zip(kept, weights, sizes, strict=True)]
+        """`exchange(parts_of=…)` by its former name."""
+        return self.exchange(requests, weighting=weighting, size=sizes, parts_of=parts_of).sums
 
     def parts(self, requests: Sequence[Request], parts_of: Callable[[Reply], Sequence[Part]]) -> Iterator[Part]:
         """Send the requests and give the parts of the replies as they count, shortened where a limit is exceeded.
@@ -271,26 +398,13 @@ class Server:
         for part in arriving:
             yield from self.clipped([part])
 
-    def clipped(self, parts: Sequence[Part]) -> list[Part]:
-        """The parts as they count: those too long for their group are shortened, and their clients are noted."""
-        after = self.aggregation.clipped(parts)
-        self.cut |= {old.reply.client for old, new in zip(parts, after, strict=True) if new.reply is not old.reply}
-        return after
-
     def sum_vectors(
         self, requests: Sequence[Request], groups: Sequence[int], noise: SumNoise | None = None
     ) -> tuple[dict[int, Tensor], list[Reply]]:
-        """Send the requests; the unweighted sums of the replies' vectors by group, float64, and the replies without.
-
-        `noise` is what the clients of secure sums add to them.
-        """
-        sums: dict[int, Tensor] = {}
-        replies: list[Reply] = []
-        for block in self.engine.run(requests, Reduction([1.0] * len(requests), groups, noise)):
-            replies += block.replies
-            for group, total in block.sums.items():
-                sums[group] = sums[group] + total if group in sums else total
-        return sums, replies
+        """`exchange(noise=…)` by its former name."""
+        sizes = [requests[0].task.schema(self.layout).vector or 0] * (max(groups) + 1)
+        found = self.exchange(requests, groups, weighting="uniform", size=sizes, noise=noise)
+        return {group: total.total for group, total in enumerate(found.sums) if total.count}, found.replies
 
     def train(
         self,
@@ -324,6 +438,11 @@ class Server:
         init = self.model_seed() if private else None
         models = dict.fromkeys(clients, model) if isinstance(model, Tensor) else model
         return [Request(c, Train(models[c], how, self.seed_of(t, c), private, init=init)) for c in clients]
+
+
+def in_group(reply: Reply, group: int | None) -> Reply:
+    """The reply in the given group; None: in the one that the client chose."""
+    return reply if group is None else replace(reply, group=group)
 
 
 def apply_update(model: Tensor, step: Tensor, lr: float = 1.0) -> Tensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from coterie.errors import ConfigError, did_you_mean
 from coterie.methods.options import parse_options
+from coterie.snapshot import saved
 
 RULES: dict[str, dict[str, float]] = {
     "none": {},
@@ -26,13 +27,21 @@ RULES: dict[str, dict[str, float]] = {
 BELOW_ONE = {"momentum", "beta1", "beta2"}
 
 
+@saved
+class Moments:
+    """A cluster's running means of its updates and, in FedAdam and FedYogi, of their squares, float64 `(d,)`."""
+
+    first: Tensor
+    second: Tensor | None = None
+
+
 @dataclass
 class ServerOptimizer:
     """A rule with its numbers, and the moments of each cluster, float64 `(d,)`."""
 
     rule: str = "none"
     options: Mapping[str, float] = field(default_factory=dict)
-    moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
+    moments: dict[str, Moments] = field(default_factory=dict)
     """By cluster. Tensors are replaced, never changed, so that a copy of the dict is a copy of the state."""
 
     @classmethod
@@ -62,22 +71,19 @@ class ServerOptimizer:
             return update
         how, delta = self.options, update.double()
         known = self.moments.get(cluster)
-        first = torch.zeros_like(delta) if known is None else known["first"]
+        first = torch.zeros_like(delta) if known is None else known.first
         if self.rule == "avgm":
             first = how["momentum"] * first + delta
-            self.moments[cluster] = {"first": first}
+            self.moments[cluster] = Moments(first)
             return torch.where(trainable, how["lr"] * first, delta)
         # Algorithm 2: v starts at τ², and there is no correction of the first rounds' bias.
-        second = torch.full_like(delta, how["tau"] ** 2) if known is None else known["second"]
+        second = known.second if known is not None else None
+        second = torch.full_like(delta, how["tau"] ** 2) if second is None else second
         squared = delta.square()
         first = how["beta1"] * first + (1 - how["beta1"]) * delta
         if self.rule == "adam":
             second = how["beta2"] * second + (1 - how["beta2"]) * squared
         else:
             second = second - (1 - how["beta2"]) * squared * torch.sign(second - squared)
-        self.moments[cluster] = {"first": first, "second": second}
+        self.moments[cluster] = Moments(first, second)
         return torch.where(trainable, how["lr"] * first / (second.sqrt() + how["tau"]), delta)
-
-    def renumber(self, numbers: Mapping[str, str]) -> None:
-        """Give clusters new names, where a method numbers them anew; those that are not in `numbers` are forgotten."""
-        self.moments = {numbers[old]: own for old, own in self.moments.items() if old in numbers}

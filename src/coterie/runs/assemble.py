@@ -27,10 +27,12 @@ from coterie.federation.images import holds_images
 from coterie.federation.table_files import find_tables, is_table_path, read_table
 from coterie.federation.validation import hold_out
 from coterie.methods import Method, Server, make_method
+from coterie.methods.needs import check_network, check_protection, needs_of
 from coterie.methods.options import literal
 from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.metrics import ALWAYS, MetricFunction, check_target, listed, resolve
 from coterie.models.custom import find_callable
+from coterie.privacy.masks import MASKED
 from coterie.randomness import derive
 from coterie.runs.config import RunConfig, absolute_paths, memory_bytes
 from coterie.runs.metrics import constant_score
@@ -166,6 +168,12 @@ def _assembled(
     method = method or make_method(config.method)
     loss = loss_of(config, loss)
     optimizer = _server_optimizer(config, method)
+    needs = needs_of(method)
+    if config.personalise and needs is not None and needs.choices == "hidden":
+        raise ConfigError(
+            f"personalise={config.personalise} shows every client's accuracy, from which hide_choice=True keeps its "
+            "choice: give one of the two"
+        )
     federation, defaults = (given, defaults or Defaults()) if given else make_federation(config)
     if engine_for is None:
         federation = _with_validation(federation, config)
@@ -189,6 +197,9 @@ def _assembled(
         user_privacy(config, method, engine),
         optimizer,
     )
+    check_protection(method, engine.secure, masked=MASKED in engine.layout.names)
+    if engine.remote:
+        check_network(method, engine.secure)
     scenario = None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
     named = {"method": describe_method(method), "scenario": scenario, "model": _stored_name("model", _name_of(network))}
     objects = {

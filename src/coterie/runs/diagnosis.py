@@ -90,7 +90,7 @@ def diagnose(
     run, _ = assemble(config, federation=federation, model=model, method=FedAvg())
     try:
         result = execute(run, None, callbacks)
-        server, common = run.server, result.state.model
+        server, common = replace(run.server, needs=None), result.state.model
         t = server.rounds + 1
         look = look_once(server.clients, common, t, server)
         alone = going_alone(server.clients, common, t, server)
@@ -128,7 +128,7 @@ def going_alone(
     how = server.schedule.at(t)
     longer = replace(how, epochs=rounds * how.epochs, steps=None if how.steps is None else rounds * how.steps)
     requests = []
-    for reply in server.train(members, model, t, longer):
+    for reply in server.ask(server.training_requests(members, model, t, longer)):
         if reply.vector is not None:
             models = torch.stack([model, model + reply.vector.to(model.dtype)])
             requests.append(Request(reply.client, Evaluate(models, "validation")))

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from coterie.engines.base import Engine
 from coterie.errors import CallbackError
-from coterie.methods import Assignment, ClusterInfo, Event, Info, Server
+from coterie.methods import Assignment, ClusterInfo, ClusterSplit, Event, Info, Server
+from coterie.methods.needs import needs_of
 from coterie.parameters import gather
 from coterie.runs import metrics
 from coterie.runs.callbacks import Callback, Followers
@@ -77,81 +78,139 @@ class Evaluation:
 
 def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] = ()) -> Result:
     """Do a run from its last checkpoint, if the store has one, to its end."""
-    server, method, followers = run.server, run.method, Followers(callbacks)
-    checkpoint = store.checkpoint() if store else None
-    if checkpoint is None:
-        checkpoint = Checkpoint(0, method.start(server), {}, *server.traffic.drain(), seconds=0.0)
-        if store and run.save_every_round:
-            store.save_checkpoint(checkpoint)
-    else:
-        run.engine.restore_client_states(checkpoint.client_states)
-        server.optimizer.moments = dict(checkpoint.server_moments)
-    history = History(store.rewind_history(checkpoint.round) if store else [])
+    server = run.server
+    server.needs = needs_of(run.method)
+    done = _checkpoint(run, store)
+    history = History(store.rewind_history(done.round) if store else [])
+    _enter(run, done.round, store)
+    stop = run.limits.reached(history, done) if history else None
+    if stop is None and done.round < server.rounds:
+        done = _taken_up(run, done, history, store)
+    progress = Progress(run, store, Followers(callbacks), history, done)
+    progress.followers.start(run, done.round)
+    while stop is None and progress.done.round < server.rounds:
+        stop = progress.do_round(progress.done.round + 1)
+    return _end(progress, stop)
+
+
+def _checkpoint(run: Run, store: Store | None) -> Checkpoint:
+    """What the run starts from: the store's checkpoint, given back to server and clients, or a fresh state."""
+    server = run.server
+    known = store.checkpoint() if store else None
+    if known is not None:
+        run.engine.restore_client_states(known.client_states)
+        server.restore(known.server)
+        return known
+    state = run.method.start(server)
+    fresh = Checkpoint(0, state, {}, *server.traffic.drain(), seconds=0.0, server=server.state())
+    if store and run.save_every_round:
+        store.save_checkpoint(fresh)
+    return fresh
+
+
+def _enter(run: Run, done: int, store: Store | None) -> None:
+    """Give clients what they hold after round `done`, and write what does not change in a run."""
     if run.enter_round:
-        run.enter_round(checkpoint.round)
+        run.enter_round(done)
     if store:
         store.write_model_shape(run.model_shape)
         if run.table is not None:
             store.write_table(run.table)
-    stop = run.limits.reached(history, checkpoint) if history else None
-    done = checkpoint
-    if stop is None and done.round < server.rounds:
-        done = _taken_up(run, done, history, store)
-    followers.start(run, done.round)
 
-    known: dict[str, int | None] = {**history.assignment()}
-    mixed = mixtures(history)
-    watch = ExplosionWatch(run.model_shape.get("classes", 0), history)
-    evaluation: Evaluation | None = None
-    last_save, cost = time.monotonic(), 0.0
-    while stop is None and done.round < server.rounds:
-        t = done.round + 1
+
+class Progress:
+    """A run on its way: what is done, what was recorded, and the last evaluation."""
+
+    def __init__(self, run: Run, store: Store | None, followers: Followers, history: History, done: Checkpoint) -> None:
+        self.run, self.store, self.followers, self.history, self.done = run, store, followers, history, done
+        self.evaluation: Evaluation | None = None
+        self._clusters: dict[str, int | None] = {**history.assignment()}
+        self._mixtures = mixtures(history)
+        self._watch = ExplosionWatch(run.model_shape.get("classes", 0), history)
+        self._saved_at, self._cost_of_saving = time.monotonic(), 0.0
+
+    def do_round(self, t: int) -> Event | None:
+        """Do, evaluate, record and keep a round; what ends the run after it, or None."""
         began = time.monotonic()
+        state, info = self._exchange(t)
+        down, up = self.run.server.traffic.drain()
+        self.evaluation = self._evaluated(state, t, info)
+        info = self._with_explosion(info)
+        record = _record(self.run, t, info, self.evaluation, self._clusters, self._mixtures, Bytes(up, down))
+        self._clusters.update(record.assignment)
+        self._mixtures.update(record.mixtures)
+        best = _best(self.run, t, state, record, self.done.best)
+        spent = time.monotonic() - began
+        record = replace(record, seconds=round(spent, 4))
+        self.history.append(record)
+        before = self.done
+        sent = before.bytes_down + down, before.bytes_up + up
+        self.done = Checkpoint(t, state, {}, *sent, before.seconds + spent, self.run.server.state(), best)
+        stop = self.run.limits.reached(self.history, self.done)
+        self._keep(record, info, stop)
+        return self._follow(record, info, stop)
+
+    def _exchange(self, t: int) -> tuple[Any, Info]:
+        """The method's round, and its report with what the run has to add to it."""
+        run, server = self.run, self.run.server
         if run.before_round:
             run.before_round(t)
         changed = run.enter_round(t) if run.enter_round else []
         server.aggregation = replace(server.aggregation, round=t)
-        state, info = method.round(done.state, t, server)
-        info = info_in_units(_with_changed(_with_cut(_with_rule(info, t, server), server), changed), run.loss_unit)
-        down, up = server.traffic.drain()
-        evaluation = None
-        if run.scores_everybody(t, info):
-            evaluation = _evaluate(run, state, t)
-        elif run.evaluate_every == "auto":
-            evaluation = _evaluate_participants(run, state, t)
-        if evaluation:
-            loss = (evaluation.means or metrics.spreads(evaluation.scores)).get("loss", Spread()).mean
-            if event := watch.event(loss):
-                info = replace(info, events=[*info.events, event])
-        record = _record(run, t, info, evaluation, known, mixed, Bytes(up, down))
-        known.update(record.assignment)
-        mixed.update(record.mixtures)
-        best = _best(run, t, state, record, done.best)
-        spent = time.monotonic() - began
-        record = replace(record, seconds=round(spent, 4))
-        history.append(record)
-        done = Checkpoint(t, state, {}, done.bytes_down + down, done.bytes_up + up, done.seconds + spent, best=best)
-        done = replace(done, server_moments=dict(server.optimizer.moments))
-        stop = run.limits.reached(history, done)
-        if store:
-            for matrix in info.matrices:
-                store.write_matrix(matrix, t)
-            store.append_history(record)
-            saving = time.monotonic()
-            pause_over = saving - last_save >= checkpoint_pause(cost)
-            if run.save_every_round or pause_over or stop is not None or t == server.rounds:
-                store.save_checkpoint(replace(done, client_states=run.engine.client_states()))
-                last_save = time.monotonic()
-                cost = last_save - saving
+        state, info = run.method.round(self.done.state, t, server)
+        info = _with_changed(_with_cut(_with_rule(info, t, server), server), changed)
+        return state, info_in_units(info, run.loss_unit)
+
+    def _evaluated(self, state: Any, t: int, info: Info) -> Evaluation | None:
+        """The evaluation of all clients or of the participants, whichever is due."""
+        if self.run.scores_everybody(t, info):
+            return _evaluate(self.run, state, t)
+        return _evaluate_participants(self.run, state, t) if self.run.evaluate_every == "auto" else None
+
+    def _with_explosion(self, info: Info) -> Info:
+        """The report, with a warning where the loss has exploded."""
+        if self.evaluation is None:
+            return info
+        means = self.evaluation.means or metrics.spreads(self.evaluation.scores)
+        event = self._watch.event(means.get("loss", Spread()).mean)
+        return replace(info, events=[*info.events, event]) if event else info
+
+    def _keep(self, record: RoundRecord, info: Info, stop: Event | None) -> None:
+        """Write the round, and a checkpoint if it is time for one."""
+        if self.store is None:
+            return
+        for matrix in info.matrices:
+            self.store.write_matrix(matrix, record.round)
+        self.store.append_history(record)
+        pause_over = time.monotonic() - self._saved_at >= checkpoint_pause(self._cost_of_saving)
+        is_last = stop is not None or record.round == self.run.server.rounds
+        if self.run.save_every_round or pause_over or is_last:
+            self.save()
+
+    def save(self) -> None:
+        """Write a checkpoint, if the run is kept."""
+        if self.store:
+            began = time.monotonic()
+            self.store.save_checkpoint(replace(self.done, client_states=self.run.engine.client_states()))
+            self._saved_at = time.monotonic()
+            self._cost_of_saving = self._saved_at - began
+
+    def _follow(self, record: RoundRecord, info: Info, stop: Event | None) -> Event | None:
+        """Call the callbacks, any of which may end the run."""
         try:
-            wanted = followers.round(record, info.events)
+            wanted = self.followers.round(record, info.events)
         except CallbackError as problem:
-            raise _with_result(problem, run, done, history, evaluation, store) from problem.__cause__
-        if wanted is not None and stop is None:
-            stop = wanted
-            if store:
-                store.save_checkpoint(replace(done, client_states=run.engine.client_states()))
-    return _end(run, done, history, evaluation, stop, store, followers)
+            raise _with_result(problem, self) from problem.__cause__
+        if wanted is None or stop is not None:
+            return stop
+        self.save()
+        return wanted
+
+    def full_evaluation(self) -> Evaluation:
+        """The last evaluation, if it was of all clients; else one that is."""
+        if self.evaluation is None or self.evaluation.participants_only:
+            self.evaluation = _evaluate(self.run, self.done.state, self.done.round)
+        return self.evaluation
 
 
 def _taken_up(run: Run, done: Checkpoint, history: History, store: Store | None) -> Checkpoint:
@@ -181,61 +240,76 @@ def _best(run: Run, t: int, state: Any, record: RoundRecord, best: KeptRound | N
     return KeptRound(t, copy.deepcopy(state), copy.deepcopy(run.engine.client_states()), value)
 
 
-def _end(
-    run: Run,
-    done: Checkpoint,
-    history: History,
-    evaluation: Evaluation | None,
-    stop: Event | None,
-    store: Store | None,
-    followers: Followers,
-) -> Result:
+def _end(progress: Progress, stop: Event | None) -> Result:
     """End a run after all its rounds, or where it was stopped: the best round's models, if it kept them."""
-    server, best = run.server, done.best
-    if done.round >= server.rounds:
+    run, store, history = progress.run, progress.store, progress.history
+    if progress.done.round >= run.server.rounds:
         stop = None  # it did all there was to do
-    last = done.last or KeptRound(done.round, done.state, run.engine.client_states())
-    events = [] if stop is None else [stop]
-    restored = None
-    if best is not None and best.round < done.round:
-        why_not = _cannot_restore(run, best)
-        said = f"best by validation {run.limits.monitor} ({best.value:.4g})"
-        text = f"the models are those of round {best.round}, {said}" if why_not is None else why_not
-        events.append(Event(RESTORED, text, {"round": best.round}))
-        if why_not is None:
-            restored = best.round
-            run.engine.restore_client_states(best.client_states)
-            done, evaluation = replace(done, state=best.state), None
-    if history and (events or history[-1].restored is not None):
-        ended = [event for event in history[-1].events if event.kind not in (STOPPED, RESTORED)]
-        written = [EventRecord(event.kind, event.text, to_json(event.details)) for event in events]
-        record = replace(history[-1], events=[*ended, *written], restored=restored)
-        if record != history[-1]:
-            _amend(history, record, store)
-    finish = getattr(run.method, "finish", None)
-    if finish:
-        done, evaluation = replace(done, state=finish(done.state, server)), None
-    if store and (finish or restored is not None):
-        # The finished state is stored, but not its bytes: they are counted again if this is done again.
-        going_on = last if done.round < server.rounds or restored is not None else None
-        store.save_checkpoint(replace(done, client_states=run.engine.client_states(), last=going_on))
-    down, up = server.traffic.drain()
-    done = replace(done, bytes_down=done.bytes_down + down, bytes_up=done.bytes_up + up)
-    if evaluation is None or evaluation.participants_only:
-        evaluation = _evaluate(run, done.state, done.round)
+    last = progress.done.last or KeptRound(progress.done.round, progress.done.state, run.engine.client_states())
+    restoring, restored = _restore_best(progress)
+    events = [event for event in (stop, restoring) if event is not None]
+    _close_last_record(history, events, restored, store)
+    _finish(progress, last, restored)
+    evaluation = progress.full_evaluation()
     if history and (event := served_elsewhere(evaluation.assignment)):
         _amend(history, _as_served(history[-1], evaluation, event), store)
         events.append(event)
-    result = _conclude(run, done, history, evaluation, store, stop)
+    result = _conclude(run, progress.done, history, evaluation, store, stop)
+    _report_end(progress, events, result)
+    return result
+
+
+def _restore_best(progress: Progress) -> tuple[Event | None, int | None]:
+    """Put the best round's models back, if another was best: what to record of it, and the round if that was done."""
+    run, best = progress.run, progress.done.best
+    if best is None or best.round >= progress.done.round:
+        return None, None
+    why_not = _cannot_restore(run, best)
+    if why_not is not None:
+        return Event(RESTORED, why_not, {"round": best.round}), None
+    run.engine.restore_client_states(best.client_states)
+    progress.done, progress.evaluation = replace(progress.done, state=best.state), None
+    text = f"the models are those of round {best.round}, best by validation {run.limits.monitor} ({best.value:.4g})"
+    return Event(RESTORED, text, {"round": best.round}), best.round
+
+
+def _close_last_record(history: History, events: Sequence[Event], restored: int | None, store: Store | None) -> None:
+    """Write into the last record how the run ended, in place of what a run that was resumed had there."""
+    if not history or not (events or history[-1].restored is not None):
+        return
+    others = [event for event in history[-1].events if event.kind not in (STOPPED, RESTORED)]
+    written = [EventRecord(event.kind, event.text, to_json(event.details)) for event in events]
+    record = replace(history[-1], events=[*others, *written], restored=restored)
+    if record != history[-1]:
+        _amend(history, record, store)
+
+
+def _finish(progress: Progress, last: KeptRound, restored: int | None) -> None:
+    """Let the method finish, and keep the state it ends with beside the `last` round's, to resume from."""
+    run, server = progress.run, progress.run.server
+    finish = getattr(run.method, "finish", None)
+    if finish:
+        progress.done = replace(progress.done, state=finish(progress.done.state, server))
+        progress.evaluation = None
+    done = progress.done
+    if progress.store and (finish or restored is not None):
+        # The finished state is stored, but not its bytes: they are counted again if this is done again.
+        going_on = last if done.round < server.rounds or restored is not None else None
+        progress.store.save_checkpoint(replace(done, client_states=run.engine.client_states(), last=going_on))
+    down, up = server.traffic.drain()
+    progress.done = replace(done, bytes_down=done.bytes_down + down, bytes_up=done.bytes_up + up)
+
+
+def _report_end(progress: Progress, events: Sequence[Event], result: Result) -> None:
+    """Call the callbacks for the last time; the error of one has the result."""
     try:
         for event in events:
-            followers.event(done.round, event)
-        followers.end(result)
+            progress.followers.event(progress.done.round, event)
+        progress.followers.end(result)
     except CallbackError as problem:
         problem.result = result
         problem.args = (f"{problem}: the run is complete, its result is in the error's `result`",)
         raise
-    return result
 
 
 def _cannot_restore(run: Run, best: KeptRound) -> str | None:
@@ -245,22 +319,14 @@ def _cannot_restore(run: Run, best: KeptRound) -> str | None:
     return None
 
 
-def _with_result(
-    problem: CallbackError,
-    run: Run,
-    done: Checkpoint,
-    history: History,
-    evaluation: Evaluation | None,
-    store: Store | None,
-) -> CallbackError:
+def _with_result(problem: CallbackError, progress: Progress) -> CallbackError:
     """The error of a callback, with the result so far; the run's folder is left as it must be to resume."""
     go_on = "its result so far is in the error's `result`"
-    if store:
-        store.save_checkpoint(replace(done, client_states=run.engine.client_states()))
-        go_on = f"correct it, then go on with coterie.resume({str(store.path)!r}); {go_on}"
-    if evaluation is None or evaluation.participants_only:
-        evaluation = _evaluate(run, done.state, done.round)
-    problem.result = _conclude(run, done, history, evaluation, None, None)
+    progress.save()
+    if progress.store:
+        go_on = f"correct it, then go on with coterie.resume({str(progress.store.path)!r}); {go_on}"
+    done = progress.done
+    problem.result = _conclude(progress.run, done, progress.history, progress.full_evaluation(), None, None)
     problem.args = (f"{problem} after round {done.round}: {go_on}",)
     return problem
 
@@ -307,10 +373,9 @@ def _with_rule(info: Info, t: int, server: Server) -> Info:
 
 def _with_cut(info: Info, server: Server) -> Info:
     """The round's report, with whose updates were longer than the run's limit."""
-    if not server.cut:
+    clients = server.report_shortened()
+    if not clients:
         return info
-    clients = sorted(server.cut)
-    server.cut.clear()
     named = ", ".join(clients[:5]) + (f" and {len(clients) - 5} more" if len(clients) > 5 else "")
     text = f"longer than the run's limit and shortened to it: the updates of {named}"
     return replace(info, events=[*info.events, Event("clipped", text, {"clients": clients})])
@@ -386,14 +451,16 @@ def _record(
         participants_only=evaluation is not None and evaluation.participants_only,
         assignment=_changes(everybody.assignment, known) if everybody else {},
         mixtures=_mixture_changes(everybody.assignment, mixed) if everybody else {},
-        splits=[
-            SplitRecord(s.cluster, list(s.children), [list(side) for side in s.members], to_json(s.evidence))
-            for s in info.splits
-        ],
+        splits=[_split(split) for split in info.splits],
         events=[EventRecord(event.kind, event.text, to_json(event.details)) for event in info.events],
         faults=[FaultRecord(fault.client, fault.reason) for fault in run.engine.faults()],
         epsilon=_epsilon(run.server, t),
     )
+
+
+def _split(split: ClusterSplit) -> SplitRecord:
+    sides = [list(side) for side in split.members]
+    return SplitRecord(split.cluster, list(split.children), sides, to_json(split.evidence))
 
 
 def _epsilon(server: Server, rounds: int) -> float | None:
@@ -461,44 +528,16 @@ def _conclude(
     stop: Event | None,
 ) -> Result:
     """The result of a run, also written to the store. The evaluation's scores are used up."""
-    server, assignment = run.server, evaluation.assignment
-    clusters = [list(members) for members in assignment.members]
-    groups = run.groups_now() if run.groups_now else run.groups
+    assignment = evaluation.assignment
     private = _private_layers(assignment, run.engine)
-    held_out = {score.client: score for score in evaluation.validation}
-    spreads, held_out_spreads = evaluation.spreads, evaluation.validation_spreads
-    rows = []
-    evaluation.scores.reverse()
-    while evaluation.scores:  # used up one by one: a million clients are not held twice
-        score = evaluation.scores.pop()
-        constant = run.constant(score.client) if run.constant else None
-        rows.append(_client(score, held_out.get(score.client), private, constant))
-    kept_best = history and (history[-1].restored is not None or (done.best and done.best.round == done.round))
-    summary = Summary(
-        **run.labels,
-        rounds=done.round,
-        clients=len(server.clients),
-        clusters=clusters,
-        cluster_ids=assignment.cluster_ids,
-        metrics=spreads,
-        ari=None if assignment.hidden else metrics.partition_score(clusters, server.clients, groups),
-        bytes=Bytes(done.bytes_up, done.bytes_down),
-        seconds=round(done.seconds, 3),
-        epsilon=_epsilon(server, done.round),
-        delta=None if server.user_privacy is None else server.user_privacy.delta,
-        warnings=warnings_of(history),
-        validation=held_out_spreads,
-        stopped=None if stop is None else stop.text,
-        best_round=done.best.round if kept_best and done.best else None,
-        hidden_sizes=list(assignment.hidden.sizes) if assignment.hidden else None,
-        train_samples=sum(run.engine.samples.values()),
-    )
+    summary = _summary(run, done, history, evaluation, stop)
+    rows = _client_rows(run, evaluation, private)
     if run.personalise:
         summary, rows = _personalised(run, assignment, summary, rows)
     files = {model_file(number): run.engine.reveal(model) for number, model in assignment.by_id.items()}
     result = Result(
         summary=summary,
-        clusters=clusters,
+        clusters=summary.clusters,
         history=history,
         clients=rows,
         state=done.state,
@@ -515,6 +554,52 @@ def _conclude(
     if store:
         store.save_result(result, files if run.save_models else {}, result.private if run.save_models else {})
     return result
+
+
+def _summary(run: Run, done: Checkpoint, history: History, evaluation: Evaluation, stop: Event | None) -> Summary:
+    """What the run comes to, in numbers."""
+    server, assignment = run.server, evaluation.assignment
+    clusters = [list(members) for members in assignment.members]
+    groups = run.groups_now() if run.groups_now else run.groups
+    return Summary(
+        **run.labels,
+        rounds=done.round,
+        clients=len(server.clients),
+        clusters=clusters,
+        cluster_ids=assignment.cluster_ids,
+        metrics=evaluation.spreads,
+        ari=None if assignment.hidden else metrics.partition_score(clusters, server.clients, groups),
+        bytes=Bytes(done.bytes_up, done.bytes_down),
+        seconds=round(done.seconds, 3),
+        epsilon=_epsilon(server, done.round),
+        delta=None if server.user_privacy is None else server.user_privacy.delta,
+        warnings=warnings_of(history),
+        validation=evaluation.validation_spreads,
+        stopped=None if stop is None else stop.text,
+        best_round=_best_round(done, history),
+        hidden_sizes=list(assignment.hidden.sizes) if assignment.hidden else None,
+        train_samples=sum(run.engine.samples.values()),
+    )
+
+
+def _best_round(done: Checkpoint, history: History) -> int | None:
+    """The round whose models the run ends with, where it kept the best."""
+    if not history or done.best is None:
+        return None
+    is_served = history[-1].restored is not None or done.best.round == done.round
+    return done.best.round if is_served else None
+
+
+def _client_rows(run: Run, evaluation: Evaluation, private: PrivateLayers) -> list[ClientRecord]:
+    """Every client's record; its scores are used up one by one, so that a million clients are not held twice."""
+    held_out = {score.client: score for score in evaluation.validation}
+    rows = []
+    evaluation.scores.reverse()
+    while evaluation.scores:
+        score = evaluation.scores.pop()
+        constant = run.constant(score.client) if run.constant else None
+        rows.append(_client(score, held_out.get(score.client), private, constant))
+    return rows
 
 
 @dataclass(frozen=True)

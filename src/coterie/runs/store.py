@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from torch import Tensor
 
 from coterie.methods import Matrix
+from coterie.methods.server import ServerState
 from coterie.runs.records import RoundRecord
 from coterie.snapshot import saved
 
@@ -37,8 +38,7 @@ class Checkpoint:
     bytes_down: int
     bytes_up: int
     seconds: float
-    server_moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
-    """The server optimiser's moments by cluster."""
+    server: ServerState = field(default_factory=ServerState)
     best: KeptRound | None = None
     """The best round so far, where the run keeps it."""
     last: KeptRound | None = None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from coterie.engines.base import Engine
 from coterie.errors import ConfigError
-from coterie.methods import IFCA, Method
-from coterie.methods.starts import STARTS
+from coterie.methods import Method
+from coterie.methods.needs import Needs, needs_of
 from coterie.privacy.user_level import UserPrivacy
 from coterie.runs.config import RunConfig
 
@@ -34,16 +34,19 @@ def user_privacy(config: RunConfig, method: Method, engine: Engine) -> UserPriva
         )
     # In secure sums the size of the noise tells how many take part, so that is taken as known.
     rate = 1.0 if engine.secure else config.participation
-    return UserPrivacy(config.dp_noise, config.dp_clip, config.dp_delta, rate, choices=isinstance(method, IFCA))
+    chosen = (needs_of(method) or Needs()).choices != "none"
+    return UserPrivacy(config.dp_noise, config.dp_clip, config.dp_delta, rate, choices=chosen)
 
 
 def _untrue(config: RunConfig, method: Method, engine: Engine) -> str | None:
     """Why ε would not be true, or None."""
-    if not vars(type(method)).get("publishes_sums_only"):  # not inherited: a relative may publish more
-        name = getattr(method, "name", type(method).__name__)
-        return f"{name} publishes more than sums with noise: single updates, centroids or a model of its own"
-    if isinstance(method, IFCA) and (why := _untrue_choices(method, engine)) is not None:
-        return why
+    needs, name = needs_of(method), getattr(method, "name", type(method).__name__)
+    if needs is None:
+        return f"{name} does not declare what it needs of clients; give its class needs = Needs() if sums are enough"
+    if (why := needs.beyond_noise()) is not None:
+        return f"{name}: {why}"
+    if engine.secure and needs.choices == "seen":
+        return "secure sums by model show who chose which, and those of few stay closed; use hide_choice=true"
     if engine.layout.size != engine.layout.trainable:
         return "the model has buffers (running means), which no length bounds; use one without batch normalisation"
     if getattr(method, "weighting", "uniform") != "uniform":
@@ -52,16 +55,4 @@ def _untrue(config: RunConfig, method: Method, engine: Engine) -> str | None:
         return "clients' optimisers keep gradients without noise, and a checkpoint keeps them; leave keep_optimizer off"
     if config.patience is not None:
         return "patience chooses the models by exact metrics; give rounds alone"
-    return None
-
-
-def _untrue_choices(method: IFCA, engine: Engine) -> str | None:
-    """The same of clients that choose their model."""
-    by_clients = STARTS.make(method.init).looks_at_clients
-    if not isinstance(method.k, int) or method.restarts > 1 or method.resend != "always" or by_clients:
-        return "k='auto', restarts, resend and init=k-means++ or redrawn decide by exact losses or choices"
-    if method.averaging != "model" or method.clustered != "all":
-        return "shared layers and gradients are divided by exact numbers of clients"
-    if engine.secure and not method.hide_choice:
-        return "secure sums by model show who chose which, and those of few stay closed; use hide_choice=true"
     return None

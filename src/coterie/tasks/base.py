@@ -18,7 +18,7 @@ from torch import Tensor
 
 from coterie.errors import ModelError
 from coterie.federation import Client
-from coterie.parameters import Layout
+from coterie.parameters import Layout, span_size
 from coterie.trainers.base import Reduction, SumNoise, Trained, Trainer, Training, TrainingJob
 
 ClientState = MutableMapping[str, Tensor]
@@ -99,6 +99,16 @@ class ReplySchema:
     shown: bool = False
     """Whether the vector may be seen by itself even where sums are secure, because the user said so."""
 
+    @property
+    def shows_vector(self) -> bool:
+        """Whether the reply holds numbers in its vector that are not private."""
+        return self.vector is not None and span_size(self.private) < self.vector
+
+    @property
+    def only_numbers(self) -> bool:
+        """Whether the reply holds single numbers, such as losses, and no arrays beside its vector."""
+        return all(isinstance(value, Number) for value in self.values.values())
+
 
 @dataclass(frozen=True)
 class Reply:
@@ -158,8 +168,12 @@ class Task(ABC):
     def keeps_state(self) -> bool:
         """Whether the task changes what a client keeps to itself: its own layers or model, or its optimiser's state."""
         training = getattr(self, "training", None)
-        own = bool(getattr(self, "private", ())) or getattr(self, "personal", None) is not None
-        return own or (isinstance(training, Training) and training.keep_optimizer)
+        return self.keeps_own_model or (isinstance(training, Training) and training.keep_optimizer)
+
+    @property
+    def keeps_own_model(self) -> bool:
+        """Whether the client keeps layers or a model of its own."""
+        return bool(getattr(self, "private", ())) or getattr(self, "personal", None) is not None
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         """Do the task for one client. A task that can serve many clients at once overrides `perform` instead."""
@@ -200,7 +214,9 @@ def with_norm(reply: Reply, layout: Layout) -> Reply:
     """The reply with the norm of its vector; values that are there already stay."""
     if reply.vector is None or "norm" in reply.values:
         return reply
-    norm = float(torch.linalg.vector_norm(reply.vector[: layout.trainable]))
+    whole_models = len(reply.vector) % layout.size == 0
+    models = reply.vector.reshape(-1, layout.size) if whole_models else reply.vector[None]
+    norm = float(torch.linalg.vector_norm(models[:, : layout.trainable]))
     return replace(reply, values={**reply.values, "norm": norm})
 
 

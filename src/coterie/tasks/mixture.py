@@ -26,6 +26,7 @@ from coterie.tasks.base import (
     Task,
     reduced,
     tensor_key,
+    with_norm,
 )
 from coterie.tasks.evaluate import outputs_by_client
 from coterie.trainers.base import Trainer, Training, TrainingJob
@@ -126,10 +127,9 @@ class MixtureTraining(Task):
         updates = trainer.train(jobs, self.training).vectors
         assert updates is not None
         by_client = updates.view(len(self.models), len(tasks), -1).transpose(0, 1).flatten(1)
-        norms = torch.linalg.vector_norm(by_client, dim=1).tolist()
         replies = [
-            Reply(context.client.id, len(context.client.train), vector, told | {"norm": norm})
-            for context, vector, told, norm in zip(contexts, by_client, values, norms, strict=True)
+            with_norm(Reply(context.client.id, len(context.client.train), vector, told), trainer.layout)
+            for context, vector, told in zip(contexts, by_client, values, strict=True)
         ]
         return reduced(replies, reduce)
 

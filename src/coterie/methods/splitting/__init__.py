@@ -14,12 +14,13 @@ from coterie.methods.splitting.base import (
     SplitDecision,
     SplitRule,
     Watched,
+    load_offered,
     split_rule,
 )
 from coterie.methods.splitting.benefit import BenefitRule
 from coterie.methods.splitting.flattened import FlattenedRule
 from coterie.methods.splitting.growing import grow
-from coterie.methods.splitting.paper import PaperRule
+from coterie.methods.splitting.paper import PaperRule, branches_of
 
 __all__ = [
     "RULES",
@@ -31,6 +32,7 @@ __all__ = [
     "SplitDecision",
     "SplitRule",
     "Watched",
+    "branches_of",
     "grow",
     "make_rule",
     "split_rule",
@@ -50,6 +52,8 @@ def make_rule(spec: Any) -> SplitRule:
         rule: SplitRule = spec
         return rule
     found = re.fullmatch(r"([\w-]+)(?:\((.*)\))?", spec.strip())
+    if found is not None:
+        load_offered(found[1])
     if found is None or found[1] not in RULES:
         raise ConfigError(f"rule={spec!r}: {did_you_mean(found[1] if found else spec, RULES)}")
     return RULES[found[1]](**parse_options(found[2] or "", spec))

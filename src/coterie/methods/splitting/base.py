@@ -13,7 +13,8 @@ from coterie.methods.compared import Compared
 from coterie.methods.options import with_checked_options
 from coterie.methods.server import Server
 from coterie.methods.tree import Branch, Node
-from coterie.tasks import Reply
+from coterie.plugins import load, offered
+from coterie.tasks import Reply, Task
 
 
 class LeafRound(NamedTuple):
@@ -73,8 +74,8 @@ class SplitRule:
 
     needs_updates: ClassVar[bool] = True
     """Whether it looks at the single updates of a round."""
-    asks_halves: ClassVar[bool] = False
-    """Whether it asks clients about halves of their data."""
+    tasks: ClassVar[tuple[type[Task], ...]] = ()
+    """What it asks single clients for, beside updates (`Needs.tasks`)."""
     watches: ClassVar[bool] = False
     """Whether it looks after its splits, and may undo them."""
 
@@ -125,3 +126,9 @@ def split_rule(name: str) -> Callable[[R], R]:
         return made
 
     return register
+
+
+def load_offered(name: str) -> None:
+    """Load the rule that an installed package offers under this name, if there is none yet."""
+    if name not in RULES and (point := offered("coterie.rules").get(name)) is not None:
+        load(point, "rule")

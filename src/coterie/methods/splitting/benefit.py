@@ -28,6 +28,7 @@ from coterie.methods.splitting.candidates import Looks, Sides, candidates, known
 from coterie.methods.splitting.judging import Steps, chosen_by_members, judged, served
 from coterie.methods.tree import Branch, Node
 from coterie.randomness import numpy_generator
+from coterie.tasks import HeldOut, Task
 
 MOST_COMPARED = 2000
 """Members that are compared in one look; of more, so many are drawn. Where all go is for each of them to choose."""
@@ -40,7 +41,7 @@ class BenefitRule(SplitRule):
     """Split where held-out data says that both sides are surely better served apart."""
 
     needs_updates: ClassVar[bool] = False
-    asks_halves: ClassVar[bool] = True
+    tasks: ClassVar[tuple[type[Task], ...]] = (HeldOut,)
     watches: ClassVar[bool] = True
 
     level: Annotated[float, Field(gt=0, lt=1)] = 0.05
@@ -76,7 +77,7 @@ class BenefitRule(SplitRule):
         if len(halves.clients) < max(2, 2 * self.min_size):
             return Look(memory)
         memory = pooled(memory, halves)
-        least = max(self.min_size, server.engine.least_in_sum)
+        least = max(self.min_size, server.least_in_sum)
         found = candidates(memory, single=halves.updates is None)
         found = [one for one in found if smallest_side(one) >= least and reproduces(one, halves)]
         if not found:
@@ -130,7 +131,8 @@ class BenefitRule(SplitRule):
         there = set(members)
         asked = [client for client in server.participants(t) if client in there]
         if asked:
-            [total] = server.aggregate(server.training_requests(asked, joint, t), memory.weighting).sums
+            requests = server.training_requests(asked, joint, t)
+            [total] = server.exchange(requests, weighting=memory.weighting).sums
             joint = server.step(joint, total.mean(), parent.id)
         assert parent.split_round is not None
         memory = replace(memory, joint=joint)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import PositiveFloat, PositiveInt
@@ -17,6 +17,7 @@ from coterie.methods.server import Server
 from coterie.methods.splitting.base import LeafRound, Look, SplitRule, split_rule
 from coterie.methods.splitting.paper import compare_and_split, measured_noise
 from coterie.snapshot import saved
+from coterie.tasks import Noise, Task
 
 LEAST_ROUNDS = 8
 """Rounds that a cluster must have had before its loss curve says anything."""
@@ -35,6 +36,8 @@ class Curve:
 @split_rule("flattened")
 class FlattenedRule(SplitRule):
     """Split where the training loss has flattened and the sides differ by more than the clients' noise."""
+
+    tasks: ClassVar[tuple[type[Task], ...]] = (Noise,)
 
     exponent: PositiveFloat = 0.3
     """A loss that falls slower than round^−exponent has flattened."""

@@ -74,13 +74,15 @@ def _sums_of_cells(
 ) -> list[WeightedSum]:
     """The sums of both half-updates `(2·d,)` of the members of each cell that is large enough for a sum."""
     how = seen.compared.training(t, server)
-    large = np.bincount(cell, minlength=4)[cell] >= server.engine.least_in_sum
+    large = np.bincount(cell, minlength=4)[cell] >= server.least_in_sum
     asked = [client for client, kept in zip(clients, large, strict=True) if kept]
     requests = [
         Request(c, HalfUpdates(seen.after, how, server.seed_of(t, c, "half-updates"), halves_seed(server, c)))
         for c in asked
     ]
-    return server.aggregate(requests, seen.weighting, cell[large].tolist(), 4, 2 * server.layout.size).sums
+    both_halves = 2 * server.layout.size
+    groups = cell[large].tolist()
+    return server.exchange(requests, groups, clusters=4, weighting=seen.weighting, size=both_halves).sums
 
 
 def judged(

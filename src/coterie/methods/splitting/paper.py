@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from coterie.methods.server import Server, apply_update
 from coterie.methods.splitting.base import LeafRound, Look, SplitDecision, SplitRule, split_rule
 from coterie.methods.tree import Branch, Node
 from coterie.snapshot import saved
-from coterie.tasks import Noise, Request
+from coterie.tasks import Noise, Request, Task
 
 EPSILON2_MULTIPLE = 4.0
 """ε2 = "auto" is this multiple of ε1 (the paper recommends 1 to 10)."""
@@ -41,6 +41,8 @@ class Seen:
 @split_rule("paper")
 class PaperRule(SplitRule):
     """Algorithm 3, lines 3 to 6: the mean update has died down, some client's has not, and the sides differ."""
+
+    tasks: ClassVar[tuple[type[Task], ...]] = (Noise,)
 
     eps1: PositiveFloat | Auto = "auto"
     """ε1: the norm of the mean update must be below it; "auto" is a tenth of the largest that the cluster has had."""
@@ -114,7 +116,7 @@ def compare_and_split(
     if min(len(sides.first), len(sides.second)) < rule.min_size or separation <= gamma:
         return Look(memory)
     evidence = numbers | {"alpha_cross_max": sides.alpha_cross_max, "separation": separation, "noise": gamma}
-    branches = _branches(seen, members, vectors, sides, t, server)
+    branches = branches_of(seen, members, vectors, sides, t, server)
     reason = f"separation {separation:.2f}, noise level {gamma:.2f}"
     matrices = []
     if len(members) <= MOST_IN_MATRIX:
@@ -123,7 +125,7 @@ def compare_and_split(
     return Look(memory, SplitDecision(branches, leaf.model, evidence, reason), matrices)
 
 
-def _branches(
+def branches_of(
     seen: LeafRound, members: tuple[str, ...], vectors: torch.Tensor, sides: Bipartition, t: int, server: Server
 ) -> tuple[Branch, ...]:
     """The children: both begin at the stationary model, with this round's updates averaged in each (lines 7 and 8).
@@ -146,9 +148,8 @@ def _mean_step(seen: LeafRound, members: tuple[str, ...], t: int, server: Server
     own = [reply for reply in seen.replies if reply.client in members]
     if seen.compared.kind == "projection":
         requests = server.training_requests([reply.client for reply in own], seen.leaf.model, t)
-        return server.aggregate(requests, seen.weighting).sums[0].mean()
-    weights = [server.weight(reply.client, seen.weighting) for reply in own]
-    return server.aggregation.combine(own, weights, server.layout.size).mean()
+        return server.exchange(requests, weighting=seen.weighting).sums[0].mean()
+    return server.summed(own, seen.weighting).mean()
 
 
 def measured_noise(seen: LeafRound, t: int, server: Server) -> float:
