@@ -24,7 +24,16 @@ from coterie.methods.base import Event
 from coterie.methods.compared import Compared, ComparedHalves
 from coterie.methods.server import Server, apply_update
 from coterie.methods.splitting.base import LeafRound, Look, SplitDecision, SplitRule, Watched, split_rule
-from coterie.methods.splitting.candidates import Looks, Sides, candidates, known_of, pooled, reproduces, smallest_side
+from coterie.methods.splitting.candidates import (
+    Candidate,
+    Looks,
+    Sides,
+    candidates,
+    known_of,
+    pooled,
+    reproduces,
+    smallest_side,
+)
 from coterie.methods.splitting.judging import Steps, chosen_by_members, judged, served
 from coterie.methods.tree import Branch, Node
 from coterie.randomness import numpy_generator
@@ -75,10 +84,11 @@ class BenefitRule(SplitRule):
         )
         if len(halves.clients) < max(2, 2 * self.min_size):
             return Look(memory)
-        memory = pooled(memory, halves)
+        memory, proposed = self.propose(memory, halves)
         least = max(self.min_size, server.engine.least_in_sum)
-        found = candidates(memory, single=halves.updates is None)
-        found = [one for one in found if smallest_side(one) >= least and reproduces(one, halves)]
+        found = [one for one in proposed if smallest_side(one) >= least]
+        if halves.updates is None:
+            found = found[:1]  # only one candidate's sums can be opened
         if not found:
             return Look(memory)
         steps = Steps(halves, found, seen, t, server)
@@ -92,6 +102,15 @@ class BenefitRule(SplitRule):
         evidence = {"gain": result.gain, "gain_error": result.error, "p_value": result.p_value}
         reason = f"on held-out data models of their own lower the loss by {result}"
         return Look(memory, SplitDecision(branches, seen.after, evidence, reason))
+
+    def propose(self, memory: Looks, halves: ComparedHalves) -> tuple[Looks, list[Candidate]]:
+        """The candidates of a look: by how alike the half-updates are, as far as they reproduce.
+
+        A method that knows other ways to split its clients overrides this; the judge is the same.
+        """
+        memory = pooled(memory, halves)
+        found = candidates(memory, single=halves.updates is None)
+        return memory, [one for one in found if reproduces(one, halves)]
 
     def _asked(self, seen: LeafRound, t: int, server: Server) -> list[str]:
         """The members of this look: those that took part in the round, at most as many as can be compared."""
