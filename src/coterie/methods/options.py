@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
+import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -75,6 +76,14 @@ def parse_options(text: str, spec: str) -> dict[str, Any]:
             raise ConfigError(f"{spec!r}: option {key!r} is given twice: keep one")
         options[key] = literal(value.strip())
     return options
+
+
+def parse_call(text: str, spec: str) -> tuple[str, dict[str, Any]]:
+    """The name and the options of a part written as `name` or `name(key=value,…)`; `spec` is for messages."""
+    found = re.fullmatch(r"([\w-]+)(?:\((.*)\))?", text.strip())
+    if found is None:
+        raise ConfigError(f"{spec}: expected a name, or name(key=value,…)")
+    return found[1], parse_options(found[2] or "", text)
 
 
 def literal(text: str) -> Any:

@@ -1,4 +1,4 @@
-"""Split a cluster where both sides are surely better served by steps of their own, on data held out from them.
+"""Split a cluster where all parts are surely better served by steps of their own, on data held out from them.
 
 Every member trains on two halves of its data. Sides are found on one half and their mean steps are tried on the other,
 beside the step of all members, which each client may correct by an output offset fitted on the half not judged: what
@@ -94,7 +94,8 @@ class BenefitRule(SplitRule):
         steps = Steps(halves, found, seen, t, server)
         results = judged(found, steps, halves, seen.after, server)
         spent = level_of_look(self.level, memory.count) / len(found)
-        best, result = max(results, key=lambda pair: (pair[1].p_value <= spent, pair[1].gain))
+        # Of sure candidates the one of fewest parts: whether to split these further is asked again.
+        best, result = max(results, key=lambda pair: (pair[1].p_value <= spent, -len(set(pair[0].both)), pair[1].gain))
         memory = replace(memory, gain=result.gain, error=result.error, p_value=result.p_value)
         if result.p_value > spent:
             return Look(memory)
@@ -130,7 +131,7 @@ class BenefitRule(SplitRule):
         compared = np.array([chosen[client] for client in halves.clients])
         vectors = halves.vectors.mean(0)
         branches = []
-        for side in (False, True):
+        for side in np.unique(sides).tolist():
             members = tuple(client for client in seen.leaf.members if chosen[client] == side)
             # Sums are over the sides as they were found: others would show what a few members' updates are.
             stepped = sides if halves.updates is None else compared
