@@ -29,7 +29,7 @@ SUMMED = (
 BESIDE_SUMS: dict[str, tuple[type[Task], ...]] = {
     "cfl": (Compare, CompareHalves, HeldOut),
     "fedcuau": (Divergence,),
-    "flt": (Embed,),
+    "flt": (Embed, HeldOut),
     "oneshot": (Collect, Train),
 }
 """What methods ask for beside sums, by their name."""
