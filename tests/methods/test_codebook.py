@@ -107,9 +107,8 @@ def test_newcomers_are_placed_by_the_words_that_are_in_use():
 
 def test_words_find_the_groups_and_secure_sums_decide_as_clear_updates_do():
     """Candidates come from words and the judge from sums of half-updates: no single update is seen."""
-    options = OPTIONS | {"clients": 20, "rounds": 8}
+    options = OPTIONS | {"clients": 10, "groups": 2, "rounds": 5}
     clear = coterie.run("flt:signature=words", **options)
     secure = coterie.run("flt", secure_sums=True, secure_limit=4.0, **options)
-    assert [len(result.clusters) > 1 for result in (clear, secure)] == [True, True]
-    assert clear.summary.ari > 0.7
-    assert secure.summary.ari > 0.4
+    assert (clear.summary.ari, secure.summary.ari) == (1.0, 1.0)
+    assert clear.clusters == secure.clusters
