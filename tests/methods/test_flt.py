@@ -311,7 +311,7 @@ def test_options_that_do_not_fit_are_refused(digits: Federation) -> None:
     with pytest.raises(ConfigError, match="clusters=21 with 20 clients"):
         FLT(clusters=21).start(server)
     with pytest.raises(ConfigError, match="case=1"):
-        FLT(case=1, clusters=3)
+        FLT(case=1, clusters=3).start(server)
     with pytest.raises(ConfigError, match="no such file"):
         FLT(encoder="nowhere.safetensors").start(server)
     with pytest.raises(ConfigError, match="conv encoder"):

@@ -67,10 +67,10 @@ class FLT:
 
     def __post_init__(self) -> None:
         parse_signature(self.signature)
-        if self.case == 1 and self.clusters is not None:
-            raise ConfigError("clusters goes with case=2: case=1 averages over relatives, without clusters")
 
     def start(self, server: Server) -> RelatedState:
+        if self.case == 1 and self.clusters is not None:
+            raise ConfigError("clusters goes with case=2: case=1 averages over relatives, without clusters")
         if self.case == 1 and server.optimizer.rule != "none":
             raise ConfigError(f"server_optimizer={server.optimizer.rule!r} goes with case=2: case=1 has no clusters")
         if server.engine.remote:
