@@ -1,4 +1,4 @@
-"""Distances of centroid sets, the automatic threshold, mixing rows that sum to one, and Ward clusters."""
+"""Distances of centroid sets, mixing rows that sum to one, and Ward clusters."""
 
 from __future__ import annotations
 
@@ -8,17 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.cluster.hierarchy import linkage
 
 import coterie.clustering.relatedness as relatedness_module
 from coterie.clustering import (
     adjusted_rand_index,
-    auto_gamma,
     matching_distances,
     min_pair_distances,
     mixing_matrix,
     related,
     ward_clusters,
 )
+from coterie.clustering.relatedness import ward_merges
 
 
 def islands(seed: int, clients: int, shared: int) -> tuple[np.ndarray, np.ndarray]:
@@ -102,55 +103,22 @@ def test_client_without_centroids_is_named() -> None:
         min_pair_distances(np.zeros((3, 2)))
 
 
-def test_auto_gamma_by_hand() -> None:
-    # On a line: 0, 1, 2 | 10, 11, 12. Tree edges 1, 1, 1, 1, 8: γ = sqrt(1 · 8).
-    line = np.array([0.0, 1, 2, 10, 11, 12])
-    assert auto_gamma(np.abs(line[:, None] - line)) == pytest.approx(np.sqrt(8))
-
-
-@given(st.floats(1e-3, 1e3))
-def test_auto_gamma_scales_with_the_distances(scale: float) -> None:
-    distances = min_pair_distances(islands(1, 20, 0)[0])
-    assert auto_gamma(scale * distances) == pytest.approx(scale * auto_gamma(distances))
-
-
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("clients", [15, 60])
-def test_separate_families_are_found_without_being_told(seed: int, clients: int) -> None:
-    points, groups = islands(seed, clients, shared=0)
-    distances = min_pair_distances(points)
-    found = ward_clusters(related(distances, auto_gamma(distances)))
-    assert adjusted_rand_index(found, groups) == 1
+@pytest.mark.parametrize(("shared", "clients"), [(0, 15), (1, 60)])
+def test_rows_of_distances_find_groups_that_share_nothing_and_groups_in_a_ring(
+    seed: int, shared: int, clients: int
+) -> None:
+    points, groups = islands(seed, clients, shared)
+    assert adjusted_rand_index(ward_clusters(min_pair_distances(points), 5), groups) == 1
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_families_in_a_ring_are_related_to_their_neighbours_only(seed: int) -> None:
-    points, groups = islands(seed, 60, shared=1)
-    distances = min_pair_distances(points)
-    found = related(distances, auto_gamma(distances))
-    steps = (groups[:, None] - groups) % 5
-    assert np.mean(found == np.isin(steps, [0, 1, 4])) > 0.97
-    assert adjusted_rand_index(ward_clusters(found), groups) == 1
-
-
-def test_one_family_stays_whole() -> None:
-    whole = []
-    for seed in range(40):
-        points = np.random.default_rng(seed).normal(size=(40, 1, 2))
-        near = related(distances := min_pair_distances(points), auto_gamma(distances))
-        whole.append(near.all() and ward_clusters(near).max() == 0)
-    assert sum(whole) >= 36
-
-
-def test_degenerate_distances() -> None:
-    assert related(np.zeros((4, 4)), auto_gamma(np.zeros((4, 4)))).all()
-    assert related(np.zeros((1, 1)), auto_gamma(np.zeros((1, 1)))).all()
-    pair = np.array([[0.0, 3.0], [3.0, 0.0]])
-    assert related(pair, auto_gamma(pair)).all()
-    # Identical clients in two places.
-    places = np.array([0.0, 0, 0, 5, 5, 5])
-    distances = np.abs(places[:, None] - places)
-    assert np.array_equal(related(distances, auto_gamma(distances)), distances == 0)
+def test_ward_sees_the_rows_as_they_are() -> None:
+    near = np.zeros((7, 7), dtype=bool)
+    near[:4, :4] = near[4:6, 4:6] = near[6, 6] = True
+    near[3, 4] = near[4, 3] = True
+    np.testing.assert_allclose(ward_merges(near)[:, 2], linkage(near.astype(float), "ward")[:, 2])
+    some = min_pair_distances(islands(0, 12, 0)[0])[:5]  # five clients by their distances to all
+    np.testing.assert_allclose(ward_merges(some)[:, 2], linkage(some, "ward")[:, 2])
 
 
 def test_related_is_strict_and_always_holds_for_oneself() -> None:
@@ -192,8 +160,9 @@ def test_members_of_one_block_get_bitwise_equal_rows() -> None:
 def test_blocks_become_clusters_numbered_by_first_member(sizes: list[int]) -> None:
     groups = np.repeat(np.arange(len(sizes)), sizes)
     blocks = groups[:, None] == groups
-    assert np.array_equal(ward_clusters(blocks), groups)
     assert np.array_equal(ward_clusters(blocks, len(sizes)), groups)
+    # By rows of zeros and ones small blocks are near to each other: the largest jump finds blocks of one size.
+    assert np.array_equal(ward_clusters(blocks), groups) == (len(set(sizes)) == 1)
 
 
 def test_number_of_clusters_is_kept_when_given() -> None:

@@ -47,7 +47,7 @@ SPECS = [
     "fedrc:components=2",
     "fedsoft:clusters=2,interval=2",
     "flt:case=1,k=3,signature=centroids",
-    "flt:case=2,k=3,signature=centroids,noise=0.1",
+    "flt:case=2,k=3,signature=centroids(noise=0.1)",
     "flt:case=2,encoder=pca,finetune=1,k=3,signature=centroids",
     "pca-kmeans-hc:basis=public,clusters=2,show_centroids=true",
     "pca-kmeans-hc:basis=own,clusters=2,show_centroids=true",

@@ -62,8 +62,6 @@ def federation() -> Federation:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_client_has_one_model_while_clients_join_leave_return_and_fail(name: str, federation: Federation) -> None:
-    if name == "flt":
-        pytest.importorskip("umap")
     method, ids = make_method(SPECS.get(name, name)), federation.ids
     server, engine = server_of(federation)
     engine.admit(ids[:5])
@@ -91,8 +89,6 @@ def test_every_client_has_one_model_while_clients_join_leave_return_and_fail(nam
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_state_with_newcomers_survives_a_snapshot(name: str, federation: Federation, tmp_path: Path) -> None:
-    if name == "flt":
-        pytest.importorskip("umap")
     method = make_method(SPECS.get(name, name))
     server, engine = server_of(federation)
     engine.admit(federation.ids[:6])
@@ -138,8 +134,6 @@ def test_a_newcomer_joins_the_cluster_of_its_group(name: str, federation: Federa
 
 @pytest.mark.parametrize("name", ["flt", "pca-kmeans-hc"])
 def test_a_newcomer_is_placed_by_its_inputs_and_moves_nobody(name: str) -> None:
-    if name == "flt":
-        pytest.importorskip("umap")
     federation = digits(9, 3, "flt-s1-digits")
     method = make_method(SPECS[name].replace("clusters=2", "clusters=3"))
     server, engine = server_of(federation)

@@ -52,7 +52,7 @@ FEDERATION = find_scenario("digits-swapped").build(clients=10, samples=None, gro
 def no_umap(monkeypatch):
     """FLT's map is of no interest here, and UMAP takes long to load: the first two coordinates stand in for it."""
     monkeypatch.setattr(flt, "import_umap", lambda: None)
-    monkeypatch.setattr(flt, "project", lambda centroids, *options: centroids[..., :2])
+    monkeypatch.setattr("coterie.methods.relatives.project", lambda centroids, *options: centroids[..., :2])
 
 
 def network(seed):

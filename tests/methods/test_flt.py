@@ -9,20 +9,21 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 import torch
-from scipy.cluster.hierarchy import linkage
 
 import coterie
 import coterie.encoders
 from coterie.clustering import adjusted_rand_index, mixing_matrix
-from coterie.clustering.relatedness import out_of_range, ward_merges
 from coterie.data.scenarios import find_scenario
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.methods import FLT, FedSEM, PcaKMeansHC, Server, make_method
+from coterie.methods.compared import ComparedHalves
 from coterie.methods.fedsem import Point
-from coterie.methods.flt import form_relatives, within_range
-from coterie.methods.graph_averaging import Relatives, State, averaging_round, graph_assignment
+from coterie.methods.graph_averaging import State, averaging_round, graph_assignment
+from coterie.methods.relatives import Relatives
+from coterie.methods.relatives_growing import GrowingRelatives, RelatednessRule
+from coterie.methods.splitting.candidates import Looks
 from coterie.models import build
 from coterie.snapshot import load_snapshot, save_snapshot
 from coterie.tasks.base import Reduction, ReplyBlock, Request
@@ -134,14 +135,76 @@ def test_one_cluster_is_fedavg(digits: Federation) -> None:
 
 
 @pytest.fixture(scope="module")
-def found(digits: Federation) -> State:
-    pytest.importorskip("umap")
+def found(digits: Federation) -> GrowingRelatives:
     return FLT().start(desk(digits))
 
 
-def test_the_groups_of_digits_are_found_without_being_told(found: State, digits: Federation) -> None:
-    labels = np.unique(found.relatives.related, axis=0, return_inverse=True)[1].reshape(-1)
-    assert adjusted_rand_index(labels, digits.groups) == 1.0
+def clusters_of(relatives: Relatives) -> list[int]:
+    """The cluster of each client, where relatives are clusters: the first of its members."""
+    return [int(first) for first in relatives.related.argmax(axis=1)]
+
+
+@pytest.mark.parametrize("scenario", ["flt-s1-digits", "flt-s2-digits"])
+@pytest.mark.parametrize("distance", ["min", "matching"])
+def test_the_groups_of_digits_are_a_level_of_the_dendrogram(scenario: str, distance: Any) -> None:
+    federation = find_scenario(scenario).build(seed=1)
+    relatives = FLT(clusters=5, distance=distance).start(desk(federation)).relatives
+    assert adjusted_rand_index(clusters_of(relatives), federation.groups) == 1
+    assert relatives.text == "as asked, 5 clusters of sizes 4, 4, 4, 4, 4"
+
+
+def test_the_candidates_of_a_look_are_levels_of_the_members_dendrogram(
+    found: GrowingRelatives, digits: Federation
+) -> None:
+    rule = RelatednessRule(relatives=found.relatives)
+    groups = np.array(digits.groups)
+    two = [client for client, group in zip(digits.ids, groups, strict=True) if group < 2]
+    halves = ComparedHalves(tuple(two), torch.zeros(2, len(two), 0), None)
+    memory, levels = rule.propose(Looks(), halves)
+    assert memory.clients == halves.clients
+    assert [len(set(level.both)) for level in levels] == [2, 3, 4]
+    assert adjusted_rand_index(levels[0].both, groups[groups < 2]) == 1
+    assert all((side == level.both).all() for level in levels for side in level.by_half)
+    _, pair = rule.propose(Looks(), ComparedHalves(tuple(two[:2]), torch.zeros(2, 2, 0), None))
+    assert [level.both.tolist() for level in pair] == [[0, 1]]
+
+
+def test_where_nothing_helps_it_is_fedavg_bit_for_bit() -> None:
+    options = {"scenario": "digits-iid", "clients": 8, "rounds": 6, "workers": 1, "seed": 2}
+    ours, theirs = (coterie.run(name, **options) for name in ("flt", "fedavg"))
+    assert len(ours.clusters) == 1
+    assert torch.equal(ours.models[0], theirs.models[0])
+    assert ours.history[-1].events[-1].kind == "whole"
+
+
+def test_clients_join_leave_and_return_while_clusters_grow(digits: Federation, tmp_path: Any) -> None:
+    method = FLT()
+    server = desk(digits)
+    engine: Any = server.engine
+    engine.clients = digits.ids[:15]
+    state = method.start(server)
+    for t in range(1, 6):
+        state, _ = method.round(state, t, server)
+    leaves = {client: leaf.id for leaf in state.tree.leaves() for client in leaf.members}
+    assert adjusted_rand_index(list(leaves.values()), [digits[c].group for c in leaves]) > 0.7
+    engine.clients = digits.ids[1:]
+    assert state.tree.leaf_of(digits.ids[0]).id == leaves[digits.ids[0]]
+    grown = method.admit(state, server)
+    assert digits.ids[0] not in {client for leaf in grown.tree.leaves() for client in leaf.members}
+    assert all(grown.tree.leaf_of(client).id == leaves[client] for client in digits.ids[1:15])
+    group_of = {leaf: digits[client].group for client, leaf in leaves.items()}
+    late = digits.ids[15:]
+    right = [group_of[grown.tree.leaf_of(client).id] == digits[client].group for client in late]
+    assert sum(right) >= 4
+    placed = method.place(state, late, server)
+    assert [placed[client] for client in late] == [grown.tree.leaf_of(client).id for client in late]
+    engine.clients = digits.ids
+    returned = method.admit(grown, server)
+    assert returned.tree.leaf_of(digits.ids[0]).id == leaves[digits.ids[0]]
+    save_snapshot(returned, tmp_path / "state.safetensors")
+    back = load_snapshot(tmp_path / "state.safetensors")
+    one, other = (method.assignment(method.round(s, 6, server)[0], server) for s in (returned, back))
+    assert [list(own) for own in one.members] == [list(own) for own in other.members]
 
 
 def relabelled(federation: Federation) -> Federation:
@@ -152,22 +215,19 @@ def relabelled(federation: Federation) -> Federation:
     return Federation(clients, 10)
 
 
-def test_no_label_and_no_group_reaches_the_relatedness(found: State, digits: Federation) -> None:
+def test_no_label_and_no_group_reaches_the_relatedness(found: GrowingRelatives, digits: Federation) -> None:
     other = FLT().start(desk(relabelled(digits)))
     np.testing.assert_array_equal(found.relatives.positions, other.relatives.positions)
-    np.testing.assert_array_equal(found.relatives.related, other.relatives.related)
 
 
-def test_the_stage_is_identical_on_rerun_and_survives_a_snapshot(
-    found: State, digits: Federation, tmp_path: Any
-) -> None:
-    again = FLT().start(desk(digits))
+def test_the_stage_is_identical_on_rerun_and_survives_a_snapshot(digits: Federation, tmp_path: Any) -> None:
+    pytest.importorskip("umap")
+    found, again = (FLT(gamma=1.0, clusters=5).start(desk(digits)) for _ in range(2))
     np.testing.assert_array_equal(found.relatives.positions, again.relatives.positions)
     save_snapshot(found, tmp_path / "state.safetensors")
     back = load_snapshot(tmp_path / "state.safetensors")
     np.testing.assert_array_equal(back.relatives.related, found.relatives.related)
-    assert back.relatives.ids == found.relatives.ids
-    assert back.row == found.row
+    assert (back.relatives.ids, back.row) == (found.relatives.ids, found.row)
 
 
 def test_the_stage_counts_the_encoder_down_and_the_centroids_up(digits: Federation) -> None:
@@ -179,7 +239,7 @@ def test_the_stage_counts_the_encoder_down_and_the_centroids_up(digits: Federati
 
 def test_newcomers_join_their_group_and_move_nobody(digits: Federation) -> None:
     pytest.importorskip("umap")
-    method = FLT(gamma="clearest")
+    method = FLT(gamma=1.0, clusters=5, distance="matching")
     early = desk(digits.subset(digits.ids[:15]))
     before = method.start(early)
     before, _ = method.round(before, 1, early)
@@ -196,7 +256,7 @@ def test_newcomers_join_their_group_and_move_nobody(digits: Federation) -> None:
     alone = relabelled(digits.subset(digits.ids[15:]))  # after a run: by inputs alone, whatever the labels
     assert tuple(method.place(before, alone.ids, desk(alone)).values()) == after.row[15:]
     assert method.places_unlabelled
-    first = replace(method, case=1)
+    first = FLT(case=1)
     graph = first.admit(first.start(early), server)
     assert graph.relatives.related[15:].any(axis=1).all()
 
@@ -206,37 +266,6 @@ def without_umap(monkeypatch: pytest.MonkeyPatch) -> None:
     """Centroids are laid out by their main directions: what is tested comes after the layout."""
     monkeypatch.setattr("coterie.clustering.manifold._UMAP_NEEDS", 10**9)
     monkeypatch.setattr("coterie.methods.flt.import_umap", lambda: None)
-
-
-def test_one_family_stays_whole_unless_gamma_decides(without_umap: None) -> None:
-    alike = find_scenario("digits-permuted").build(clients=20, groups=1, seed=3)
-    method = FLT(encoder="pca")
-    state = method.start(desk(alike))
-    assert state.relatives.related.all()
-    assert "one family" in state.relatives.text
-    assert state.relatives.gamma is None
-    assert not replace(method, gamma=0.5, case=1).reconsidered(state).relatives.related.all()
-
-
-def test_case_auto_takes_clusters_a_graph_or_one_family_by_the_evidence() -> None:
-    rng = np.random.default_rng(0)
-    centres = 10 * rng.normal(size=(10, 2))
-
-    def formed(words: np.ndarray) -> Relatives:
-        positions = (centres[words] + 0.1 * rng.normal(size=(*words.shape, 2))).astype(np.float32)
-        ids = tuple(f"c{i}" for i in range(len(words)))
-        return form_relatives(ids, positions, positions, FLT(case="auto"))
-
-    groups = np.arange(30) % 3
-    clusters = formed(3 * groups[:, None] + np.array([0, 1, 2, 0, 1]))
-    assert clusters.gamma is None
-    assert adjusted_rand_index(np.unique(clusters.related, axis=0, return_inverse=True)[1].reshape(-1), groups) == 1
-    family = formed(np.stack([rng.choice(10, 5, replace=False) for _ in range(30)]))
-    assert family.gamma is None
-    assert family.related.all()
-    graph = formed(np.stack([rng.choice(10, 5, p=rng.dirichlet([0.3] * 10)) for _ in range(30)]))
-    assert graph.gamma is not None
-    assert not graph.related.all()
 
 
 def test_a_client_whose_codes_are_not_finite_is_a_fault_and_the_others_go_on(
@@ -253,7 +282,7 @@ def test_a_client_whose_codes_are_not_finite_is_a_fault_and_the_others_go_on(
 
 
 def test_a_client_whose_centroids_are_too_far_to_be_compared_is_a_fault_and_asked_again(digits: Federation) -> None:
-    """UMAP gives a point no place that is infinitely far from all others, and the run used to end there."""
+    """A point that is infinitely far from all others has no place."""
     first = digits.clients[0]
     wild = replace(first, train=Split(first.train.x * 1e30, first.train.y))
     server = desk(Federation([wild, *digits.clients[1:]], 10))
@@ -268,27 +297,13 @@ def test_a_client_whose_centroids_are_too_far_to_be_compared_is_a_fault_and_aske
     assert all(torch.isfinite(model).all() for model in assignment.models)
 
 
-def test_gamma_that_relates_nobody_or_everybody_leaves_no_ground_for_clusters(
+def test_gamma_that_relates_no_pair_or_all_pairs_leaves_no_ground_for_clusters(
     digits: Federation, without_umap: None
 ) -> None:
     server = desk(digits)
-    for gamma, who in ((1e-9, "nobody"), (1e9, "everybody")):
-        with pytest.raises(ConfigError, match=f"relates {who} .* no ground for 4 clusters"):
+    for gamma, which in ((1e-9, "no pair"), (1e9, "all pairs")):
+        with pytest.raises(ConfigError, match=f"relates {which} .* no ground for 4 clusters"):
             FLT(encoder="pca", gamma=gamma, clusters=4).start(server)
-
-
-def test_umaps_dimensions_wards_input_and_the_number_of_clusters_are_options(
-    digits: Federation, without_umap: None
-) -> None:
-    state = FLT(encoder="pca", components=3, clusters=5).start(desk(digits))
-    assert state.relatives.positions.shape == (20, 5, 3)
-    assert len(np.unique(state.relatives.related, axis=0)) == 5
-    near = np.zeros((7, 7), dtype=bool)
-    near[:4, :4] = near[4:6, 4:6] = near[6, 6] = True
-    near[3, 4] = near[4, 3] = True
-    assert not np.array_equal(ward_merges(near), ward_merges(near, unit=False))
-    plain = ward_merges(near, unit=False)[:, 2]
-    assert plain[-1] == pytest.approx(linkage(near.astype(float), "ward")[-1, 2])
 
 
 def test_options_that_do_not_fit_are_refused(digits: Federation) -> None:
@@ -297,8 +312,6 @@ def test_options_that_do_not_fit_are_refused(digits: Federation) -> None:
         FLT(clusters=21).start(server)
     with pytest.raises(ConfigError, match="case=1"):
         FLT(case=1, clusters=3).start(server)
-    with pytest.raises(ConfigError, match=r"gamma=0\.5 goes with case=1 or case=2"):
-        FLT(case="auto", gamma=0.5).start(server)
     with pytest.raises(ConfigError, match="no such file"):
         FLT(encoder="nowhere.safetensors").start(server)
     with pytest.raises(ConfigError, match="conv encoder"):
@@ -311,8 +324,9 @@ def test_options_that_do_not_fit_are_refused(digits: Federation) -> None:
         "flt:k=0",
         "flt:distance=far",
         "flt:gamma=sometimes",
-        "flt:neighbours=1",
-        "flt:components=0",
+        "flt:signature=voices",
+        "flt:signature=centroids(least=0)",
+        "flt:signature=centroids(most=3)",
         "fedsem:clusters=0",
     ):
         with pytest.raises(ConfigError):
@@ -415,10 +429,8 @@ def test_fedsem_judges_clients_never_drawn_by_the_mean_of_the_centres(digits: Fe
 
 
 def test_a_run_of_flt_beats_fedavg_on_digits() -> None:
-    pytest.importorskip("umap")
-    ours, theirs = (
-        coterie.run(name, scenario="flt-s1-digits", rounds=6, seed=0, evaluate_every=6) for name in ("flt", "fedavg")
-    )
+    options = {"scenario": "flt-s1-digits", "rounds": 8, "seed": 0, "evaluate_every": 8, "workers": 1}
+    ours, theirs = (coterie.run(name, **options) for name in ("flt", "fedavg"))
     assert ours.summary.ari == 1.0
     assert ours.summary.accuracy.mean > theirs.summary.accuracy.mean + 0.1
     assert ours.summary.accuracy.variance < theirs.summary.accuracy.variance
@@ -426,8 +438,7 @@ def test_a_run_of_flt_beats_fedavg_on_digits() -> None:
 
 
 def test_the_page_on_flt_runs_as_printed() -> None:
-    """Here rather than with the other pages, because UMAP is compiled in this process already."""
-    pytest.importorskip("umap")
+    """Here rather than with the other pages, because UMAP may be compiled in this process already."""
     page = ROOT / "docs" / "methods" / "flt.md"
     reader = Reader(page)
     try:
@@ -437,38 +448,3 @@ def test_the_page_on_flt_runs_as_printed() -> None:
         assert len(reader.module.result.clusters) > 1
     finally:
         reader.close()
-
-
-def heaps(clients: int = 12, k: int = 4) -> np.ndarray:
-    """Centroids `(M, k, 8)` of three families around places that are 10 apart."""
-    rng = np.random.default_rng(4)
-    places = 10 * np.eye(3, 8)
-    return np.array([places[i % 3] + rng.normal(size=(k, 8)) for i in range(clients)], dtype=np.float32)
-
-
-def test_centroids_far_outside_the_range_are_told_by_their_distance_from_the_middle() -> None:
-    points = heaps()
-    assert not out_of_range(points).any()
-    points[3, 2:] = np.nan  # a small client has fewer
-    points[5, 0] *= -3
-    points[7] *= 100
-    assert np.flatnonzero(out_of_range(points)).tolist() == [5, 7]
-    assert not out_of_range(np.zeros((0, 4, 8), dtype=np.float32)).any()
-    assert not out_of_range(np.ones((3, 4, 8), dtype=np.float32)).any()
-
-
-@pytest.mark.parametrize("hostile", [(7,), (2, 4, 7)])
-def test_centroids_out_of_range_do_not_move_the_others(hostile: tuple[int, ...]) -> None:
-    """The others' families are those that they form by themselves, and nobody is related to those far outside."""
-    points = heaps()
-    points[list(hostile)] *= -10
-    ids = tuple(f"c{i}" for i in range(len(points)))
-    rest = [i for i in range(len(points)) if i not in hostile]
-    found = within_range(ids, points, FLT())
-    alone = within_range(tuple(ids[i] for i in rest), points[rest], FLT())
-    np.testing.assert_array_equal(found.related[np.ix_(rest, rest)], alone.related)
-    np.testing.assert_array_equal(found.positions[rest], alone.positions)
-    assert not found.related[np.ix_(rest, list(hostile))].any()
-    assert all(found.related[i, i] for i in hostile)
-    assert "far outside" in found.text
-    assert all(ids[i] in found.text for i in hostile)

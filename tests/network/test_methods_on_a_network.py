@@ -15,7 +15,7 @@ from coterie.data.scenarios import find_scenario
 from coterie.randomness import derive
 
 METHODS = {"fedavg": ("fedavg", 2), "cfl": (CFL, 3), "ifca": ("ifca:k=2,init=random", 2),
-           "fedcuau": ("fedcuau:clusters=2", 2), "flt": ("flt:gamma=clearest,distance=matching,signature=centroids", 2),
+           "fedcuau": ("fedcuau:clusters=2", 2), "flt": ("flt:clusters=2,distance=matching,signature=centroids", 2),
            "own": ("angles:clusters=2", 2)}  # fmt: skip
 """The last is the method that docs/methods.md prints, with a task of its own, in a package of its own."""
 

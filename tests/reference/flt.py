@@ -46,16 +46,13 @@ class FLT:
     gamma: float
     clusters: int | None = None
     distance: str = "min"
-    unit: bool = True
-    """Whether Ward's method sees the clients' rows of relatives scaled to length one."""
 
     def relatives(self, ids: list[str]) -> dict[str, set[str]]:
-        """Algorithm 2, lines 15 to 18."""
+        """Algorithm 2, lines 15 to 19."""
         near = np.array([[i == j or self.apart(i, j) < self.gamma for j in ids] for i in ids])
         if self.clusters is None:
             return {client: set(np.array(ids)[row].tolist()) for client, row in zip(ids, near, strict=True)}
-        rows = near / np.linalg.norm(near, axis=1, keepdims=True) if self.unit else near.astype(float)
-        return {ids[i]: {ids[j] for j in own} for own in ward(rows, self.clusters) for i in own}
+        return {ids[i]: {ids[j] for j in own} for own in ward(near.astype(float), self.clusters) for i in own}
 
     def apart(self, i: str, j: str) -> float:
         """A_ij."""

@@ -13,8 +13,9 @@ from torch import Tensor
 import coterie
 from coterie.federation import Federation
 from coterie.methods import Server, make_method
-from coterie.methods.flt import grown
-from coterie.methods.graph_averaging import Relatives, State
+from coterie.methods.embedding import Embedded
+from coterie.methods.graph_averaging import State
+from coterie.methods.relatives import Relatives, with_newcomers
 from coterie.trainers.batching import batches
 from reference.clients import Clients, Network, Round, Vector, mates_of
 
@@ -90,13 +91,15 @@ class Recorded:
             return self.method.start(server)
         own = np.stack([self.positions[client] for client in server.clients])
         laid_out = Relatives(server.clients, own, own, None, np.eye(len(own), dtype=bool), "")
-        return self.method.reconsidered(State(laid_out, server.initial_model()[None], (0,) * len(own)))
+        return State(self.method.relate(laid_out), server.initial_model()[None], (0,) * len(own))
 
     def round(self, state: Any, t: int, server: Server) -> tuple[Any, Any]:
         self._admit(t)
         if self.method.name == "flt" and (late := [c for c in server.clients if c not in state.relatives.ids]):
             own = np.stack([self.positions[client] for client in late])
-            state = grown(state, tuple(late), own, own, self.method)
+            found = Embedded(tuple(late), own)
+            relatives, nearest = with_newcomers(state.relatives, found, own, self.method.distance)
+            state = State(relatives, state.models, state.row + tuple(state.row[i] for i in nearest))
         self.schedule.append((list(server.clients), server.participants(t)))
         state, info = self.method.round(state, t, server)
         models = {name: self._plain(model) for name, model in self._models(state).items()}

@@ -72,16 +72,16 @@ def staged(count: int, weighting: str = "samples", mu: float = 0.0, **how: Any) 
     return Setting(f"fedcuau:clusters={count},measure=update,base=({base})", reference, model=MLP, **how)
 
 
-def related(gamma: float, count: int | None = None, distance: str = "min", ward: str = "unit", **how: Any) -> Setting:
+def related(gamma: float, count: int | None = None, distance: str = "min", **how: Any) -> Setting:
     """FLT: case I, or case II with a number of clusters."""
     case = "case=1" if count is None else f"case=2,clusters={count}"
 
     def reference(made: Recorded) -> Iterator[Round]:
         positions = {client: own.astype(np.float64) for client, own in made.positions.items()}
-        flt = FLT(made.clients, positions, gamma, count, distance, ward == "unit")
+        flt = FLT(made.clients, positions, gamma, count, distance)
         return flt.run(made.initial[0], made.schedule)
 
-    return Setting(f"flt:{case},gamma={gamma},distance={distance},ward={ward}", reference, **how)
+    return Setting(f"flt:{case},gamma={gamma},distance={distance}", reference, **how)
 
 
 SETTINGS = {
@@ -125,7 +125,7 @@ SETTINGS = {
     "flt I, matching": related(1.5, distance="matching", clusters=8),
     "flt I, joins": related(0.8, present=LATE, rounds=8, clusters=6),
     "flt II": related(0.8, 3, clusters=3),
-    "flt II, plain rows, half": related(0.8, 3, ward="plain", run=HALF, clusters=3),
+    "flt II, half": related(0.8, 3, run=HALF, clusters=3),
     # From seed 0 two merges of Ward's method cost the same.
     "flt II, joins": related(0.8, 3, present=LATE, rounds=8, clusters=3, seed=1),
 }

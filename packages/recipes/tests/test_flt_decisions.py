@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coterie_recipes.cuau_sizes import EVEN, SKEWED, skewed_federation
-from coterie_recipes.flt_decisions import EACH, FIRST, clusters_of, judged
+from coterie_recipes.flt_decisions import EACH, FIRST, decide, judged
 from coterie_recipes.flt_federations import ONE_FAMILY, Case, affordable, draw, federation_of, group_numbers
 
 
@@ -48,24 +48,32 @@ def test_one_family_has_one_group() -> None:
 
 
 def test_decisions_are_counted_by_kind_and_misses_are_listed() -> None:
-    assert clusters_of(np.array([[1, 0, 1], [0, 1, 0], [1, 0, 1]], dtype=bool)) == [1, 0, 1]
-
-    def made(right: bool) -> dict[str, object]:
-        return {"right": right, "ari": float(right), "sizes": [10, 10], "text": "found so"}
+    def made(right: bool, ours: float) -> dict[str, object]:
+        others = {name: {"accuracy": 90.0, "sizes": [20]} for name in ("fedavg", "declared")}
+        return {"right": right, "flt": {"accuracy": ours, "sizes": [12, 8]}, **others}
 
     results = [
-        (case_of("iid", 1), {"evidence": made(True), "jump": made(False), "auto": "one family"}),
-        (case_of("overlapping", 4), {"evidence": made(True), "jump": made(False), "auto": "clusters"}),
-        (case_of("overlapping", 4), {"evidence": made(False), "jump": made(True), "auto": "clusters"}),
+        (case_of("iid", 1), made(True, 91.0)),
+        (case_of("overlapping", 4), made(True, 89.0)),
+        (case_of("overlapping", 4), made(False, 80.0)),
     ]
     findings = judged(results)
     shares = {(row.setting, row.measure): row.ours for row in findings.rows}
-    assert shares["one family (1 federations)", "right, default"] == [1.0]
-    assert shares["groups that share classes (2 federations)", "right, default"] == [0.5]
-    assert shares["one family (1 federations)", "right, former rule (gamma=clearest)"] == [0.0]
-    assert "iid 1 one family; overlapping 2 clusters" in findings.notes[0]
+    assert shares["one distribution (1 federations)", "right"] == [1.0]
+    assert shares["groups that share classes (2 federations)", "right"] == [0.5]
+    assert shares["groups (2 federations)", "test accuracy %, flt"] == [84.5]
     assert len(findings.notes) == 2
     assert findings.notes[1].startswith("miss: 7: digits overlapping, 20 clients")
+    assert findings.notes[1].endswith("flt 80.0, fedavg 90.0, declared 90.0; clusters of [12, 8]")
+
+
+def test_a_case_is_decided_by_the_accuracies_of_three_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie_recipes.flt_decisions.ROUNDS", 2)
+    found = decide(case_of("disjoint", 2), "pca", None)
+    best = max(found["fedavg"]["accuracy"], found["declared"]["accuracy"])
+    assert found["right"] is (found["flt"]["accuracy"] >= best - 2)
+    assert found["declared"]["ari"] == 1.0
+    assert found["flt"]["accuracy"] == found["fedavg"]["accuracy"]  # no look within two rounds
 
 
 def test_sizes_follow_a_power_law_and_labels_are_skewed_or_even(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,6 @@ from coterie.clustering.divergence import (
 from coterie.clustering.guarantees import mean_squared_step_bound, misplacement_bound
 from coterie.clustering.matching import adjusted_rand_index, matched_distance, paper_distance
 from coterie.clustering.relatedness import (
-    auto_gamma,
     matching_distances,
     min_pair_distances,
     mixing_matrix,
@@ -38,7 +37,6 @@ __all__ = [
     "aggregate_update",
     "alpha_cross_max",
     "alpha_intra_min",
-    "auto_gamma",
     "bipartition",
     "cosine_matrix",
     "cross_bound",

@@ -2,49 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.clustering.bipartition import spanning_order
 from coterie.clustering.dendrogram import cut
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
 
-RANGE = 2.0
-"""Times the usual radius from which on a client's centroids are far outside. On seven scenarios of digits, seeds 1 to
-3, honest clients stayed below 1.31, and centroids turned around were at 1.77 or more (2.35 but for rotated digits)."""
 # Numbers held at once while distances of centroids are made: 64 MB. It bounds memory and does not touch the results.
 _AT_ONCE = 8_000_000
-# Families stand apart if the step between them is this many times the longest step inside.
-_CLEAR_RATIO = 2.0
-# ReplyBlock of the variance that a cut in two must explain to count as two heaps: one normal heap gives 0.64.
-_TWO_HEAPS = 0.72
-# With fewer distances than this (15 clients) two heaps appear by chance too often.
-_HEAPS_NEED = 100
 # A level of the dendrogram is clear if the jump above it is at least this share of the last merge's height.
 _CLEAR_JUMP = 0.25
-
-
-def out_of_range(points: npt.NDArray[np.floating], multiple: float = RANGE) -> Flags:
-    """Which clients have a centroid far outside the range of most: (M,).
-
-    points: (M, k, e), rows of nan for centroids that are missing. A client's radius is the distance of its farthest
-    centroid from the median of all, in every coordinate; far is more than `multiple` times the radius that a quarter
-    of the clients exceed.
-    """
-    flat = points.reshape(-1, points.shape[-1])
-    centre = np.nanmedian(flat, axis=0) if len(flat) else np.zeros(points.shape[-1])
-    apart = np.linalg.norm(points - centre, axis=2)
-    radii = np.nan_to_num(apart, nan=0.0).max(axis=1, initial=0.0)
-    return np.asarray(radii > multiple * _upper_quartile(radii.tolist()))
-
-
-def _upper_quartile(values: Sequence[float]) -> float:
-    """The value that a quarter of all exceed, but at least one does; of one or two the lower, zero of none."""
-    return sorted(values)[max(0, len(values) - 1 - max(1, len(values) // 4))] if values else 0.0
 
 
 def min_pair_distances(points: npt.NDArray[np.floating]) -> Floats:
@@ -118,58 +89,8 @@ def _mirrored(upper: Floats) -> Floats:
     return np.asarray(above + above.T)
 
 
-def auto_gamma(distances: Floats) -> float:
-    """A threshold γ between "near" and "far", read from the distances (M, M) alone; scaling them scales it.
-
-    Families that stand apart: sort the edges of the minimum spanning tree, so that steps inside families come first
-    and steps between families last. If somewhere in the longer half (which leaves families of two or more on average)
-    one edge is at least twice the one before it, γ is the geometric mean of the two where that ratio is largest.
-    Families that overlap in a chain show no such step, so next the logarithms of all distances are cut in two with the
-    least variance inside the parts. If that explains 72 % of the variance, which a single heap does not (64 % for a
-    normal one), γ is the cut; this second question is asked from 15 clients on. Otherwise the clients are one family
-    and γ exceeds every distance.
-    """
-    clients = len(distances)
-    if clients < 2:
-        return 1.0
-    edges = np.sort(-spanning_order(-distances)[1])
-    pairs = np.sort(distances[np.triu_indices(clients, 1)])
-    beyond_all = float(np.nextafter(pairs[-1], np.inf))
-    if pairs[-1] <= 0:
-        return beyond_all
-    # Identical clients have distance zero; a floor far below the longest distance keeps the logarithms finite.
-    floor = pairs[-1] * 1e-6
-    steps = _largest_step(np.log(np.maximum(edges[(clients - 1) // 2 :], floor)))
-    heaps = _two_heaps(np.log(np.maximum(pairs, floor)))
-    chosen = heaps if steps is None else steps
-    return beyond_all if chosen is None else float(np.exp(chosen))
-
-
-def _largest_step(rising: Floats) -> float | None:
-    """The middle of the largest step in sorted logarithms (n,), or None if that step is less than a doubling."""
-    steps = np.diff(rising)
-    if len(steps) == 0 or steps.max() < np.log(_CLEAR_RATIO):
-        return None
-    at = int(np.argmax(steps))
-    return float(rising[at] + rising[at + 1]) / 2
-
-
-def _two_heaps(rising: Floats) -> float | None:
-    """The cut of sorted values (n,) in two with the least variance inside, or None if it does not explain enough."""
-    spread = float(rising.var())
-    total = len(rising)
-    if total < _HEAPS_NEED or spread <= 0:
-        return None
-    below = np.arange(1, total)
-    sums = np.cumsum(rising - rising.mean())[:-1]
-    # With values centred, the variance between the parts is sums² / (below · above).
-    explained = sums**2 / (below * (total - below)) / spread
-    at = int(np.argmax(explained))
-    return float(rising[at] + rising[at + 1]) / 2 if explained[at] >= _TWO_HEAPS else None
-
-
 def related(distances: Floats, gamma: float) -> Flags:
-    """Who is related to whom (M, M): distance below `gamma`, and everybody to themselves.
+    """Who is related to whom (M, M): distance below `gamma`, and each client to itself.
 
     The paper prints Sign(A − γ), which marks the far pairs.
     """
@@ -193,13 +114,13 @@ def mixing_matrix(related: Flags, samples: npt.ArrayLike, participants: npt.Arra
     return np.asarray(np.divide(weights, totals, out=np.eye(clients), where=totals > 0))
 
 
-def ward_clusters(relatedness: Flags | Floats, clusters: int | None = None, unit: bool = True) -> npt.NDArray[np.int64]:
+def ward_clusters(relatedness: Flags | Floats, clusters: int | None = None) -> npt.NDArray[np.int64]:
     """Disjoint clusters by Ward's method on the clients' rows (case II); labels (M,) numbered by their first member.
 
-    relatedness: (M, M), who is related to whom or how far they are. Clients are alike if they stand alike to everybody.
+    relatedness: (M, M), who is related to whom or how far they are. Clients are alike if their rows are.
     With `clusters=None` the number is read from the dendrogram, between 2 and M // 2: the level below the largest jump
-    in merge heights, or one cluster if that jump is less than a quarter of the last height. If nobody is related to
-    anybody else, every client is alone. `unit` as in `ward_merges`.
+    in merge heights, or one cluster if that jump is less than a quarter of the last height. If no client is related to
+    another, every client is alone.
     """
     profiles = np.asarray(relatedness, dtype=np.float64)
     members = len(profiles)
@@ -207,25 +128,18 @@ def ward_clusters(relatedness: Flags | Floats, clusters: int | None = None, unit
         return np.zeros(1, dtype=np.int64)
     if clusters is None and relatedness.dtype == np.bool_ and np.count_nonzero(relatedness) == np.trace(profiles):
         return np.arange(members, dtype=np.int64)
-    merges = ward_merges(relatedness, unit)
+    merges = ward_merges(relatedness)
     return cut(merges, clear_level(merges[:, 2])[0] if clusters is None else clusters)
 
 
-def ward_merges(relatedness: Flags | Floats, unit: bool = True) -> Floats:
-    """The dendrogram of Ward's method on the clients' rows: (M - 1, 4) in scipy's form. relatedness: (M, M), M >= 2.
-
-    Rows of flags are scaled to length one, or else small families would look alike because they have few relatives
-    each; `unit=False` takes the zeros and ones as they are. The paper says neither.
-    """
+def ward_merges(relatedness: Flags | Floats) -> Floats:
+    """The dendrogram of Ward's method on clients' rows: (m - 1, 4) in scipy's form. relatedness: (m, M), m >= 2."""
     from scipy.cluster.hierarchy import linkage
     from scipy.spatial.distance import squareform
 
     # Flags give whole numbers, which float32 holds exactly and multiplies twice as fast.
     profiles: npt.NDArray[np.floating] = relatedness.astype(np.float32 if relatedness.dtype == np.bool_ else np.float64)
     gram = (profiles @ profiles.T).astype(np.float64)
-    if unit and relatedness.dtype == np.bool_:
-        degrees = np.diag(gram)
-        gram = gram / np.sqrt(np.outer(degrees, degrees))
     squares = np.diag(gram)
     squared_distances = _mirrored(np.maximum(squares[:, None] + squares[None, :] - 2 * gram, 0.0))
     return np.asarray(linkage(squareform(np.sqrt(squared_distances), checks=False), "ward"))

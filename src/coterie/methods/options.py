@@ -78,6 +78,14 @@ def parse_options(text: str, spec: str) -> dict[str, Any]:
     return options
 
 
+def parse_call(text: str, spec: str) -> tuple[str, dict[str, Any]]:
+    """The name and the options of a part written as `name` or `name(key=value,…)`; `spec` is for messages."""
+    found = re.fullmatch(r"([\w-]+)(?:\((.*)\))?", text.strip())
+    if found is None:
+        raise ConfigError(f"{spec}: expected a name, or name(key=value,…)")
+    return found[1], parse_options(found[2] or "", text)
+
+
 def literal(text: str) -> Any:
     """The Python value that the text spells, or the text itself."""
     if text.lower() in {"true", "false", "none"}:

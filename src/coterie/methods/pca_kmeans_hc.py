@@ -9,7 +9,7 @@ it. With `basis="public"`, or a file, all clients use the same axes, fitted to d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from pydantic import PositiveFloat, PositiveInt
@@ -17,23 +17,21 @@ from pydantic import PositiveFloat, PositiveInt
 from coterie.encoders import Encoder, load_encoder
 from coterie.errors import ConfigError
 from coterie.methods.base import Assignment, Info, method
-from coterie.methods.flt import (
-    FLT,
-    OF_DATA,
-    NoCentroids,
-    check_clusters,
-    check_enough,
-    embed,
-    form_relatives,
-    grown,
-    latecomers,
-    rows_of,
-    with_distances,
-)
-from coterie.methods.graph_averaging import State, averaging_round, graph_assignment
+from coterie.methods.embedding import OF_DATA, Embedded, check_enough, embed
 from coterie.methods.needs import Needs
+from coterie.methods.related_rounds import (
+    RelatedState,
+    begin,
+    place_by_inputs,
+    related_assignment,
+    related_round,
+    with_latecomers,
+)
+from coterie.methods.relatives import check_clusters, clusters_at, cut_into, undivided
+from coterie.methods.relatives_growing import start_growing
 from coterie.methods.server import Server
-from coterie.tasks.embed import LEAST, Embed
+from coterie.tasks import Embed, HeldOut
+from coterie.tasks.embed import LEAST
 
 
 @method("pca-kmeans-hc")
@@ -41,6 +39,7 @@ class PcaKMeansHC:
     """Clients' PCA and k-means, hierarchical clustering at the server, FedAvg in each cluster (FLT's baseline)."""
 
     server_steps: ClassVar[bool] = True
+    places_unlabelled: ClassVar[bool] = True
 
     basis: str = "own"
     """own: each client's principal axes; public: those of the digits in the package; or a file with a PCA encoder."""
@@ -50,53 +49,44 @@ class PcaKMeansHC:
     """Centroids that a client sends."""
     least: PositiveInt = LEAST
     """Samples behind a centroid at the least; smaller clients are left out."""
-    gamma: PositiveFloat | Literal["auto"] = "auto"
-    """Clients nearer than this are related."""
+    gamma: PositiveFloat | None = None
+    """Clients nearer than this are related, and Ward's method sees who is; None: it sees the distances."""
     clusters: PositiveInt | None = None
-    """Number of clusters; None reads it from the dendrogram."""
+    """Number of clusters; None: held-out benefit decides or, with gamma, the dendrogram's largest jump."""
     show_centroids: bool = False
-    """Whether a server on a network may see the centroids, from which single samples can be told."""
+    """Whether a server on a network may see the centroids, which can reveal single samples."""
 
     @property
     def needs(self) -> Needs:
         """Centroids, which a server on a network sees if the options say so."""
-        instead = "give pca-kmeans-hc:show_centroids=true if the server may see them"
-        agreed = self.show_centroids
-        return Needs("may", (Embed,), of_data=OF_DATA, agreed=agreed, instead="" if agreed else instead)
+        decides = self.gamma is None and self.clusters is None
+        instead = "" if self.show_centroids else "give pca-kmeans-hc:show_centroids=true if the server may see them"
+        tasks = (Embed, HeldOut) if decides else (Embed,)
+        return Needs("may", tasks, of_data=OF_DATA, agreed=self.show_centroids, instead=instead)
 
-    def start(self, server: Server) -> State:
+    def start(self, server: Server) -> RelatedState:
         check_clusters(self.clusters, server)
-        ids, centroids = embed(server, server.clients, self._encoder(), self.k, 0, self.least)
-        gamma: float | Literal["clearest"] = "clearest" if isinstance(self.gamma, str) else self.gamma
-        options = FLT(case=2, gamma=gamma, clusters=self.clusters)
-        return State(form_relatives(ids, centroids, centroids, options), server.initial_model()[None], (0,) * len(ids))
+        found = self._embed(server, server.clients)
+        if self.gamma is not None:
+            return begin(clusters_at(undivided(found), self.gamma, "min", self.clusters), server)
+        if self.clusters is not None:
+            return begin(cut_into(found, self.clusters, "min"), server)
+        return start_growing(undivided(found), server)
 
-    def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        after, info = averaging_round(self.admit(state, server), t, server)
-        return after, with_distances(info, after.relatives, "min") if t == 1 else info
+    def round(self, state: RelatedState, t: int, server: Server) -> tuple[RelatedState, Info]:
+        state = with_latecomers(state, server, lambda late: self._embed(server, late), "min")
+        return related_round(state, t, server, "min")
 
-    def assignment(self, state: State, server: Server) -> Assignment:
-        return graph_assignment(state, server)
+    def assignment(self, state: RelatedState, server: Server) -> Assignment:
+        return related_assignment(state, server)
 
-    def admit(self, state: State, server: Server) -> State:
-        """The state with clients that came later, each in the cluster whose members are nearest on average."""
-        late = latecomers(state, server)
-        try:
-            return self._with(state, late, server) if late else state
-        except NoCentroids:
-            return state  # the next round asks again
-
-    places_unlabelled: ClassVar[bool] = True
-
-    def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
+    def place(self, state: RelatedState, clients: Sequence[str], server: Server) -> dict[str, int]:
         """The cluster whose members' centroids are nearest to each newcomer's on average."""
         check_enough(clients, self.least, server)
-        return rows_of(self._with(state, clients, server), clients)
+        return place_by_inputs(state, self._embed(server, clients), "min")
 
-    def _with(self, state: State, clients: Sequence[str], server: Server) -> State:
-        """The state with more clients, as far as they answer."""
-        ids, centroids = embed(server, clients, self._encoder(), self.k, 0, self.least)
-        return grown(state, ids, centroids, centroids, FLT(case=2))
+    def _embed(self, server: Server, clients: Sequence[str]) -> Embedded:
+        return embed(server, clients, Embed.with_encoder(self._encoder(), self.k, 0, 0, self.least))
 
     def _encoder(self) -> Encoder:
         if self.basis == "own":

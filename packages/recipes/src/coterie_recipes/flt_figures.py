@@ -30,7 +30,7 @@ def table6(study: Study) -> Findings:
     once = NUMBER_BYTES * clients * (len(encoder.encoding_weights()) + CENTROIDS * encoder.code)
     rows = []
     for label, method in {
-        "FLT": f"flt:least=1,k={CENTROIDS}",
+        "FLT": f"flt:as=paper,k={CENTROIDS}",
         "FedSEM": f"fedsem:clusters={clusters if study.full else 3}",
         "IFCA": f"ifca:k={clusters},init=random",
     }.items():
@@ -92,7 +92,7 @@ def _relatedness(study: Study, name: str, method: str, **options: Any) -> dict[s
 def relatedness(study: Study) -> Findings:
     """Scenarios 1 and 3, and scenario 4 with 240 clients as in figure 11."""
     encoder = trained_encoder(study, "fashion-mnist")
-    flt = f"flt:least=1,encoder={encoder},finetune={FINETUNE if study.full else 0}"
+    flt = f"flt:as=paper,encoder={encoder},finetune={FINETUNE if study.full else 0}"
     rows, figures = [], {}
     settings: dict[str, dict[str, Any]] = {
         "S1": {"scenario": "flt-s1"},
@@ -134,10 +134,10 @@ def _matrices(near: npt.NDArray[np.int64]) -> Callable[[Any], None]:
 @recipe("flt-convergence", "FLT, figures 4-9: accuracy over the rounds in scenarios 1 to 4")
 def convergence(study: Study) -> Findings:
     """Curves of FLT, FedSEM, PCA+kM+HC and FedAvg, MLP."""
-    flt = f"flt:least=1,encoder={trained_encoder(study, 'fashion-mnist')}"
+    flt = f"flt:as=paper,encoder={trained_encoder(study, 'fashion-mnist')}"
     settings: dict[str, tuple[dict[str, Any], str, int]] = {
-        "S1": ({"scenario": "flt-s1", "rounds": 100}, "", 5),
-        "S2": ({"scenario": "flt-s2", "rounds": 100}, ",gamma=1.0,clusters=5", 5),
+        "S1": ({"scenario": "flt-s1", "rounds": 100}, ",clusters=5", 5),
+        "S2": ({"scenario": "flt-s2", "rounds": 100}, ",clusters=5", 5),
     }
     if study.full:
         flt += f",finetune={FINETUNE}"

@@ -1,4 +1,4 @@
-"""What FLT's signature shows of a client's own samples, and what hiding them costs in FLT's decisions.
+"""What FLT's signature shows of a client's own samples, and what hiding them costs in finding groups.
 
 The attack: whoever sees what a client sends has the encoder too. They encode candidate images of the client's classes,
 of which one in a hundred is the client's own, and ask which is nearest to each centroid. A blind guess is right in one
@@ -18,19 +18,17 @@ import numpy.typing as npt
 from scipy.spatial.distance import cdist
 
 from coterie import FLT, Client, Federation, Split
+from coterie.clustering import adjusted_rand_index
 from coterie.data import Pool, load_source
 from coterie.encoders import load_encoder
+from coterie.methods.relatives import Relatives
 from coterie.randomness import derive, numpy_generator
 from coterie.runs import assemble, make_config
 from coterie_recipes.base import Findings, Row, Study, recipe
-from coterie_recipes.flt_decisions import FIRST, decide
-from coterie_recipes.flt_federations import draw
+from coterie_recipes.flt_decisions import FIRST
+from coterie_recipes.flt_federations import Case, draw, federation_of
 
-SIGNATURES: dict[str, dict[str, Any]] = {
-    "centroids": {"signature": "centroids"},
-    "centroids, noise=4": {"signature": "centroids", "noise": 4.0},
-    "words": {"signature": "words"},
-}
+SIGNATURES = {"centroids": "centroids", "centroids, noise=4": "centroids(noise=4)", "words": "words"}
 SETTINGS = {
     ("digits", 10): (10, 20),
     **{(s, c): (10, 20, 50, 100) for s in ("mnist", "fashion-mnist") for c in (10, 2)},
@@ -46,6 +44,8 @@ BAR = 5.0
 CLIENTS = 20
 FEDERATIONS = 24
 MOST_CLIENTS = 60
+FOUND = 0.95
+"""Adjusted Rand index with the hidden groups from which on they count as found."""
 
 Hits = dict[str, int]
 
@@ -72,8 +72,7 @@ def attack(source: str, samples: int, classes: int, signature: str, seed: int, d
         for kind in kinds:
             mine.append(free[np.isin(labels[free], kind)][:samples])
             free = free[~np.isin(free, mine[-1])]
-    # What clients send does not depend on γ; with one given the server lays the centroids out once, not eight times.
-    method = FLT(**SIGNATURES[signature], gamma=1.0)
+    method = FLT(signature=SIGNATURES[signature])
     sent, control = (signatures(_federation(pool, rows), method, seed) for rows in (own, twins))
     hits = dict.fromkeys(("own", "centroids", "control", "control centroids"), 0)
     for number, kind in enumerate(kinds):
@@ -94,14 +93,28 @@ def _federation(pool: Pool, rows: Sequence[npt.NDArray[np.int64]]) -> Federation
     return Federation(clients, pool.classes)
 
 
-def signatures(federation: Federation, method: FLT, seed: int) -> dict[int, npt.NDArray[np.float32]]:
-    """The centroids `(≤ k, e)` that each client sends, by its number."""
+def grouped(case: Case, signature: str, data_dir: str | None) -> dict[str, Any]:
+    """How well the hidden groups are found where their number is given."""
+    federation = federation_of(case, data_dir)
+    found = _relatives(federation, FLT(signature=SIGNATURES[signature], clusters=case.groups), case.number)
+    group = {client.id: client.group for client in federation}
+    labels = found.related.argmax(axis=1)
+    return {"ari": float(adjusted_rand_index(labels, [group[client] for client in found.ids]))}
+
+
+def _relatives(federation: Federation, method: FLT, seed: int) -> Relatives:
+    """The result of the one-off stage."""
     config = make_config({"seed": derive(seed, "attack"), "rounds": 1, "model": "logistic", "workers": 1})
     assembled, _ = assemble(config, method=method, federation=federation)
     try:
-        relatives = method.start(assembled.server).relatives
+        return method.start(assembled.server).relatives
     finally:
         assembled.engine.close()
+
+
+def signatures(federation: Federation, method: FLT, seed: int) -> dict[int, npt.NDArray[np.float32]]:
+    """The centroids `(≤ k, e)` that each client sends, by its number."""
+    relatives = _relatives(federation, method, seed)
     numbers = [federation.ids.index(client) for client in relatives.ids]
     return {i: own[~np.isnan(own).any(axis=1)] for i, own in zip(numbers, relatives.centroids, strict=True)}
 
@@ -136,7 +149,7 @@ def _rate(cells: Sequence[Hits], hits: str, total: str) -> float:
 
 @recipe("flt-signature", "how often a client's own image is nearest to what FLT sends of it, and what hiding costs")
 def flt_signature(study: Study) -> Findings:
-    """The attack on clients of all classes and of two, by size; decisions on 24 federations that chose nothing."""
+    """The attack on clients of all classes and of two, by size; groups of 24 federations that chose nothing."""
     attacks = {
         (name, f"{source}, {samples} samples, {classes} classes", seed): partial(
             attack, source, samples, classes, name, seed, study.data_dir
@@ -146,14 +159,15 @@ def flt_signature(study: Study) -> Findings:
         for name in SIGNATURES
         for seed in study.seeds
     }
-    cases = [c for c in map(draw, range(FIRST, FIRST + 400)) if c.encoder == "default" and c.clients <= MOST_CLIENTS]
-    decisions = {
-        f"federation {case.number} {name}": partial(decide, case, "default", study.data_dir, dict(options))
-        for case in cases[:FEDERATIONS]
-        for name, options in SIGNATURES.items()
+    drawn = (draw(FIRST + number) for number in range(400))
+    cases = [c for c in drawn if c.groups > 1 and c.encoder == "default" and c.clients <= MOST_CLIENTS][:FEDERATIONS]
+    groupings = {
+        f"federation {case.number} {name}": partial(grouped, case, name, study.data_dir)
+        for case in cases
+        for name in SIGNATURES
     }
     cells = study.cells({f"attack {where}, {name}, {seed}": job for (name, where, seed), job in attacks.items()})
-    cells |= study.cells(decisions)
+    cells |= study.cells(groupings)
     rows, notes, misses = [], [], []
     for name in SIGNATURES:
         of_settings: dict[str, list[Hits]] = {}
@@ -164,18 +178,14 @@ def flt_signature(study: Study) -> Findings:
             for measure, hits, total in ((OWN, "own", "centroids"), (CONTROL, "control", "control centroids")):
                 rows.append(Row(f"{name}: {where}", measure, [_rate([cell], hits, total) for cell in own]))
         notes.append(_in_words(name, of_settings))
-        made = {case: cells[f"federation {case.number} {name}"]["evidence"] for case in cases[:FEDERATIONS]}
-        right = [decision["right"] for decision in made.values()]
-        rows.append(Row(f"{name}: {len(right)} federations", "right decisions, %", [100 * sum(right) / len(right)]))
-        misses += [
-            f"miss with {name}: {case.words()}; {decision['text']}, ARI {decision['ari']:.2f}"
-            for case, decision in made.items()
-            if not decision["right"]
-        ]
+        ari = {case: cells[f"federation {case.number} {name}"]["ari"] for case in cases}
+        right = 100 * sum(found >= FOUND for found in ari.values()) / len(ari)
+        rows.append(Row(f"{name}: {len(ari)} federations", "groups found, given their number, %", [right]))
+        misses += [f"miss with {name}: {case.words()}; ARI {found:.2f}" for case, found in ari.items() if found < FOUND]
     notes += [
         f"{CLIENTS} clients; candidates are images of the client's classes, by their codes, one of {SHARE} of them its "
         "own; a twin has other samples of the same classes, and everybody's twins make its signature together.",
-        f"decisions: federations from {FIRST} on of the grid of flt-decisions with the package's encoder and up to "
-        f"{MOST_CLIENTS} clients.",
+        f"groups: federations from {FIRST} on of the grid of flt-decisions with groups, the package's encoder and at "
+        f"most {MOST_CLIENTS} clients; found: an adjusted Rand index of at least {FOUND:g}.",
     ]
     return Findings(rows, [*notes, *misses])

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from coterie.errors import ConfigError, did_you_mean
-from coterie.methods.options import parse_options
+from coterie.methods.options import parse_call
 from coterie.methods.splitting.base import (
     RULES,
     LeafRound,
@@ -51,9 +50,8 @@ def make_rule(spec: Any) -> SplitRule:
             raise ConfigError(f"rule={spec!r}: expected the name of a rule, or an object with the methods of SplitRule")
         rule: SplitRule = spec
         return rule
-    found = re.fullmatch(r"([\w-]+)(?:\((.*)\))?", spec.strip())
-    if found is not None:
-        load_offered(found[1])
-    if found is None or found[1] not in RULES:
-        raise ConfigError(f"rule={spec!r}: {did_you_mean(found[1] if found else spec, RULES)}")
-    return RULES[found[1]](**parse_options(found[2] or "", spec))
+    name, options = parse_call(spec, f"rule={spec!r}")
+    load_offered(name)
+    if name not in RULES:
+        raise ConfigError(f"rule={spec!r}: {did_you_mean(name, RULES)}")
+    return RULES[name](**options)

@@ -1,4 +1,4 @@
-"""Split a cluster where both sides are surely better served by steps of their own, on data held out from them.
+"""Split a cluster where all parts are surely better served by steps of their own, on data held out from them.
 
 Every member trains on two halves of its data. Sides are found on one half and their mean steps are tried on the other,
 beside the step of all members, which each client may correct by an output offset fitted on the half not judged: what
@@ -24,7 +24,16 @@ from coterie.methods.base import Event
 from coterie.methods.compared import Compared, ComparedHalves
 from coterie.methods.server import Server, apply_update
 from coterie.methods.splitting.base import LeafRound, Look, SplitDecision, SplitRule, Watched, split_rule
-from coterie.methods.splitting.candidates import Looks, Sides, candidates, known_of, pooled, reproduces, smallest_side
+from coterie.methods.splitting.candidates import (
+    Candidate,
+    Looks,
+    Sides,
+    candidates,
+    known_of,
+    pooled,
+    reproduces,
+    smallest_side,
+)
 from coterie.methods.splitting.judging import Steps, chosen_by_members, judged, served
 from coterie.methods.tree import Branch, Node
 from coterie.randomness import numpy_generator
@@ -76,16 +85,18 @@ class BenefitRule(SplitRule):
         )
         if len(halves.clients) < max(2, 2 * self.min_size):
             return Look(memory)
-        memory = pooled(memory, halves)
+        memory, proposed = self.propose(memory, halves)
         least = max(self.min_size, server.least_in_sum)
-        found = candidates(memory, single=halves.updates is None)
-        found = [one for one in found if smallest_side(one) >= least and reproduces(one, halves)]
+        found = [one for one in proposed if smallest_side(one) >= least]
+        if halves.updates is None:
+            found = found[:1]  # only one candidate's sums can be opened
         if not found:
             return Look(memory)
         steps = Steps(halves, found, seen, t, server)
         results = judged(found, steps, halves, seen.after, server)
         spent = level_of_look(self.level, memory.count) / len(found)
-        best, result = max(results, key=lambda pair: (pair[1].p_value <= spent, pair[1].gain))
+        # Of sure candidates the one of fewest parts: whether to split these further is asked again.
+        best, result = max(results, key=lambda pair: (pair[1].p_value <= spent, -len(set(pair[0].both)), pair[1].gain))
         memory = replace(memory, gain=result.gain, error=result.error, p_value=result.p_value)
         if result.p_value > spent:
             return Look(memory)
@@ -93,6 +104,15 @@ class BenefitRule(SplitRule):
         evidence = {"gain": result.gain, "gain_error": result.error, "p_value": result.p_value}
         reason = f"on held-out data models of their own lower the loss by {result}"
         return Look(memory, SplitDecision(branches, seen.after, evidence, reason))
+
+    def propose(self, memory: Looks, halves: ComparedHalves) -> tuple[Looks, list[Candidate]]:
+        """The candidates of a look: by how alike the half-updates are, as far as they reproduce.
+
+        A method that knows other ways to split its clients overrides this; the judge is the same.
+        """
+        memory = pooled(memory, halves)
+        found = candidates(memory, single=halves.updates is None)
+        return memory, [one for one in found if reproduces(one, halves)]
 
     def _asked(self, seen: LeafRound, t: int, server: Server) -> list[str]:
         """The members of this look: those that took part in the round, at most as many as can be compared."""
@@ -112,7 +132,7 @@ class BenefitRule(SplitRule):
         compared = np.array([chosen[client] for client in halves.clients])
         vectors = halves.vectors.mean(0)
         branches = []
-        for side in (False, True):
+        for side in np.unique(sides).tolist():
             members = tuple(client for client in seen.leaf.members if chosen[client] == side)
             # Sums are over the sides as they were found: others would show what a few members' updates are.
             stepped = sides if halves.updates is None else compared

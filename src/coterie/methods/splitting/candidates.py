@@ -21,8 +21,8 @@ from coterie.snapshot import saved
 TRIED = 0.05
 """The level at which a candidate must reproduce on the other half of the data to be tried at all."""
 
-Sides = npt.NDArray[np.bool_]
-"""(M,) which of two sides each member is on; the first member is on the side False."""
+Sides = npt.NDArray[np.bool_ | np.int64]
+"""(M,) which part each member is in: of two False and True, of several their numbers; the first member's is 0."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -126,8 +126,9 @@ def bipartitions(similarity: Floats) -> list[Sides]:
 
 
 def smallest_side(candidate: Candidate) -> int:
-    sides = (*candidate.by_half, candidate.both)
-    return min(int(min(side.sum(), (~side).sum())) for side in sides)
+    """Members of the smallest part, by each half and by both; 0 where there is one part only."""
+    sizes = [np.unique(sides, return_counts=True)[1] for sides in (*candidate.by_half, candidate.both)]
+    return min(int(own.min()) if len(own) > 1 else 0 for own in sizes)
 
 
 def reproduces(candidate: Candidate, halves: ComparedHalves) -> bool:

@@ -25,8 +25,8 @@ from coterie.tasks.halves import OFFSET_SCALES
 class Steps:
     """The mean half-updates of sets of members: from the vectors or, where these may not be seen, from sums.
 
-    Of a candidate whose vectors may not be seen four sums are opened, one for each pair of sides that members are on by
-    their two halves, and every mean is put together from these: no two sums differ by a few members.
+    Of a candidate whose vectors may not be seen one sum is opened for each pair of parts that members are in by their
+    two halves, and every mean is put together from these: no two sums differ by a few members.
     """
 
     def __init__(
@@ -37,8 +37,9 @@ class Steps:
         self.weights = torch.tensor(weights, dtype=torch.float64)
         if halves.updates is None:
             [only] = found
-            self.cell = 2 * only.by_half[0] + only.by_half[1]
-            self.sums = _sums_of_cells(self.cell, halves.clients, seen, t, server)
+            parts = 1 + int(only.both.max())
+            self.cell = parts * only.by_half[0].astype(np.int64) + only.by_half[1]
+            self.sums = _sums_of_cells(self.cell, parts**2, halves.clients, seen, t, server)
         else:
             norms = halves.updates[..., : server.layout.trainable].norm(dim=2).double()
             # One member, however long its update, moves a side's step no farther than the others do.
@@ -60,7 +61,9 @@ class Steps:
     def _of_cells(self, side: Sides) -> Tensor:
         """The means `(2, d)` over the cells most of whose members are in `side`."""
         inside = [
-            c for c in range(4) if (self.cell == c).any() and 2 * side[self.cell == c].sum() > (self.cell == c).sum()
+            c
+            for c in range(len(self.sums))
+            if (self.cell == c).any() and 2 * side[self.cell == c].sum() > (self.cell == c).sum()
         ]
         opened = [self.sums[c] for c in inside if self.sums[c].count]
         if not opened:
@@ -70,11 +73,11 @@ class Steps:
 
 
 def _sums_of_cells(
-    cell: npt.NDArray[np.int64], clients: Sequence[str], seen: LeafRound, t: int, server: Server
+    cell: npt.NDArray[np.int64], cells: int, clients: Sequence[str], seen: LeafRound, t: int, server: Server
 ) -> list[WeightedSum]:
     """The sums of both half-updates `(2·d,)` of the members of each cell that is large enough for a sum."""
     how = seen.compared.training(t, server)
-    large = np.bincount(cell, minlength=4)[cell] >= server.least_in_sum
+    large = np.bincount(cell, minlength=cells)[cell] >= server.least_in_sum
     asked = [client for client, kept in zip(clients, large, strict=True) if kept]
     requests = [
         Request(c, HalfUpdates(seen.after, how, server.seed_of(t, c, "half-updates"), halves_seed(server, c)))
@@ -82,7 +85,7 @@ def _sums_of_cells(
     ]
     both_halves = 2 * server.layout.size
     groups = cell[large].tolist()
-    return server.exchange(requests, groups, clusters=4, weighting=seen.weighting, size=both_halves).sums
+    return server.exchange(requests, groups, clusters=cells, weighting=seen.weighting, size=both_halves).sums
 
 
 def judged(
@@ -94,14 +97,14 @@ def judged(
     made = [
         {
             side: [apply_update(model, steps.mean(one.by_half[half] == side, half)) for half in (0, 1)]
-            for side in (False, True)
+            for side in np.unique(one.both).tolist()
         }
         for one in found
     ]
-    stacks: dict[tuple[bool, ...], Tensor] = {}
+    stacks: dict[tuple[int, ...], Tensor] = {}
     requests = []
     for i, client in enumerate(halves.clients):
-        own = tuple(bool(one.by_half[half][i]) for one in found for half in (0, 1))
+        own = tuple(one.by_half[half][i].item() for one in found for half in (0, 1))
         if own not in stacks:
             rows = [[joint[half], *(made[c][own[2 * c + half]][half] for c in range(len(found)))] for half in (0, 1)]
             stacks[own] = torch.stack([torch.stack(row) for row in rows])
@@ -115,31 +118,32 @@ def judged(
     scale = np.median(losses, axis=0).argmin(0)  # the offset that serves best, of one model and of each candidate
     for c, one in enumerate(found):
         gains = losses[:, scale[0], 0] - losses[:, scale[c + 1], c + 1]
-        both_gain = all(np.median(gains[one.both[rows_of] == side]) > 0 for side in (False, True))
+        all_gain = all(np.median(gains[one.both[rows_of] == side]) > 0 for side in np.unique(one.both))
         result = benefit(gains, within[:, c])
-        results.append((one, result if both_gain else result._replace(p_value=1.0)))
+        results.append((one, result if all_gain else result._replace(p_value=1.0)))
     return results
 
 
 def chosen_by_members(
     sides: Sides, steps: Steps, halves: ComparedHalves, seen: LeafRound, server: Server
-) -> dict[str, bool]:
-    """The side of every member: where the side's step serves it better, on halves that the step was not made of.
+) -> dict[str, int]:
+    """The part of every member: the one whose step serves it better, on halves that the step was not made of.
 
     Whether to split is decided by then; this is who goes where, those included that were not compared. A member that
-    does not answer stays on its side, or goes to the larger one. A side that all would leave stays as it is.
+    does not answer stays in its part, or goes to the largest one. If all would leave a part, all stay as they are.
     """
-    made = [[apply_update(seen.after, steps.mean(sides == side, half)) for side in (False, True)] for half in (0, 1)]
+    parts, sizes = np.unique(sides, return_counts=True)
+    made = [[apply_update(seen.after, steps.mean(sides == part, half)) for part in parts] for half in (0, 1)]
     models = torch.stack([torch.stack(row) for row in made])
     before = dict(zip(halves.clients, sides.tolist(), strict=True))
-    larger = bool(2 * sides.sum() > len(sides))
-    chosen = {client: before.get(client, larger) for client in seen.leaf.members}
+    largest = parts[sizes.argmax()].item()
+    chosen = {client: before.get(client, largest) for client in seen.leaf.members}
     requests = [Request(client, HeldOut(models, halves_seed(server, client))) for client in seen.leaf.members]
     for reply in server.ask(requests):
-        losses = np.array(reply.values["loss"]).reshape(len(OFFSET_SCALES), 2).min(0)
+        losses = np.array(reply.values["loss"]).reshape(len(OFFSET_SCALES), -1).min(0)
         if np.isfinite(losses).all():
-            chosen[reply.client] = bool(losses[1] < losses[0])
-    stays = all(any(chosen[client] == side for client in halves.clients) for side in (False, True))
+            chosen[reply.client] = parts[losses.argmin()].item()
+    stays = {chosen[client] for client in halves.clients} == set(parts.tolist())
     return chosen if stays else chosen | before
 
 

@@ -28,7 +28,7 @@ WORDS = 24
 `flt-decisions`; more words than a group has kinds of inputs keep its clients from sharing one."""
 STEPS = 2
 """Steps of k-means after each splitting."""
-FEWEST = 100
+LEAST_SPLIT = 100
 """Samples that a word must have to be split: the mean of few would show them. With 40 one decision more of 14 was
 right, but images that someone in the federation holds were nearest to a word far more often than others like them."""
 SPLIT = 0.5
@@ -46,12 +46,14 @@ class Words(NamedTuple):
     """`(K, e)`."""
 
 
-def form_words(server: Server, clients: Sequence[str], encoder: Encoder, count: int = WORDS) -> npt.NDArray[np.float32]:
+def form_codebook(
+    server: Server, clients: Sequence[str], encoder: Encoder, count: int = WORDS
+) -> npt.NDArray[np.float32]:
     """The words `(≤ count, e)` that the clients' codes gather around."""
     generator = numpy_generator(server.seed, "words")
     found = _asked(server, clients, encoder, np.zeros((1, encoder.code)))
     while len(found.mean) < count:
-        scatter = np.where(found.samples >= FEWEST, found.samples * found.variance.sum(1), 0.0)
+        scatter = np.where(found.samples >= LEAST_SPLIT, found.samples * found.variance.sum(1), 0.0)
         chosen = np.argsort(-scatter, kind="stable")[: count - len(found.mean)]
         chosen = chosen[scatter[chosen] > 0]
         if not len(chosen):

@@ -13,7 +13,7 @@ from coterie.data.scenarios import find_scenario
 from coterie.encoders import Encoder
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
-from coterie.methods.flt_words import FEWEST, WORDS, form_words
+from coterie.methods.codebook import LEAST_SPLIT, WORDS, form_codebook
 from coterie.randomness import derive
 from coterie.runs.assemble import assemble
 from coterie.runs.config import make_config
@@ -52,14 +52,14 @@ def test_the_sums_of_a_client_by_hand():
 
 @pytest.mark.parametrize("secure", [False, True])
 def test_words_come_to_lie_where_the_codes_gather(secure):
-    found = form_words(server_of(corners(), secure_sums=secure), corners().ids, IDENTITY, 4)
+    found = form_codebook(server_of(corners(), secure_sums=secure), corners().ids, IDENTITY, 4)
     order = np.lexsort(np.sign(found).T)
     np.testing.assert_allclose(found[order], CORNERS[np.lexsort(CORNERS.T)], atol=0.1)
 
 
 def test_a_word_of_few_samples_is_not_split():
-    few = corners(clients=1, samples=FEWEST - 1)
-    assert form_words(server_of(few), few.ids, IDENTITY).shape == (1, 2)
+    few = corners(clients=1, samples=LEAST_SPLIT - 1)
+    assert form_codebook(server_of(few), few.ids, IDENTITY).shape == (1, 2)
 
 
 def test_a_centroid_is_sent_as_the_nearest_word():
@@ -74,7 +74,6 @@ OPTIONS = {"scenario": "flt-s1-digits", "clients": 12, "rounds": 2, "workers": 1
 
 
 def test_flt_runs_on_secure_sums_with_words_and_not_with_centroids():
-    pytest.importorskip("umap")
     secure = coterie.run("flt:signature=words,clusters=2", secure_sums=True, secure_limit=4.0, **OPTIONS)
     plain = coterie.run("flt:signature=words,clusters=2", **OPTIONS)
     assert secure.clusters == plain.clusters
@@ -86,6 +85,7 @@ def test_flt_runs_on_secure_sums_with_words_and_not_with_centroids():
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
     with pytest.raises(ConfigError, match="signature=words"):
         coterie.run("flt:signature=centroids", secure_sums=True, **OPTIONS)
+    pytest.importorskip("umap")
     with pytest.raises(ConfigError, match="case=2"):
         coterie.run("flt:case=1,signature=words", secure_sums=True, **OPTIONS)
 
@@ -96,7 +96,6 @@ def test_words_and_fine_tuning_do_not_go_together():
 
 
 def test_newcomers_are_placed_by_the_words_that_are_in_use():
-    pytest.importorskip("umap")
     result = coterie.run("flt:signature=words,clusters=2", **OPTIONS)
     words = {tuple(row) for own in result.state.relatives.centroids for row in own if not np.isnan(row).any()}
     assert 2 <= len(words) <= WORDS
@@ -106,9 +105,10 @@ def test_newcomers_are_placed_by_the_words_that_are_in_use():
     assert np.mean(agreed) >= 0.75
 
 
-def test_clients_that_share_words_do_not_stand_alone():
-    """Distances between words are zero for most: a client with a word of its own is not far from the others for it."""
-    pytest.importorskip("umap")
-    result = coterie.run("flt:signature=words", **OPTIONS | {"clients": 20, "rounds": 1})
-    assert min(map(len, result.clusters)) > 1
-    assert result.summary.ari == 1.0
+def test_words_find_the_groups_and_secure_sums_decide_as_clear_updates_do():
+    """Candidates come from words and the judge from sums of half-updates: no single update is seen."""
+    options = OPTIONS | {"clients": 10, "groups": 2, "rounds": 5}
+    clear = coterie.run("flt:signature=words", **options)
+    secure = coterie.run("flt", secure_sums=True, secure_limit=4.0, **options)
+    assert (clear.summary.ari, secure.summary.ari) == (1.0, 1.0)
+    assert clear.clusters == secure.clusters
