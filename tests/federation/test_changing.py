@@ -51,7 +51,7 @@ class Watching:
         return Seen(server.initial_model(), [])
 
     def round(self, state: Seen, t: int, server: Server) -> tuple[Seen, Info]:
-        [total], replies = server.aggregate(server.training_requests(server.clients, state.model, t))
+        [total], replies = server.exchange(server.training_requests(server.clients, state.model, t))
         seen = {reply.client: reply.samples for reply in replies}
         assert seen == server.samples
         return Seen(server.step(state.model, total.mean()), [*state.samples, seen]), Info()

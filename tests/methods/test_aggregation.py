@@ -135,7 +135,7 @@ def test_a_method_that_needs_weights_refuses_rules_that_have_none():
 def test_fedavg_by_the_median_is_the_median_of_the_updates():
     server, _ = server_of(aggregation=Aggregation.parse("median", clip="none"))
     state = make_method("fedavg").start(server)
-    updates = [reply.vector for reply in server.train(server.clients, state.model, 1)]
+    updates = [reply.vector for reply in server.ask(server.training_requests(server.clients, state.model, 1))]
     after, _ = make_method("fedavg").round(state, 1, server)
     expected = state.model.double() + torch.stack(updates).double().quantile(0.5, dim=0)
     torch.testing.assert_close(after.model.double(), expected, rtol=1e-6, atol=1e-7)
@@ -217,7 +217,7 @@ def test_an_update_above_the_limit_is_shortened_to_it_and_its_client_is_noted():
     server, _ = server_of(aggregation=Aggregation.parse(clip="2x"))
     norms = {"a": 1.0, "b": 1.0, "c": 4.0}
     parts = [Part(0, Reply(c, 1, torch.tensor([norm]), {"norm": norm, "loss": 0.0})) for c, norm in norms.items()]
-    assert [float(part.reply.vector) for part in server.clipped(parts)] == [1.0, 1.0, 2.0]
+    assert [float(part.reply.vector) for part in server._clipped(parts)] == [1.0, 1.0, 2.0]
     assert server.cut == {"c"}
 
 

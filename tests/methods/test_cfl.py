@@ -118,7 +118,7 @@ def test_by_the_papers_rule_children_start_from_the_stationary_model_with_this_r
     root, *children = state.tree.nodes
     assert torch.equal(root.model, before.tree.nodes[0].model)
     for child in children:
-        replies = list(server.train(child.members, root.model, t))
+        replies = list(server.ask(server.training_requests(child.members, root.model, t)))
         weights = torch.tensor([float(server.samples[r.client]) for r in replies], dtype=torch.float64)
         mean = (weights[:, None] * torch.stack([r.vector for r in replies]).double()).sum(0) / weights.sum()
         assert torch.allclose(child.model.double(), root.model.double() + mean, atol=1e-6)

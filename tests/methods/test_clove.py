@@ -85,7 +85,9 @@ def test_a_round_is_fedavg_in_the_clusters_that_the_losses_give() -> None:
     assert sum(losses[i, j] for i, j in enumerate(own)) <= sum(losses[i, 1 - j] for i, j in enumerate(own))
     for j in range(2):
         members = [client for client in beside.clients if after.cluster_of[client] == j]
-        updates = {r.client: r.vector for r in beside.train(members, state.models[j].clone(), 1)}
+        updates = {
+            r.client: r.vector for r in beside.ask(beside.training_requests(members, state.models[j].clone(), 1))
+        }
         weights = [beside.weight(client, "samples") for client in members]
         mean = sum(w * updates[c].double() for w, c in zip(weights, members, strict=True)) / sum(weights)
         torch.testing.assert_close(after.models[j], (state.models[j] + mean).float(), rtol=0, atol=1e-6)

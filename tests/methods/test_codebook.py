@@ -46,7 +46,9 @@ def test_the_sums_of_a_client_by_hand():
     server = server_of(Federation([Client("a", own, own, own)], 2))
     words = torch.tensor([[2.0, 1.0], [-5.0, 0.0], [50.0, 50.0]])
     task = WordSums("pca", (2,), 2, IDENTITY.weights, words)
-    total = server.sum_vectors([Request("a", task)], [0])[0][0]
+    total = (
+        server.exchange([Request("a", task)], weighting="uniform", size=task.schema(server.layout).vector).sums[0].total
+    )
     assert total.reshape(3, 5).tolist() == [[4, 2, 10, 4, 2], [-4, 1, 16, 1, 1], [0, 0, 0, 0, 0]]
 
 

@@ -42,7 +42,9 @@ def test_the_clustering_is_that_of_the_updates_and_each_cluster_takes_its_mean(m
     common = FedAvg().start(beside)
     for t in (1, 2):
         common, _ = FedAvg().round(common, t, beside)
-    updates = torch.stack([reply.vector for reply in beside.train(beside.clients, common.model, 3)])  # everybody
+    updates = torch.stack(
+        [reply.vector for reply in beside.ask(beside.training_requests(beside.clients, common.model, 3))]
+    )  # everybody
     weights = torch.tensor([beside.weight(client, "samples") for client in beside.clients], dtype=torch.float64)
     scipys, sklearns = {"l1": ("cityblock", "manhattan"), "l2": ("euclidean",) * 2, "cosine": ("cosine",) * 2}[metric]
     apart = float(np.median(cdist(updates, updates, scipys)))

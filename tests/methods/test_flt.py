@@ -65,7 +65,7 @@ def test_case_one_equals_the_mixing_matrix_times_the_clients_models(participatio
     own = models.double().clone()
     for i, client in enumerate(server.clients):
         if client in asked:
-            reply = next(iter(server.train([client], models[i], 1)))
+            reply = next(iter(server.ask(server.training_requests([client], models[i], 1))))
             own[i] += reply.vector
     samples = [server.samples[client] for client in server.clients]
     columns = [server.clients.index(client) for client in asked]
@@ -96,7 +96,7 @@ def test_a_client_that_fails_leaves_weights_that_still_sum_to_one(digits: Federa
     near = np.array([[1, 1, 0, 0], [1, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], dtype=bool)
     model = server.initial_model()[None]
     after, _ = averaging_round(state_of(server, near, model, [0] * 4), 1, server)
-    reply = next(iter(whole.train([small.ids[1]], model[0], 1)))
+    reply = next(iter(whole.ask(whole.training_requests([small.ids[1]], model[0], 1))))
     assert reply.vector is not None
     torch.testing.assert_close(after.models[after.row[0]], model[0] + reply.vector)
     assert after.row[0] == after.row[1]
@@ -357,7 +357,7 @@ def test_fedsem_moves_a_centre_to_the_mean_of_the_models_nearest_to_it(
         mean = state.centres.mean(0)
         for client in server.participants(t):
             start = state.centres[state.cluster_of[client]] if client in state.cluster_of else mean
-            reply = next(iter(server.train([client], start, t)))
+            reply = next(iter(server.ask(server.training_requests([client], start, t))))
             assert reply.vector is not None
             models[client] = (start + reply.vector).double()
         counted = server.clients if over == "everybody" else server.participants(t)

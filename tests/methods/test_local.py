@@ -53,7 +53,7 @@ def test_a_clients_model_is_that_of_training_alone_round_after_round():
     server = server_of(range(2))
     expected = server.initial_model()
     for t in range(1, 4):
-        (reply,) = server.train(["c1"], expected, t)
+        (reply,) = server.ask(server.training_requests(["c1"], expected, t))
         expected = expected + reply.vector
     assert torch.equal(after_rounds(server)["c1"], expected)
 

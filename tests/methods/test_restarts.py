@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -10,6 +10,7 @@ from torch import Tensor
 from coterie.methods import Assignment, Info, Server, apply_update, method, saved
 from coterie.methods.choice_events import choice_events
 from coterie.methods.choices import RESENDS, Choices
+from coterie.methods.needs import Needs
 from coterie.methods.restarts import Restarts
 from coterie.methods.variants import with_variants
 from coterie.runs.assemble import assemble
@@ -31,6 +32,8 @@ class ToyState:
 class Toy:
     """FedAvg whose start number 1 is a model far from all data."""
 
+    needs: ClassVar[Needs] = Needs()
+
     restarts: int = 1
     """How often it starts."""
 
@@ -41,7 +44,7 @@ class Toy:
         return ToyState(server.initial_model(draw) * (100.0 if draw == 1 else 1.0), float("inf"))
 
     def round(self, state: ToyState, t: int, server: Server) -> tuple[ToyState, Info]:
-        [total], _ = server.aggregate(server.training_requests(server.participants(t), state.model, t))
+        [total], _ = server.exchange(server.training_requests(server.participants(t), state.model, t))
         loss = total.mean_loss()
         assert loss is not None
         return ToyState(apply_update(state.model, total.mean()), loss), Info()

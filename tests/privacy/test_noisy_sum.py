@@ -152,10 +152,10 @@ def test_under_noise_no_norm_is_told(tmp_path):
     ("method", "extra", "words"),
     [
         ("ifca:k=2,init=random", {}, "hide_choice"),
-        ("fedper:weighting=uniform", {}, "a model of its own"),
-        ("fedbabu:weighting=uniform", {"secure_sums": False}, "fedbabu publishes more"),
+        ("fedper:weighting=uniform", {}, "a model of their own"),
+        ("fedbabu:weighting=uniform", {"secure_sums": False}, "fedbabu: noise is added to every layer"),
         (PLAIN, {"patience": 2, "validation": 0.2}, "exact metrics"),
-        ("cfl:compare=projection(64)", {"privacy": "projection"}, "single updates"),
+        ("cfl:compare=projection(64)", {"privacy": "projection"}, "single clients"),
     ],
 )
 def test_what_would_make_epsilon_untrue_is_refused(method, extra, words):

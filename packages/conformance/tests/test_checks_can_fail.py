@@ -96,7 +96,7 @@ class Nowhere(Two):
 
 class AllOrNobody(Two):
     def round(self, state: Clusters, t: int, server: Server) -> tuple[Clusters, Info]:
-        replies = list(server.train(server.participants(t), state.models[0], t))
+        replies = list(server.ask(server.training_requests(server.participants(t), state.models[0], t)))
         if len(replies) < len(server.participants(t)):
             return Clusters(state.models * torch.inf, state.cluster_of), Info()
         return super().round(state, t, server)

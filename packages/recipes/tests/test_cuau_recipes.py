@@ -160,7 +160,7 @@ def test_the_mean_cosine_of_all_pairs_is_that_of_all_pairs(tmp_path: Path) -> No
     cosine, change = cuau_figures._one_quarter(server, model, module, clients, images)
     training = replace(server.schedule.at(3), epochs=5)
     seen, moves = [], []
-    for reply in server.train(clients, model, 4, training):
+    for reply in server.ask(server.training_requests(clients, model, 4, training)):
         assert reply.vector is not None
         server.layout.write(model + reply.vector, module)
         seen.append(module(images).detach())

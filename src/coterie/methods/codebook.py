@@ -73,10 +73,11 @@ def _asked(server: Server, clients: Sequence[str], encoder: Encoder, words: Floa
     """One sum over the clients."""
     sent = torch.from_numpy(words.astype(np.float32))
     task = WordSums(encoder.kind, encoder.shape, encoder.code, encoder.encoding_weights(), sent)
-    sums, _ = server.sum_vectors([Request(client, task) for client in clients], [0] * len(clients))
-    if 0 not in sums:
+    requests = [Request(client, task) for client in clients]
+    [total], _ = server.exchange(requests, weighting="uniform", size=task.schema(server.layout).vector)
+    if not total.count:
         raise RunError("no sum of the clients' codes came through: see the faults of the round")
-    table = sums[0].numpy().reshape(len(words), -1)
+    table = total.total.numpy().reshape(len(words), -1)
     samples = np.rint(table[:, -1])
     some = np.maximum(samples, 1.0)[:, None]
     mean = np.where(samples[:, None] > 0, table[:, : encoder.code] / some, words)

@@ -17,7 +17,7 @@ Where the paper is silent or we differ:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -26,7 +26,6 @@ from pydantic import Field, NonNegativeFloat, PositiveInt
 from torch import Tensor
 
 from coterie.errors import ConfigError
-from coterie.methods.aggregation import Part
 from coterie.methods.base import Assignment, Info, method
 from coterie.methods.graph_averaging import Mixed
 from coterie.methods.mixtures import heaviest, mixture_assignment, mixture_infos
@@ -84,21 +83,25 @@ class FedSoft:
         shares = np.zeros((self.clusters, len(requests)))
         weights = dict(state.weights)
         means: dict[str, Tensor] = {}
-        told: dict[str, Reply] = {}
-        mixed = Mixed(shares, column, means, size)
+        heard: list[Reply] = []
 
-        for reply in server.ask(requests, [0] * len(requests)):  # vectors are models minus the mean of their centres
-            client, task = reply.client, sent[reply.client]
-            if task.weights is None:
-                weights[client] = tuple(reply.values["weights"])
-            means[client] = mean_centre(task.centres, reply.values["weights"])
-            shares[:, column[client]] = np.multiply(weights[client], server.weight(client, self.weighting))
-            told[client] = dataclasses.replace(reply, vector=None)
-            mixed.add(Part(0, reply))
-        sums, total = mixed.finish()
+        def arriving() -> Iterator[Reply]:
+            """The replies, whose vectors are models minus the mean of their centres; what they say is noted first."""
+            for reply in server.ask(requests, [0] * len(requests)):
+                client, task = reply.client, sent[reply.client]
+                if task.weights is None:
+                    weights[client] = tuple(reply.values["weights"])
+                means[client] = mean_centre(task.centres, reply.values["weights"])
+                shares[:, column[client]] = np.multiply(weights[client], server.weight(client, self.weighting))
+                heard.append(dataclasses.replace(reply, vector=None))
+                yield reply
+
+        mixed = Mixed(shares, list(sent), means, size)
+        mixed.add(arriving())
+        sums, total = mixed.sums, mixed.weights
         updates = [s / w - c.double() if w else 0 * s for s, w, c in zip(sums, total.tolist(), centres, strict=True)]
         after = [server.step(c, update, s) for s, (c, update) in enumerate(zip(centres, updates, strict=True))]
-        return State(torch.stack(after), weights), Info(mixture_infos(weights, told.values(), updates, server))
+        return State(torch.stack(after), weights), Info(mixture_infos(weights, heard, updates, server))
 
     def _task(self, state: State, client: str, t: int, start: Tensor, server: Server) -> SoftTraining:
         """With all centres where the client is to estimate its weights, else with their mean alone."""

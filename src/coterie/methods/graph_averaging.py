@@ -16,10 +16,10 @@ from torch import Tensor
 
 from coterie.clustering import mixing_matrix
 from coterie.errors import ConfigError
-from coterie.methods.aggregation import Aggregation, Part
+from coterie.methods.aggregation import Aggregation
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info
 from coterie.methods.relatives import Relatives
-from coterie.methods.server import Aggregate, Server
+from coterie.methods.server import Exchange, Server
 from coterie.snapshot import saved
 from coterie.tasks import Reply
 
@@ -50,7 +50,8 @@ def averaging_round(state: State, t: int, server: Server) -> tuple[State, Info]:
     recipes, recipe_of = np.unique(_mixing(state, columns, server), axis=0, return_inverse=True)
     recipe_of = recipe_of.reshape(-1)
     models = {client: state.models[state.row[known[client]]] for client in asked}
-    mixed = Mixed(recipes, asked, models, [int(recipe_of[column]) for column in columns])
+    own = [int(recipe_of[column]) for column in columns]
+    mixed = Mixed(recipes, asked, models, state.models.shape[1], own)
     _train(mixed, state, t, server)
     after = _with_means(state, mixed, recipe_of, server)
     events = [Event("relatedness", state.relatives.text)] if t == 1 else []
@@ -67,21 +68,22 @@ def _mixing(state: State, columns: Sequence[int], server: Server) -> npt.NDArray
 def _train(mixed: Mixed, state: State, t: int, server: Server) -> None:
     """Participants train, and their models enter the sums: as sums of clusters, one by one, or by a rule."""
     requests = server.training_requests(mixed.asked, mixed.models, t)
-    if server.engine.secure:
+    if server.sums_only:
         if state.relatives.gamma is not None:
             raise ConfigError(
                 "a client's relatives are not a cluster here, and sums over groups that overlap tell single updates "
                 "apart: use case=2 with secure_sums"
             )
-        mixed.add_sums(server.aggregate(requests, "samples", mixed.own, len(mixed.recipes)))
+        mixed.add_sums(server.exchange(requests, mixed.own, clusters=len(mixed.recipes)))
         return
     # Where relatives are no cluster, each client's are others: lengths are compared among all.
     apart = state.relatives.gamma is None
-    parts = server.parts(requests, lambda reply: [Part(mixed.recipe_of(reply.client) if apart else 0, reply)])
+    groups = [mixed.recipe_of(request.client) if apart else 0 for request in requests]
+    replies = server.ask(requests, groups)
     if server.aggregation.rule == "mean":
-        mixed.add(part.reply for part in parts)
+        mixed.add(replies)
     else:
-        mixed.add_by_rule([part.reply for part in parts], server.aggregation)
+        mixed.add_by_rule(list(replies), server.aggregation)
 
 
 def _with_means(state: State, mixed: Mixed, recipe_of: npt.NDArray[np.int64], server: Server) -> State:
@@ -118,12 +120,13 @@ class Mixed:
         recipes: npt.NDArray[np.float64],
         asked: Sequence[str],
         models: Mapping[str, Tensor],
-        own: Sequence[int],
+        size: int,
+        own: Sequence[int] = (),
     ) -> None:
         self.recipes, self.asked, self.models, self.own = recipes, asked, models, own
         """`own` is the recipe of each client that was asked."""
         self.column = {client: column for column, client in enumerate(asked)}
-        self.sums = torch.zeros(len(recipes), len(models[asked[0]]), dtype=torch.float64)
+        self.sums = torch.zeros(len(recipes), size, dtype=torch.float64)
         self.weights = np.zeros(len(recipes))
         self.reported: dict[str, tuple[float, float]] = {}
         """What clients reported: loss and norm."""
@@ -143,7 +146,7 @@ class Mixed:
             self.sums.addmm_(torch.from_numpy(np.ascontiguousarray(chosen)), starts + updates)
             self.weights += np.asarray(chosen.sum(axis=1))
 
-    def add_sums(self, found: Aggregate) -> None:
+    def add_sums(self, found: Exchange) -> None:
         """The same from the sums of the updates of clusters, whose members all started from one model."""
         self._note(found.replies)
         one_of = dict(zip(self.own, self.asked, strict=True))

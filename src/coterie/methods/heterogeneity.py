@@ -17,7 +17,6 @@ from torch import Tensor
 
 from coterie.clustering import cuau, neutral_cuau, percentile_clusters
 from coterie.errors import ConfigError, RunError
-from coterie.methods.aggregation import Part
 from coterie.methods.base import Event
 from coterie.methods.server import Server
 from coterie.parameters import span_size
@@ -45,15 +44,15 @@ def divergences(
     if not span_size(trainable_spans(server.layout, layers)):
         raise ConfigError(f"layers={layers!r} holds no trainable numbers: name at least one layer")
     tasks = _tasks(server, layers, model, t, measure)
-    if server.engine.secure:
+    if server.sums_only:
         return _measured_by_clients(tasks, server)
-    replies = list(server.ask([Request(client, task) for client, task in tasks.items()]))
+    requests = [Request(client, task) for client, task in tasks.items()]
+    # One update that is far too long would draw the mean to itself and turn all clients' distances around.
+    replies = list(server.ask(requests, [0] * len(requests)))
     if not replies:
         raise RunError("no client gave an update to measure heterogeneity by: see the faults of the run")
-    # One update that is far too long would draw the mean to itself and turn all clients' distances around.
-    clipped = [reply for _, reply in server.clipped([Part(0, reply) for reply in replies])]
-    values = _distances(clipped, server, layers, measure)  # lines 6-8
-    return dict(zip((reply.client for reply in clipped), values.tolist(), strict=True))
+    values = _distances(replies, server, layers, measure)  # lines 6-8
+    return dict(zip((reply.client for reply in replies), values.tolist(), strict=True))
 
 
 def _distances(
@@ -87,7 +86,7 @@ def _measured_by_clients(tasks: Mapping[str, LayerUpdate], server: Server) -> di
     """CUAU where updates are seen in sums only: each client is sent the mean update, and says how far its own is."""
     requests = [Request(client, task) for client, task in tasks.items()]
     width = requests[0].task.schema(server.layout).vector
-    [total], _ = server.aggregate(requests, "samples", size=width)
+    [total], _ = server.exchange(requests, size=width)
     if not total.count:
         raise RunError("no sum of updates to measure heterogeneity by came through: see the faults of the run")
     mean = total.mean().to(torch.float32)

@@ -65,7 +65,7 @@ class HiddenChoices:
         idle = idle_after(state.idle, found.sizes)
         events = unused_events(idle, next_try(self.method.init))
         if found.closed:
-            few = f"fewer than {server.engine.least_in_sum} clients"
+            few = f"fewer than {server.least_in_sum} clients"
             text = f"{len(found.closed)} models were chosen by {few}: they stay closed"
             events.append(Event("closed", text, {"models": found.closed}))
         infos = [
@@ -101,7 +101,7 @@ class HiddenRound(NamedTuple):
 
 def check_hidden(server: Server) -> None:
     """Refuse a run in which hidden choices would be seen after all."""
-    if not server.engine.secure:
+    if not server.sums_only:
         raise ConfigError("hide_choice=True hides choices in secure sums: give secure_sums=True too")
     if server.participation < 1:
         raise ConfigError(
@@ -119,7 +119,7 @@ def hidden_round(models: Tensor, how: Training, kept: str, t: int, server: Serve
     sums, privacy = [WeightedSum(models.shape[1]) for _ in models], server.user_privacy
     count = _count_choices(models, kept, t, server)
     sizes = [max(0, round(number)) for number in count.numbers]
-    least = server.engine.least_in_sum if privacy is None else 0
+    least = server.least_in_sum if privacy is None else 0
     opened = tuple(j for j, size in enumerate(sizes) if size >= least)
     tasks = {c: TrainHidden(models, how, server.seed_of(t, c), kept, opened) for c in count.clients}
     for j, total in _opened_sums(tasks, opened, server).items():
@@ -162,5 +162,6 @@ def _summed(requests: Sequence[Request], noise: SumNoise | None, server: Server)
     """The one sum over all clients, None where it did not come through, and who is in it."""
     if not requests:
         return None, []
-    sums, replies = server.sum_vectors(requests, [0] * len(requests), noise)
-    return sums.get(0), replies
+    width = requests[0].task.schema(server.layout).vector
+    [total], replies = server.exchange(requests, weighting="uniform", size=width, noise=noise)
+    return total.total if total.count else None, replies

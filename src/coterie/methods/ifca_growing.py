@@ -41,7 +41,7 @@ class Growing:
 
     def start(self, server: Server) -> GrowingState:
         """One model for all."""
-        if not server.engine.halves or server.engine.secure:
+        if server.sums_only or not server.asks_halves:
             raise ConfigError("k=auto asks clients about halves of their data, which they cannot report here: give k")
         return GrowingState(Tree.single(server.clients, server.initial_model()), {0: BenefitRule().begin()})
 
@@ -51,7 +51,8 @@ class Growing:
         models = torch.stack([leaf.model for leaf in leaves])
         how = server.schedule.at(t)
         requests = [Request(c, Choose(models, how, server.seed_of(t, c))) for c in server.participants(t)]
-        sums, replies = server.aggregate(requests, self.weighting, [None] * len(requests), len(leaves))
+        any_sum = [None] * len(requests)
+        sums, replies = server.exchange(requests, any_sum, clusters=len(leaves), weighting=self.weighting)
         chosen = {reply.client: leaves[reply.group].id for reply in replies}
         tree = with_choices(state.tree, chosen, server.clients)
         rounds = []

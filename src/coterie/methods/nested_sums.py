@@ -21,7 +21,7 @@ def nested_sums(
     requests: Sequence[Request], cluster: Mapping[str, int], parts: Tensor, weighting: str, server: Server
 ) -> list[WeightedSum]:
     """Send the requests; the sum of all whole updates, then for each of the `parts` `(C − 1, h)` that of its own."""
-    if server.engine.secure:
+    if server.sums_only:
         return _from_clusters(requests, cluster, parts, weighting, server)
     size, (last, width) = server.layout.size, parts.shape
 
@@ -33,7 +33,8 @@ def nested_sums(
         rows = zip(range(cluster[reply.client], last), updates, strict=True)
         return [whole, *(Part(1 + j, _with_vector(reply, update)) for j, update in rows)]
 
-    return server.combine(requests, parts_of, [size] + [width] * last, weighting)
+    sizes = [size] + [width] * last
+    return server.exchange(requests, weighting=weighting, size=sizes, parts_of=parts_of).sums
 
 
 def _with_vector(reply: Reply, vector: Tensor) -> Reply:
@@ -49,7 +50,7 @@ def _from_clusters(
     size, (last, width) = server.layout.size, parts.shape
     lengths = [size + (last - i) * width for i in range(last + 1)]
     groups = [cluster[request.client] for request in requests]
-    found = server.aggregate(requests, weighting, groups, last + 1, lengths).sums
+    found = server.exchange(requests, groups, clusters=last + 1, weighting=weighting, size=lengths).sums
     sums = [WeightedSum(size), *(WeightedSum(width) for _ in range(last))]
     for i, own in enumerate(found):
         rows = [own.total[:size], *own.total[size:].view(-1, width)]

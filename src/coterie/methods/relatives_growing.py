@@ -68,7 +68,7 @@ class Summed(Compared):
 
 def start_growing(relatives: Relatives, server: Server) -> GrowingRelatives:
     """One cluster of all clients that sent centroids."""
-    if not server.engine.halves:
+    if not server.asks_halves:
         raise ConfigError(
             "clients here cannot be asked about halves of their data, by which flt decides: give clusters"
         )
@@ -83,8 +83,8 @@ def growing_round(state: GrowingRelatives, t: int, server: Server, distance: Dis
     asked = [client for client in server.participants(t) if client in home]
     groups = [home[client] for client in asked]
     requests = server.training_requests(asked, {client: leaves[home[client]].model for client in asked}, t)
-    sums, replies = server.aggregate(requests, "samples", groups, len(leaves))
-    compared = Summed() if server.engine.secure else Compared()
+    sums, replies = server.exchange(requests, groups, clusters=len(leaves))
+    compared = Summed() if server.sums_only else Compared()
     rounds = []
     for i, (leaf, total) in enumerate(zip(leaves, sums, strict=True)):
         own = [reply for reply in replies if home[reply.client] == i]

@@ -38,10 +38,6 @@ class Exchange(NamedTuple):
     replies: list[Reply]
 
 
-Aggregate = Exchange
-"""The former name."""
-
-
 @saved
 class ServerState:
     """What the server keeps from round to round beside the method's state: a checkpoint holds it whole."""
@@ -283,7 +279,7 @@ class Server:
         arriving = (part for reply in self._replies(requests) for part in cut(reply))
         limited_by_others = self.aggregation.clip is not None
         for batch in [list(arriving)] if limited_by_others else ([part] for part in arriving):
-            for group, reply in self.clipped(batch):
+            for group, reply in self._clipped(batch):
                 yield replace(reply, group=group)
 
     def _from_sums(
@@ -358,64 +354,11 @@ class Server:
             total.loss = 0.0 if loss is None else loss * total.weight
         return found
 
-    def clipped(self, parts: Sequence[Part]) -> list[Part]:
+    def _clipped(self, parts: Sequence[Part]) -> list[Part]:
         """The parts as they count: those too long for their group are shortened, and their clients are noted."""
         after = self.aggregation.clipped(parts)
         self.cut |= {old.reply.client for old, new in zip(parts, after, strict=True) if new.reply is not old.reply}
         return after
-
-    # Former names of `ask` and `exchange`, from here to `training_requests`.
-    def aggregate(
-        self,
-        requests: Sequence[Request],
-        weighting: str = "samples",
-        groups: Sequence[int | None] | None = None,
-        clusters: int = 1,
-        size: int | Sequence[int] | None = None,
-    ) -> Exchange:
-        """`exchange` by its former name."""
-        return self.exchange(requests, groups, clusters=clusters, weighting=weighting, size=size)
-
-    def combine(
-        self,
-        requests: Sequence[Request],
-        parts_of: Callable[[Reply], Sequence[Part]],
-        sizes: Sequence[int],
-        weighting: str = "samples",
-    ) -> list[WeightedSum]:
-        """`exchange(parts_of=…)` by its former name."""
-        return self.exchange(requests, weighting=weighting, size=sizes, parts_of=parts_of).sums
-
-    def parts(self, requests: Sequence[Request], parts_of: Callable[[Reply], Sequence[Part]]) -> Iterator[Part]:
-        """Send the requests and give the parts of the replies as they count, shortened where a limit is exceeded.
-
-        Without a limit that is relative to the others', every part is given as it arrives and none is kept.
-        """
-        arriving = (part for reply in self.ask(requests) for part in parts_of(reply))
-        if self.aggregation.clip is not None:
-            yield from self.clipped(list(arriving))
-            return
-        for part in arriving:
-            yield from self.clipped([part])
-
-    def sum_vectors(
-        self, requests: Sequence[Request], groups: Sequence[int], noise: SumNoise | None = None
-    ) -> tuple[dict[int, Tensor], list[Reply]]:
-        """`exchange(noise=…)` by its former name."""
-        sizes = [requests[0].task.schema(self.layout).vector or 0] * (max(groups) + 1)
-        found = self.exchange(requests, groups, weighting="uniform", size=sizes, noise=noise)
-        return {group: total.total for group, total in enumerate(found.sums) if total.count}, found.replies
-
-    def train(
-        self,
-        clients: Sequence[str],
-        model: Tensor,
-        t: int,
-        training: Training | None = None,
-        private: tuple[str, ...] = (),
-    ) -> Iterator[Reply]:
-        """Let the clients train from one model with the round's training (or the one given)."""
-        return self.ask(self.training_requests(clients, model, t, training, private))
 
     def training_requests(
         self,

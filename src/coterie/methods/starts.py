@@ -128,8 +128,7 @@ class AutoStart:
     looks_at_clients: ClassVar[bool] = False
 
     def models(self, server: Server, k: int, draw: int, shared: Spans = ()) -> Tensor:
-        sums_only = server.engine.secure or server.user_privacy is not None
-        start = RandomStart() if sums_only or k == 1 else WorstFittedStart()
+        start = WorstFittedStart() if server.shows_updates and k > 1 else RandomStart()
         return start.models(server, k, draw)
 
 
@@ -220,7 +219,7 @@ class _Seeding(NamedTuple):
         for step in range(1, self.rounds + 1):
             # Negative rounds come before the first, so that their batches are drawn again.
             try:
-                (reply,) = self.server.train([client], model, -step, how)
+                (reply,) = self.server.ask(self.server.training_requests([client], model, -step, how))
             except (RunError, ValueError):  # it diverged, or gave no answer
                 return None
             assert reply.vector is not None

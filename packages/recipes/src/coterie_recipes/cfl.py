@@ -37,7 +37,11 @@ def followed(config: RunConfig, federation: Federation | None = None) -> Iterato
 
 def separation_by_updates(prepared: Run, model: Tensor, t: int, members: Sequence[str]) -> Separation:
     """How the members' weight-updates (eq. 47) separate when they train from a model in round `t`."""
-    return _separation(trainable_vectors(prepared.server.train(members, model, t), prepared), prepared, members)
+    return _separation(
+        trainable_vectors(prepared.server.ask(prepared.server.training_requests(members, model, t)), prepared),
+        prepared,
+        members,
+    )
 
 
 def separation_by_gradients(prepared: Run, model: Tensor, members: Sequence[str]) -> Separation:

@@ -82,7 +82,8 @@ def path(study: Study, kind: str, method: str, seed: int, clients: int, rounds: 
             paths[group].append(direction(model, prepared.engine.plain_layout))
         if method == "fedavg":
             updates = trainable_vectors(
-                prepared.server.train(prepared.server.clients, given.models[0], t + 1), prepared
+                prepared.server.ask(prepared.server.training_requests(prepared.server.clients, given.models[0], t + 1)),
+                prepared,
             )
             largest.append(float(updates.norm(dim=1).max()))
             similarity = cosine_matrix(updates)

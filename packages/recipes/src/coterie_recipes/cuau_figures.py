@@ -168,7 +168,7 @@ def _one_quarter(
     training = replace(server.schedule.at(server.rounds), epochs=FINE_TUNING, steps=None)
     sums: dict[str, Tensor] = {}
     change = dict.fromkeys(parts, 0.0)
-    for reply in server.train(clients, model, server.rounds + 1, training):
+    for reply in server.ask(server.training_requests(clients, model, server.rounds + 1, training)):
         assert reply.vector is not None
         layout.write(model + reply.vector, module)
         for name, seen in representations(module, parts, images).items():
