@@ -10,7 +10,7 @@ import pytest
 
 from coterie.errors import ConfigError
 from coterie_recipes import list_recipes, papers
-from coterie_recipes.papers import BEGIN, END, PAPERS, differs, rebuilt, shown
+from coterie_recipes.papers import BEGIN, END, END_OF_CODE, FROM_CODE, PAPERS, differs, rebuilt, shown
 from coterie_recipes.papers_index import Item
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -66,11 +66,13 @@ def test_a_page_is_built_between_its_marks(tmp_path: Path, monkeypatch: pytest.M
         "Table 1", "a table", "toy", (("iid", "accuracy*"), ("iid", "*")), says="it rises.", differs="fewer rounds."
     )
     monkeypatch.setattr(papers, "PAPERS", {"A": (item, Item("Figure 1", "a drawing", not_run="a drawing"))})
-    page = f"# Papers\n\n{BEGIN}\nold\n{END}\nafter\n"
+    page = f"# Papers\n\n{FROM_CODE}\n{END_OF_CODE}\n{BEGIN}\nformer text\n{END}\nafter\n"
     built = rebuilt(page, kept(tmp_path, row([1.0, 2.0, 3.0], 9.0), row([5.0], measure="|loss|")))
     assert built.startswith("# Papers\n")
     assert built.endswith("\nafter\n")
-    assert "old" not in built
+    assert "former text" not in built
+    assert "| `fedsem` | `weighting` | uniform |" in built
+    assert "`fedavg`" in built.split("No default departs in")[1].split(".")[0]
     assert "2 entries, 1 of them run: 1 rows with ours beside the paper's here, and 2 below." in built
     first = "iid: accuracy % | 9.0 | 2 ± 0.58 † | `coterie reproduce toy --seeds 3`, 3 seeds, 4 min |"
     assert f"| A | Table 1: a table | {first}" in built

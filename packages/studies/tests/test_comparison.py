@@ -426,3 +426,16 @@ def test_latex_sets_in_bold_all_that_cannot_be_told_from_the_best(tmp_path):
     apart = coterie.compare(["fedavg", "local"], scenario="digits-permuted", out=tmp_path / "apart", **how)
     assert apart.table["ties"] == []
     assert next(line for line in apart.to_latex().splitlines() if r"\textbf{" in line).strip().startswith("local")
+
+
+def test_the_settings_of_a_table_hold_for_every_method_of_a_comparison(tmp_path: Path) -> None:
+    table = run_methods(["fedavg", "flt:as=table1", "local"], out=tmp_path / "c", as_published=True, **TABLE_OPTIONS)
+    assert [row["method"] for row in table["rows"]] == ["fedavg:as=paper", "flt:as=table1", "local"]
+    for row in table["rows"]:
+        stored = json.loads((tmp_path / "c" / row["folders"]["0"] / "config.json").read_text())
+        assert (stored["participation"], stored["batch_size"], stored["lr"]) == (0.2, 10, 0.5)
+    with pytest.raises(ConfigError, match="name tables with different settings"):
+        run_methods(["flt:as=table1", "ifca:as=table1-mnist"], out=tmp_path / "d", **TABLE_OPTIONS)
+
+
+TABLE_OPTIONS = {"scenario": "digits-iid", "clients": 10, "rounds": 1, "lr": 0.5, "workers": 1}

@@ -63,6 +63,10 @@ class CFL:
         if self.rule != "auto":
             make_rule(self.rule)
 
+    def parts(self) -> dict[str, SplitRule]:
+        """The rule where it is named, whose options are settings of the method too."""
+        return {} if self.rule == "auto" else {"rule": make_rule(self.rule)}
+
     def split_rule(self, server: Server) -> SplitRule:
         """The rule in use."""
         return make_rule(self.rule if self.rule != "auto" else "benefit" if server.engine.halves else "flattened")

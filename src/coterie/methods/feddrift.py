@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -31,6 +31,7 @@ from torch import Tensor
 from coterie.methods.averaging import average_clusters, members_of
 from coterie.methods.base import Assignment, Event, Info, method
 from coterie.methods.placing import lowest_loss
+from coterie.methods.published import Departure
 from coterie.methods.server import Server
 from coterie.snapshot import saved
 from coterie.tasks import Evaluate
@@ -57,6 +58,10 @@ class State:
 @method("feddrift")
 class FedDrift:
     """Clusters for clients whose data changes: a rise of the loss opens a model, models that do the same are merged."""
+
+    departures: ClassVar[tuple[Departure, ...]] = (
+        Departure("start_with", "one", "each client begins with a model, since groups may be there from the start"),
+    )
 
     start_with: Literal["each", "one"] = "each"
     """Models of the first round: one per client, up to `most`, which are merged later; or one for all."""

@@ -21,6 +21,7 @@ from torch import Tensor
 from coterie.errors import ConfigError, RunError
 from coterie.methods.aggregation import Aggregation, Part, WeightedSum
 from coterie.methods.base import Assignment, ClusterInfo, Info, method
+from coterie.methods.published import Departure
 from coterie.methods.server import Server
 from coterie.randomness import derive, numpy_generator
 from coterie.snapshot import saved
@@ -51,6 +52,9 @@ class FedSEM:
     """Clusters by the distance of clients' models to cluster centres, improved in every round (stochastic EM)."""
 
     server_steps: ClassVar[bool] = True
+    departures: ClassVar[tuple[Departure, ...]] = (
+        Departure("weighting", "uniform", "a client counts by its samples, as in the methods that it is compared with"),
+    )
 
     clusters: PositiveInt = 5
     """Number of clusters C."""

@@ -30,6 +30,7 @@ from coterie.methods.flt import (
     with_distances,
 )
 from coterie.methods.graph_averaging import State, averaging_round, graph_assignment
+from coterie.methods.published import Departure
 from coterie.methods.server import Server
 from coterie.tasks.embed import LEAST
 
@@ -39,6 +40,9 @@ class PcaKMeansHC:
     """Clients' PCA and k-means, hierarchical clustering at the server, FedAvg in each cluster (FLT's baseline)."""
 
     server_steps: ClassVar[bool] = True
+    departures: ClassVar[tuple[Departure, ...]] = (
+        Departure("least", 1, "a centroid is the mean of five samples or more: of fewer it shows them"),
+    )
 
     basis: str = "own"
     """own: each client's principal axes; public: those of the digits in the package; or a file with a PCA encoder."""

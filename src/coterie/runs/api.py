@@ -32,6 +32,7 @@ def run(
     method: str | Method = "fedavg",
     federation: Federation | None = None,
     *,
+    as_published: bool = False,
     model: Model | None = None,
     loss: str | Loss | None = None,
     scenario: str | None = None,
@@ -49,7 +50,7 @@ def run(
     groups: int | None = None,
     rounds: int | None = None,
     seed: int = 0,
-    participation: float = 1.0,
+    participation: float | None = None,
     lr: float | None = None,
     epochs: int | None = None,
     steps: int | None = None,
@@ -62,9 +63,9 @@ def run(
     class_weights: str | Sequence[float] | None = None,
     augment: str | Augment | None = None,
     server_optimizer: str = "none",
-    lr_schedule: str = "constant",
+    lr_schedule: str | None = None,
     evaluate_every: int | Literal["auto"] = "auto",
-    personalise: int = 0,
+    personalise: int | None = None,
     metrics: Metrics | None = None,
     validation: float | str | None = None,
     patience: int | None = None,
@@ -97,6 +98,9 @@ def run(
     Args:
         method: a method's name with its options, as in "ifca:k=4", or an object such as `IFCA(k=4)`.
         federation: the clients. Without it a scenario or a folder of data is named.
+        as_published: compute what the method's paper prints, as "METHOD:as=paper" does; a method without a paper is as
+            it is. "METHOD:as=TABLE" also takes the hyper-parameters that a table of the paper was made with, where none
+            are given here: see `coterie methods METHOD`.
         model: a known name such as "mlp:hidden=64", an `nn.Module`, or a callable that makes one; by default the
             scenario's.
         loss: "cross-entropy", "bce", "mse", "mae", "huber", "module:function", or a function of outputs and targets; by
@@ -118,7 +122,7 @@ def run(
         groups: number of hidden groups of the scenario.
         rounds: communication rounds; by default the scenario's number, as with all of training below.
         seed: seed of every random draw.
-        participation: fraction of the clients that take part in a round, above 0 and up to 1.
+        participation: fraction of the clients that take part in a round, above 0 and up to 1, by default 1.
         lr: step size of local training.
         epochs: local passes over the data in a round.
         steps: local SGD steps in a round, instead of epochs.
@@ -134,10 +138,11 @@ def run(
             and a generator, by itself or as "module:function".
         server_optimizer: what the server makes of a cluster's mean update: "none", "avgm", "adam" or "yogi", with
             options as in "adam:lr=0.1,tau=0.001".
-        lr_schedule: how `lr` changes over the rounds: "constant", "step:…", "decay:…" or "exponential:…".
+        lr_schedule: how `lr` changes over the rounds: "constant", "step:…", "decay:…" or "exponential:…"; by
+            default "constant".
         evaluate_every: rounds between two evaluations of all clients, or "auto": a round's participants in every
             round, and all clients as rarely as a client takes part.
-        personalise: local epochs for which every client fine-tunes its model at the end; 0: none.
+        personalise: local epochs for which every client fine-tunes its model at the end; by default 0, none.
         metrics: what to evaluate by beside loss and accuracy: names such as "auc,f1" or ["auc", "f1"] (all are in
             `coterie.metrics.METRICS`), functions of outputs and labels, or functions by name.
         validation: fraction of every client's training data that is held out as validation data, whole blocks where
@@ -209,6 +214,7 @@ def run(
     values = {
         **named,
         "method": method if isinstance(method, str) else "fedavg",  # stands in for an object, which is what counts
+        "as_published": as_published,
         "model": model if isinstance(model, str) else None,
         "data": _as_text(data),
         "rounds": rounds,
@@ -255,8 +261,9 @@ def run(
         "data_dir": _as_text(data_dir),
         "out": _as_text(out),
     }
+    given = {key: value for key, value in values.items() if value is not None}
     return start(
-        make_config(values),
+        make_config(given, own_federation=federation is not None),
         out=Path(out) if out else None,
         callbacks=followed(callbacks, progress),
         federation=federation,
@@ -376,7 +383,8 @@ def resume(
             config, federation=federation, model=model, method=method, loss=loss, metrics=own_metrics
         )
         try:
-            check_same_run(used | {key: stored.get(key) for key in LIMIT_KEYS}, stored, folder.path)
+            held = {key: stored.get(key) for key in LIMIT_KEYS | {"published"}}
+            check_same_run(used | held, stored, folder.path)
             return execute(prepared, folder, followed(callbacks, progress))
         finally:
             prepared.engine.close()

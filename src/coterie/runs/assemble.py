@@ -27,6 +27,7 @@ from coterie.federation.images import holds_images
 from coterie.federation.table_files import find_tables, is_table_path, read_table
 from coterie.federation.validation import hold_out
 from coterie.methods import Method, Server, make_method
+from coterie.methods.base import published_table
 from coterie.methods.options import literal
 from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.metrics import ALWAYS, MetricFunction, check_target, listed, resolve
@@ -201,8 +202,10 @@ def _assembled(
     scenario = None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
     network_name = network if isinstance(network, str) else getattr(network, "__name__", type(network).__name__)
     stored_name = absolute_paths({"model": network_name})["model"]
+    named = published_table(config.method)
     used = absolute_paths(config.identity()) | {
         "method": describe_method(method),
+        "published": named[0] if named else None,
         "scenario": scenario,
         "model": stored_name,
         "rounds": rounds,
@@ -373,7 +376,7 @@ def clients_secret(seed: int) -> int:
 
 def stored_values(stored: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration in a run's folder, without what is only there to tell runs apart."""
-    values = {key: value for key, value in stored.items() if key not in {"federation", "own_metrics"}}
+    values = {key: value for key, value in stored.items() if key not in {"federation", "own_metrics", "published"}}
     loss = values.get("loss")
     # The name of a function from Python is there to be compared; it cannot be found again.
     return values if loss is None or loss in LOSSES or ":" in loss else values | {"loss": None}

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coterie.errors import ConfigError, did_you_mean
 from coterie.methods.aggregation import Aggregation
+from coterie.methods.base import published_spec, published_table
 from coterie.methods.option_types import Placeholder, takes, type_in_words, union_members, value_in_words
 from coterie.methods.options import parse_options
 from coterie.methods.server_optimizer import ServerOptimizer
@@ -94,6 +95,9 @@ class RunConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     method: MethodText = Field("fedavg", description="method, with options as name:key=value,key=value")
+    as_published: bool = Field(
+        False, description="the method as its paper prints it, as METHOD:as=paper does; one without a paper as it is"
+    )
     scenario: Name | None = Field(None, description="named federation (see 'coterie scenarios')")
     data: Data | None = Field(
         None,
@@ -213,8 +217,8 @@ class RunConfig(BaseModel):
         return self.validation.partition(":")[2] if isinstance(self.validation, str) else None
 
     def identity(self) -> dict[str, Any]:
-        """The part of the configuration that decides what is computed."""
-        return {key: value for key, value in self.model_dump().items() if key not in PLACE_KEYS}
+        """The part of the configuration that decides what is computed; `as_published` is part of the method by then."""
+        return {key: value for key, value in self.model_dump().items() if key not in PLACE_KEYS | {"as_published"}}
 
     def aggregation(self) -> Aggregation:
         """How updates become one."""
@@ -341,9 +345,33 @@ def option_default(key: str) -> str:
     return UNSET.get(key, "the scenario's") if default is None else value_in_words(default)
 
 
-def make_config(values: Mapping[str, Any], origin: str = "") -> RunConfig:
-    """A checked configuration; an unknown key or a bad value is one line with a suggestion."""
+def with_published(values: Mapping[str, Any], own_federation: bool = False) -> dict[str, Any]:
+    """The values with the method as published where that is asked for, and its table's settings where none are given.
+
+    A table's federation does not count beside a federation, data or a scenario that is given.
+    """
+    given = {key: value for key, value in values.items() if value is not None}
+    method = given.get("method")
+    if given.get("as_published") is True:
+        method = given["method"] = published_spec(str(method or "fedavg"))
+    named = published_table(method) if isinstance(method, str) else None
+    if named is None:
+        return dict(values) | given
+    table = named[1]
+    elsewhere = own_federation or "scenario" in given or "data" in given
+    return overlay(dict(table.training) | ({} if elsewhere else dict(table.federation)), given)
+
+
+def make_config(values: Mapping[str, Any], origin: str = "", *, own_federation: bool = False) -> RunConfig:
+    """A checked configuration; an unknown key or a bad value is one line with a suggestion.
+
+    Args:
+        values: what is given; a table that the method names by `as` gives the rest (see `with_published`).
+        origin: the file that they are from, for messages.
+        own_federation: whether a federation is given as an object.
+    """
     where = f"{origin}: " if origin else ""
+    values = with_published(values, own_federation)
     for key in values:
         if key not in RunConfig.model_fields:
             raise ConfigError(f"{where}unknown option {key!r}: {did_you_mean(key, RunConfig.model_fields)}")

@@ -20,6 +20,7 @@ from coterie.data import Defaults, find_scenario
 from coterie.engines import available_cores, pool_start_method
 from coterie.errors import ConfigError, CoterieError, RunError
 from coterie.methods import make_method, split_outside_brackets
+from coterie.methods.base import published_spec
 from coterie.runs import (
     DEFAULT_SCENARIO,
     RunConfig,
@@ -31,6 +32,7 @@ from coterie.runs import (
     overlay,
     write_atomically,
 )
+from coterie.runs.config import with_published
 from coterie.runs.records import from_json, parse_json
 from coterie_studies.differences import Test, check_test, find_baseline
 from coterie_studies.ranking import ComparedRun, rank, tested
@@ -118,6 +120,7 @@ def run_methods(
     if "method" in options:
         raise ConfigError("method goes with one run: a comparison takes methods=[…]")
     chosen, place = check_test(test), Path(out)
+    methods, options = _as_published(methods, options)
     values, kept = _agreed(place, options, say)
     config = make_config(values | {"workers": workers})
     common = config.identity() | _fingerprints(given)
@@ -151,6 +154,19 @@ def run_methods(
     if len(failures) == len(trials):
         raise RunError(f"every method failed; {trials[0].method}: {failures[trials[0].method, trials[0].seed]}")
     return record(against=against, test=chosen)
+
+
+def _as_published(methods: Sequence[str], options: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """The methods as published where that is asked for, and the options with a table's settings, which hold for all."""
+    given = {key: value for key, value in options.items() if value is not None and key != "as_published"}
+    named = [published_spec(method) for method in methods] if options.get("as_published") else list(methods)
+    tables = {method: with_published({"method": method, **given}) for method in named}
+    settings = {method: {k: v for k, v in found.items() if k != "method"} for method, found in tables.items()}
+    changed = {method: found for method, found in settings.items() if found != given}
+    first = next(iter(changed), None)
+    if other := next((method for method in changed if changed[method] != changed[first or ""]), None):
+        raise ConfigError(f"{first} and {other} name tables with different settings: compare the methods of one table")
+    return named, changed[first] if first else given
 
 
 def _agreed(

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypedDict
 class RunOptions(TypedDict, total=False):
     """Options that all runs share; each means what it means to `coterie.run`."""
 
+    as_published: bool
     scenario: str | None
     data: str | Path | None
     clients: int | None
