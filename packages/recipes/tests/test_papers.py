@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import pytest
 
 from coterie.errors import ConfigError
-from coterie_recipes import list_recipes, papers
+from coterie_recipes import flt_tables, freshness, list_recipes, papers
+from coterie_recipes.freshness import is_fresh, recipe_source
 from coterie_recipes.papers import BEGIN, END, END_OF_CODE, FROM_CODE, PAPERS, differs, rebuilt, shown
 from coterie_recipes.papers_index import Item
 
@@ -41,6 +43,35 @@ def test_every_command_on_the_page_names_a_recipe() -> None:
                 assert command == "run" or (command == "reproduce" and name in known)
                 assert one.stored["commit"]
                 assert one.stored["date"]
+
+
+def test_no_recipe_has_changed_since_a_result_that_names_its_code() -> None:
+    stored = [json.loads(path.read_text()) for path in DOCS.glob("results/**/*.json")]
+    changed = [one["command"] for one in stored if "recipe" in one and is_fresh(one) is False]
+    assert not changed, "run and store these again; without time for that, delete their source: the page then says so"
+
+
+def test_what_a_recipe_uses_is_in_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {name: recipe_source(name) for name in ("flt-table1", "flt-table2", "cfl-fig3")}
+    text = Path(flt_tables.__file__).read_text()
+    changed = text.replace("QUICK_ROUNDS = 50", "QUICK_ROUNDS = 51").replace('"""FedSEM as', '"""Former FedSEM as')
+    assert changed.count("51") > text.count("51")
+    real = Path.read_text
+    monkeypatch.setattr(
+        Path, "read_text", lambda p, *a, **k: changed if p.name == "flt_tables.py" else real(p, *a, **k)
+    )
+    for function in (recipe_source, freshness._definitions):
+        function.cache_clear()
+    after = {name: recipe_source(name) for name in before}
+    for function in (recipe_source, freshness._definitions):
+        function.cache_clear()
+    assert [name for name in before if before[name] != after[name]] == ["flt-table1", "flt-table2"]
+
+
+def test_comments_and_docstrings_are_not() -> None:
+    texts = ['def a(x):\n    """Old."""\n    return x  # why\n', 'def a(\n    x,\n):\n    """New."""\n    return x\n']
+    codes = [freshness.Definition(ast.parse(text).body[0], text).code().replace(",)", ")") for text in texts]
+    assert codes[0] == codes[1] == "defa(x):returnx"
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,7 @@ from coterie.errors import ConfigError
 from coterie.methods import method_classes
 from coterie.methods.option_types import value_in_words
 from coterie.methods.published import departures_of, paper_of
+from coterie_recipes.freshness import is_fresh
 from coterie_recipes.papers_cfl_ifca import CFL, IFCA
 from coterie_recipes.papers_cuau_flt import FEDCUAU, FLT
 from coterie_recipes.papers_index import Item, Pattern
@@ -26,6 +27,7 @@ from coterie_recipes.stored import standard_error
 PAPERS = {"CFL": CFL, "IFCA": IFCA, "FedCUAU": FEDCUAU, "FLT": FLT}
 BEGIN = "<!-- From here on the page is built by `python -m coterie_recipes.papers docs` from docs/results. -->"
 END = "<!-- End of what is built. -->"
+CHANGED = "the recipe has changed since"
 FROM_CODE = "<!-- From here to the next mark, built by the same command from the methods themselves. -->"
 END_OF_CODE = "<!-- End of what the methods say. -->"
 MARK = "†"
@@ -170,6 +172,8 @@ def _scale(stored: Mapping[str, Any]) -> str:
     seconds = stored.get("cpu_seconds")
     if seconds is not None:
         words.append(f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min")
+    if "recipe" in stored and not is_fresh(stored):
+        words.append(CHANGED)
     return ", ".join(words)
 
 
