@@ -20,7 +20,7 @@ from coterie.runs.config import RunConfig, make_config
 from coterie.runs.records import Bytes, RoundRecord, Spread, to_json
 from coterie_studies import side_by_side
 from coterie_studies.comparison import read_comparison, run_folder, run_methods, split_methods
-from coterie_studies.ranking import ComparedRun, over_seeds, rounds_to
+from coterie_studies.ranking import ComparedRun, exchanges_to, over_seeds
 from coterie_studies.run_options import RunOptions, config_values
 from coterie_studies.side_by_side import NOTHING, ComparisonJob, Given, next_job, performed_in_pool
 from coterie_studies.tables import (
@@ -107,9 +107,9 @@ def test_rounds_to_a_target_are_the_first_that_reach_it():
         RoundRecord(t, [], Bytes(), 0.0, {} if mean is None else {"accuracy": Spread(mean)})
         for t, mean in means.items()
     ]
-    assert rounds_to(course, 0.8) == 3
-    assert rounds_to(course, 0.81) is None
-    assert rounds_to(course, None) is None
+    assert exchanges_to(course, 0.8) == 3
+    assert exchanges_to(course, 0.81) is None
+    assert exchanges_to(course, None) is None
 
 
 def test_mean_and_deviation_by_hand():
@@ -139,7 +139,7 @@ def test_the_table_says_what_the_summaries_say(compared):
         reached = [
             next(
                 (
-                    r["round"]
+                    sum(one["exchanges"] for one in history(f)[: r["round"]])
                     for r in history(f)
                     if "accuracy" in r["metrics"] and r["metrics"]["accuracy"]["mean"] >= table["target"]
                 ),
@@ -147,7 +147,7 @@ def test_the_table_says_what_the_summaries_say(compared):
             )
             for f in folders
         ]
-        assert row["rounds_to_target"] == reached
+        assert row["exchanges_to_target"] == reached
     best = max(table["rows"][1:], key=lambda row: row["accuracy"]["mean"])
     assert table["best"] == best["method"]
     assert table["target"] == pytest.approx(0.9 * best["accuracy"]["mean"])
@@ -278,7 +278,7 @@ def test_markdown_csv_and_latex_hold_the_same_numbers(compared):
     rows = [line.split(",") for line in as_csv(table).replace("case=1,", "").splitlines()]
     assert rows[0][:5] == ["method", "seeds", "accuracy_mean", "accuracy_std", "accuracy_sem"]
     assert [float(number) for number in rows[2][2:5]] == [accuracy[kind] for kind in ("mean", "std", "sem")]
-    assert len(columns(table)) == len(cells(table)[0]) == 10
+    assert len(columns(table)) == len(cells(table)[0]) == 11
     latex = as_latex(table).splitlines()
     body = latex[latex.index(r"    \toprule") : latex.index(r"    \bottomrule")]
     assert {line.count(" & ") for line in body if line.endswith(r"\\")} == {latex[5].count("r") - 1}

@@ -72,6 +72,7 @@ def run(
     monitor: str | None = None,
     max_seconds: float | None = None,
     max_bytes: int | str | None = None,
+    max_passes: float | None = None,
     precision: Literal["float32", "float64", "bf16"] = "float32",
     privacy: Literal["none", "permutation", "signed-permutation", "projection"] = "none",
     aggregate: str = "mean",
@@ -152,6 +153,8 @@ def run(
         monitor: the metric that `patience` watches; by default the loss.
         max_seconds: seconds after which the run stops, at the end of a round.
         max_bytes: bytes sent, up and down, after which the run stops at the end of a round: a number, or "500MB".
+        max_passes: passes of a client over its training data, summed over the clients, after which the run stops at the
+            end of a round; a look without a gradient is a third of one.
         precision: arithmetic of the clients.
         privacy: what the clients' secret is used for: nothing, a permutation of every vector before the server sees
             it, or a projection of the updates that CFL compares.
@@ -242,6 +245,7 @@ def run(
         "monitor": monitor,
         "max_seconds": max_seconds,
         "max_bytes": max_bytes,
+        "max_passes": max_passes,
         "precision": precision,
         "privacy": privacy,
         "aggregate": aggregate,
@@ -306,6 +310,7 @@ def resume(
     metrics: Metrics | None = None,
     max_seconds: float | None = None,
     max_bytes: int | str | None = None,
+    max_passes: float | None = None,
     workers: int | Literal["auto"] = "auto",
     engine: Literal["local", "ray"] = "local",
     ray_address: str | None = None,
@@ -329,6 +334,7 @@ def resume(
         metrics: the functions among the metrics that were given to `run`, by name or in a list.
         max_seconds: another limit of time than the run was begun with.
         max_bytes: another limit of bytes than the run was begun with.
+        max_passes: another limit of passes than the run was begun with.
         workers: worker processes, as in `run`.
         engine: where clients run, as in `run`.
         ray_address: the Ray cluster to join, as in `run`.
@@ -368,7 +374,7 @@ def resume(
             values["model"] = None
         if method is not None:
             values["method"] = "fedavg"  # stands in for the object, which is what counts
-        limits = {"max_seconds": max_seconds, "max_bytes": max_bytes}
+        limits = {"max_seconds": max_seconds, "max_bytes": max_bytes, "max_passes": max_passes}
         values |= {key: value for key, value in limits.items() if value is not None}
         places = {
             "workers": workers,

@@ -56,11 +56,12 @@ UNSET = {
     "monitor": "loss",
     "max_seconds": "no limit",
     "max_bytes": "no limit",
+    "max_passes": "no limit",
 }
 """What is used where one of these is not given; any other that is None is the scenario's."""
 PLACE_KEYS = frozenset({"out", "data_dir", "workers", "quiet", "memory", "engine", "ray_address", "device"})
 """Keys that say where and how fast a run runs, not what it computes: they may differ when a run is resumed."""
-LIMIT_KEYS = frozenset({"max_seconds", "max_bytes"})
+LIMIT_KEYS = frozenset({"max_seconds", "max_bytes", "max_passes"})
 """Keys that are kept with a run, and may be given anew when it is resumed."""
 
 
@@ -178,6 +179,9 @@ class RunConfig(BaseModel):
     max_bytes: Annotated[int, Field(ge=1)] | Size | None = Field(
         None, description="stop after the round in which so much has been sent, up and down, e.g. 500MB"
     )
+    max_passes: float | None = Field(
+        None, gt=0, description="stop after the round in which clients have passed over their data that often in sum"
+    )
     precision: Literal["float32", "float64", "bf16"] = Field("float32", description="arithmetic of the clients")
     privacy: Literal["none", "permutation", "signed-permutation", "projection"] = Field(
         "none",
@@ -229,7 +233,7 @@ class RunConfig(BaseModel):
     def limits(self) -> Limits:
         """What ends the run early."""
         most = None if self.max_bytes is None else size_in_bytes("max_bytes", self.max_bytes)
-        return Limits(self.patience, self.monitor or "loss", self.max_seconds, most)
+        return Limits(self.patience, self.monitor or "loss", self.max_seconds, most, self.max_passes)
 
     def training(self, default: Training) -> Training:
         """Local training: what was given, else the scenario's default."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.engines.base import Engine
+from coterie.engines.base import Engine, Spent
 from coterie.errors import CallbackError
 from coterie.methods import Assignment, ClusterInfo, Event, Info, Server
 from coterie.parameters import gather
@@ -80,7 +80,9 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
     server, method, followers = run.server, run.method, Followers(callbacks)
     checkpoint = store.checkpoint() if store else None
     if checkpoint is None:
-        checkpoint = Checkpoint(0, method.start(server), {}, *server.traffic.drain(), seconds=0.0)
+        state = method.start(server)
+        spent = server.traffic.drain_all()
+        checkpoint = Checkpoint(0, state, {}, spent.down, spent.up, 0.0, spent.passes, spent.exchanges)
         if store and run.save_every_round:
             store.save_checkpoint(checkpoint)
     else:
@@ -112,7 +114,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
         changed = run.enter_round(t) if run.enter_round else []
         state, info = method.round(done.state, t, server)
         info = info_in_units(_with_changed(_with_cut(_with_rule(info, t, server), server), changed), run.loss_unit)
-        down, up = server.traffic.drain()
+        spent = server.traffic.drain_all()
         evaluation = None
         if run.scores_everybody(t, info):
             evaluation = _evaluate(run, state, t)
@@ -122,15 +124,21 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
             loss = (evaluation.means or metrics.spreads(evaluation.scores)).get("loss", Spread()).mean
             if event := watch.event(loss):
                 info = replace(info, events=[*info.events, event])
-        record = _record(run, t, info, evaluation, known, mixed, Bytes(up, down))
+        done = _with_spent(done, spent)
+        # What was sent before the first round is the first round's.
+        first = Spent(done.bytes_down, done.bytes_up, done.passes, done.exchanges) if t == 1 else spent
+        record = _record(run, t, info, evaluation, known, mixed, first)
         known.update(record.assignment)
         mixed.update(record.mixtures)
         best = _best(run, t, state, record, done.best)
-        spent = time.monotonic() - began
-        record = replace(record, seconds=round(spent, 4))
+        seconds = time.monotonic() - began
+        record = replace(record, seconds=round(seconds, 4))
         history.append(record)
-        done = Checkpoint(t, state, {}, done.bytes_down + down, done.bytes_up + up, done.seconds + spent, best=best)
-        done = replace(done, server_moments=dict(server.optimizer.moments))
+        moments = dict(server.optimizer.moments)
+        done = replace(
+            done, round=t, state=state, client_states={}, seconds=done.seconds + seconds, server_moments=moments,
+            best=best, last=None,
+        )  # fmt: skip
         stop = run.limits.reached(history, done)
         if store:
             for matrix in info.matrices:
@@ -218,8 +226,7 @@ def _end(
         # The finished state is stored, but not its bytes: they are counted again if this is done again.
         going_on = last if done.round < server.rounds or restored is not None else None
         store.save_checkpoint(replace(done, client_states=run.engine.client_states(), last=going_on))
-    down, up = server.traffic.drain()
-    done = replace(done, bytes_down=done.bytes_down + down, bytes_up=done.bytes_up + up)
+    done = _with_spent(done, server.traffic.drain_all())
     if evaluation is None or evaluation.participants_only:
         evaluation = _evaluate(run, done.state, done.round)
     if history and (event := served_elsewhere(evaluation.assignment)):
@@ -371,14 +378,14 @@ def _record(
     evaluation: Evaluation | None,
     known: Mapping[str, int | None],
     mixed: Mapping[str, Mapping[int, float]],
-    sent: Bytes,
+    spent: Spent,
 ) -> RoundRecord:
     """The round's record; `known` is the cluster of every client as recorded so far, `mixed` the mixtures."""
     everybody = evaluation if evaluation and not evaluation.participants_only else None
     return RoundRecord(
         round=t,
         clusters=_clusters(info, evaluation),
-        bytes=sent,
+        bytes=Bytes(spent.up, spent.down),
         seconds=0.0,
         metrics=evaluation.spreads if evaluation else {},
         validation=evaluation.validation_spreads if evaluation else {},
@@ -392,6 +399,24 @@ def _record(
         events=[EventRecord(event.kind, event.text, to_json(event.details)) for event in info.events],
         faults=[FaultRecord(fault.client, fault.reason) for fault in run.engine.faults()],
         epsilon=_epsilon(run.server, t),
+        passes=_passes(run, spent.passes),
+        exchanges=spent.exchanges,
+    )
+
+
+def _passes(run: Run, counted: float) -> float | None:
+    """Passes for the records; None where clients' work is not seen."""
+    return None if run.engine.remote else round(counted, 3)
+
+
+def _with_spent(done: Checkpoint, spent: Spent) -> Checkpoint:
+    """The checkpoint with what was spent since."""
+    return replace(
+        done,
+        bytes_down=done.bytes_down + spent.down,
+        bytes_up=done.bytes_up + spent.up,
+        passes=done.passes + spent.passes,
+        exchanges=done.exchanges + spent.exchanges,
     )
 
 
@@ -491,6 +516,8 @@ def _conclude(
         best_round=done.best.round if kept_best and done.best else None,
         hidden_sizes=list(assignment.hidden.sizes) if assignment.hidden else None,
         train_samples=sum(run.engine.samples.values()),
+        passes=_passes(run, done.passes),
+        exchanges=done.exchanges,
     )
     if run.personalise:
         summary, rows = _personalised(run, assignment, summary, rows)

@@ -37,6 +37,8 @@ class Checkpoint:
     bytes_down: int
     bytes_up: int
     seconds: float
+    passes: float = 0.0
+    exchanges: int = 0
     server_moments: dict[str, dict[str, Tensor]] = field(default_factory=dict)
     """The server optimiser's moments by cluster."""
     best: KeptRound | None = None

@@ -117,6 +117,7 @@ def compare(
     seeds: int = 1,
     baseline: str | None = None,
     test: Literal["t", "wilcoxon"] = "t",
+    equal: Literal["rounds", "bytes", "passes"] = "rounds",
     model: Model | None = None,
     loss: str | Callable[[Tensor, Tensor], Tensor] | None = None,
     out: str | Path | None = None,
@@ -125,6 +126,8 @@ def compare(
     **options: Unpack[RunOptions],
 ) -> Comparison:
     """Run several methods on the same clients with the same budget, and put them side by side.
+
+    The caption says which of rounds, bytes and passes over clients' data were equal.
 
     Everything is checked before anything is trained. A folder that holds a comparison is added to: what is complete
     is not done again, other methods' rows stay, options that are not given are the folder's.
@@ -135,6 +138,8 @@ def compare(
         seeds: how many seeds, from `seed` on. A seed makes the same federation for every method.
         baseline: the method to measure the others against; by default the best.
         test: "t" (paired t test) or "wilcoxon" (signed-rank test), over the seeds; with one seed over its clients.
+        equal: the budget that is held: "rounds", or "bytes" or "passes", of which each run may spend `max_bytes` or
+            `max_passes`, by default what the first method spends; a run ends after `rounds` in any case.
         model: as in `run`.
         loss: as in `run`.
         out: the folder to keep the runs in; by default a new one under runs/.
@@ -172,6 +177,7 @@ def compare(
         workers=workers,
         baseline=baseline,
         test=test,
+        equal=equal,
         say=say or (lambda text: None),
         given=Given(federation, None if isinstance(model, str) else model, None if isinstance(loss, str) else loss),
         **values,

@@ -34,6 +34,7 @@ from coterie.runs import (
 )
 from coterie.runs.config import with_published
 from coterie.runs.records import from_json, parse_json
+from coterie_studies.budgets import LIMITS, Budget, check_budget, spent
 from coterie_studies.differences import Test, check_test, find_baseline
 from coterie_studies.ranking import ComparedRun, rank, tested
 from coterie_studies.side_by_side import (
@@ -104,11 +105,15 @@ def run_methods(
     workers: int | str = "auto",
     baseline: str | None = None,
     test: str = "t",
+    equal: str = "rounds",
     say: Callable[[str], None] = lambda text: None,
     given: Given = NOTHING,
     **options: Any,
 ) -> dict[str, Any]:
     """Run every method with every seed, several at once, and return the table as in `comparison.json`.
+
+    With `equal` of bytes or passes a run also ends when it has spent as much as `max_bytes` or `max_passes` says; where
+    that is not given, as much as the first method does in its rounds.
 
     A seed makes the same federation for every method; its first is `seed=`. The other options are those of a run and
     hold for all. Methods, options, data and folder are checked before anything is trained. Runs that are complete in
@@ -119,7 +124,7 @@ def run_methods(
         raise ConfigError(f"seeds={seeds}: expected 1 or more")
     if "method" in options:
         raise ConfigError("method goes with one run: a comparison takes methods=[…]")
-    chosen, place = check_test(test), Path(out)
+    chosen, place, budget = check_test(test), Path(out), check_budget(equal)
     methods, options = _as_published(methods, options)
     values, kept = _agreed(place, options, say)
     config = make_config(values | {"workers": workers})
@@ -141,19 +146,36 @@ def run_methods(
         say(f"{done} of {len(trials)} runs are kept from before")
     count = available_cores() if config.workers == "auto" else config.workers
     values = {key: value for key, value in values.items() if key != "seed"}
-    jobs = [ComparisonJob(trial, values) for trial in waiting]
     method = pool_start_method()
-    alone = count == 1 or len(jobs) == 1 or (bool(given) and method != "fork")
-    for trial, problem in performed_here(jobs, given) if alone else performed_in_pool(jobs, count, given, method):
-        if problem is not None:
-            failures[trial.method, trial.seed] = _words(problem)
-        done += 1
-        told = failures.get((trial.method, trial.seed), "done")
-        say(f"{trial.method}, seed {trial.seed}: {told} ({done} of {len(trials)})")
-        record()
+    limit = LIMITS.get(budget)
+    sets_budget = [trial for trial in waiting if limit and limit not in values and trial.method == methods[0]]
+    for part in (sets_budget, [trial for trial in waiting if trial not in sets_budget]):
+        jobs = [ComparisonJob(trial, values | _budget(trial, trials, values, budget)) for trial in part]
+        alone = count == 1 or len(jobs) <= 1 or (bool(given) and method != "fork")
+        for trial, problem in performed_here(jobs, given) if alone else performed_in_pool(jobs, count, given, method):
+            if problem is not None:
+                failures[trial.method, trial.seed] = _words(problem)
+            done += 1
+            outcome = failures.get((trial.method, trial.seed), "done")
+            say(f"{trial.method}, seed {trial.seed}: {outcome} ({done} of {len(trials)})")
+            record()
     if len(failures) == len(trials):
         raise RunError(f"every method failed; {trials[0].method}: {failures[trials[0].method, trials[0].seed]}")
     return record(against=against, test=chosen)
+
+
+def _budget(
+    trial: ComparedRun, trials: Sequence[ComparedRun], values: Mapping[str, Any], budget: Budget
+) -> dict[str, Any]:
+    """What a run may spend: as much as the first method did with the same seed, unless a limit is given."""
+    first = next(one for one in trials if one.seed == trial.seed)
+    if budget == "rounds" or LIMITS[budget] in values or trial == first:
+        return {}
+    summary = RunFolder(first.folder).summary()
+    amount = None if summary is None else spent(summary)[budget]
+    if not amount:
+        raise RunError(f"equal={budget!r}: {first.method} spent none with seed {first.seed}: give {LIMITS[budget]}")
+    return {LIMITS[budget]: amount}
 
 
 def _as_published(methods: Sequence[str], options: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:

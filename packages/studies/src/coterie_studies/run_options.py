@@ -64,6 +64,7 @@ class RunOptions(TypedDict, total=False):
     monitor: str | None
     max_seconds: float | None
     max_bytes: int | str | None
+    max_passes: float | None
 
 
 def config_values(options: Mapping[str, Any], model: object = None, loss: object = None) -> dict[str, Any]:
