@@ -14,8 +14,9 @@ from coterie_recipes.cfl_congruence import CASES
 from coterie_recipes.runs import study_config
 
 NETWORKS = ("logistic", "mlp", "cnn-small")
-QUICK_STEPS = (0.01, 0.03, 0.1, 0.3)
-FULL_STEPS = (0.003, *QUICK_STEPS, 1.0)
+SOME_STEPS = (0.01, 0.03, 0.1, 0.3)
+FULL_STEPS = (0.003, *SOME_STEPS, 1.0)
+QUICK_STEPS = {"logistic": SOME_STEPS, "mlp": SOME_STEPS, "cnn-small": (0.01, 0.1)}
 QUICK_HORIZONS = {"logistic": (30, 100, 300), "mlp": (30, 100, 300), "cnn-small": (30, 100)}
 FULL_HORIZONS = (30, 100, 300, 1000)
 TENTH = 0.1
@@ -43,7 +44,8 @@ class Verdict(NamedTuple):
 @recipe("cfl-norm-map", "CFL Figure 8 as a map: where ε1 and ε2 separate congruent from incongruent clients")
 def norm_map(study: Study) -> Findings:
     """FedAvg with two clients, over step size, network and rounds; the rule is applied to the recorded norms."""
-    steps, samples = (FULL_STEPS, 26000) if study.full else (QUICK_STEPS, 500)
+    samples = 26000 if study.full else 500
+    steps = dict.fromkeys(NETWORKS, FULL_STEPS) if study.full else QUICK_STEPS
     horizons = dict.fromkeys(NETWORKS, FULL_HORIZONS) if study.full else QUICK_HORIZONS
     courses = {
         (network, lr): [
@@ -51,7 +53,7 @@ def norm_map(study: Study) -> Findings:
             for s in study.seeds
         ]
         for network, rounds in horizons.items()
-        for lr in steps
+        for lr in steps[network]
     }
     rows = []
     for (network, lr), cells in courses.items():
