@@ -49,7 +49,7 @@ def _scenario_of_flt(number: int, clusters: Mapping[str, Any], images: str = "")
     mnist = not images
     return Table(
         f"scenario {number} on {'MNIST' if mnist else 'CIFAR-10'}, Enc2",
-        FLT_OPTIONS | clusters,
+        {**FLT_OPTIONS, **clusters},
         FLT_TRAINING | {"epochs": 1 if mnist else 5},
         {"scenario": f"flt-s{number}{images}", "clients": 100, "model": "mlp" if mnist else "cnn-leaf"},
         ENCODER,

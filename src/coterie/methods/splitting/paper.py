@@ -48,8 +48,8 @@ class PaperRule(SplitRule):
 
     eps1: PositiveFloat | Literal["auto", "cancelled"] = "auto"
     """ε1: the norm of the mean update must be below it; "auto" is a tenth of the largest that the cluster has had, the
-    paper's rule of thumb; "cancelled" a tenth of the largest norm of a client's update in the same round, which needs no
-    mean that tends to zero: the updates need only cancel."""
+    paper's rule of thumb; "cancelled" a tenth of the largest norm of a client's update in the same round: no mean need
+    tend to zero, the updates need only cancel."""
     eps2: PositiveFloat | Auto = "auto"
     """ε2: the norm of some client's update must be above it; "auto" is four times ε1."""
     gamma_max: NonNegativeFloat | Auto = "auto"
