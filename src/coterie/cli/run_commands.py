@@ -179,9 +179,10 @@ def show_differences(console: Console, paper: Paper) -> None:
 
 def show_published(console: Console, name: str, cls: type, version: str) -> None:
     """Print every setting of a method as its paper, or a table of it, prints it; * marks what is not our default."""
-    printed = table_of(cls, name, version)
+    printed, paper = table_of(cls, name, version), paper_of(cls)
+    assert paper is not None  # or there were no table
     made, default = make_method(f"{name}:as={version}"), make_method(name)
-    console.print(f"{name}:as={version}: {paper_of(cls).citation}: {printed.about}", markup=False, soft_wrap=True)
+    console.print(f"{name}:as={version}: {paper.citation}: {printed.about}", markup=False, soft_wrap=True)
     table = Table("setting", "as printed", "our default", box=None, pad_edge=False)
     for option in describe_options(cls):
         values = [getattr(method, option.name) for method in (made, default)]
@@ -195,7 +196,7 @@ def show_published(console: Console, name: str, cls: type, version: str) -> None
     console.print(table)
     if printed.ours:
         console.print(printed.ours, markup=False, soft_wrap=True)
-    show_differences(console, paper_of(cls))
+    show_differences(console, paper)
 
 
 @click.command(epilog=examples("coterie models"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -42,7 +43,7 @@ def cifar_permuted(study: Study) -> Findings:
     ]
     if not study.full:
         notes.append("600 samples per client (the paper: 2500) and 65 rounds (the paper: 200): accuracies are lower")
-    figures = {
+    figures: dict[str, Callable[[Any], None]] = {
         f"figure9-{name.split()[-1]}": partial(_draw, cell=own[0], label="accuracy") for name, own in cells.items()
     }
     return Findings(rows, notes, figures)

@@ -35,7 +35,7 @@ def spent_by_all(runs: Sequence[tuple[int, Summary]]) -> dict[str, dict[str, Any
     Args:
         runs: the seed and the summary of every finished run.
     """
-    found = {}
+    found: dict[str, dict[str, Any]] = {}
     for name in BUDGETS:
         values = {i: value for i, (_, summary) in enumerate(runs) if (value := spent(summary)[name]) is not None}
         if len(values) < len(runs) or not runs:
