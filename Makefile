@@ -1,5 +1,5 @@
-# Two commands: `make demo` and `make test`. Both make a virtual environment first, once. `make fuzz` and `make chaos`
-# try bad input and faults of the system, as many as CASES and FAULTS say.
+# Two commands: `make demo` and `make test`. Both make a virtual environment first, once. `make test-all` is what a
+# change must pass; `make fuzz` and `make chaos` try bad input and faults of the system, as many as CASES and FAULTS say.
 PYTHON ?= python3
 VENV ?= .venv
 BIN = $(VENV)/bin
@@ -13,24 +13,39 @@ WITH_PACKAGES = $(foreach package,$(PACKAGES),--editable $(package))
 
 CASES ?= 1000
 FAULTS ?= 100
+MUTANTS ?= 200
 SEED ?= 0
 
-.PHONY: demo test coverage test-flower fuzz chaos lint format docs notebooks dist hooks clean
+# Tests that are not of the core: whole stories, bad input, faults of the system and the packages, beside single tests
+# with the marker `long`.
+BEYOND = tests/stories tests/fuzz tests/chaos $(wildcard packages/*/tests)
+CORE = tests --ignore=tests/docs $(BEYOND:%=--ignore=%)
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest --dist loadfile
+
+.PHONY: demo test test-all test-beyond coverage test-flower fuzz chaos mutants lint format docs notebooks dist hooks clean
 
 demo: $(STAMP)
 	$(BIN)/coterie run
 
-# Three processes for two cores: some tests wait for others of the system.
+# The core, to trust an install: deterministic, in minutes. Three processes for two cores: some tests wait for others
+# of the system.
 test: $(DEV_STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist loadfile --ignore=tests/docs
+	$(PYTEST) -n 3 -m "not long" $(CORE)
+
+# Everything there is.
+test-all: test test-beyond docs test-flower
+
+test-beyond: $(DEV_STAMP)
+	$(PYTEST) -n 3 $(BEYOND)
+	$(PYTEST) -n 2 -m long $(CORE)
 
 # The same with the lines that no test reaches; apart, because counting them takes half as long again.
 coverage: $(DEV_STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=term:skip-covered
+	$(PYTEST) -n 2 --cov --cov-report=term:skip-covered
 
 # A real SuperLink with its SuperNodes on this machine; apart from `test` because it takes minutes.
 test-flower: $(DEV_STAMP)
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile \
+	$(PYTEST) -n 2 \
 		--override-ini="addopts=--strict-markers -p no:cacheprovider" tests/network
 
 fuzz: $(DEV_STAMP)
@@ -38,6 +53,10 @@ fuzz: $(DEV_STAMP)
 
 chaos: $(DEV_STAMP)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m chaos --faults $(FAULTS) --seed $(SEED)
+
+# Changes of the code that its nearest tests do not notice; hours, and so no part of what a change must pass.
+mutants: $(DEV_STAMP)
+	$(BIN)/python scripts/mutants.py --count $(MUTANTS) --seed $(SEED)
 
 lint: $(DEV_STAMP)
 	$(BIN)/ruff format --check .

@@ -1,7 +1,8 @@
 """What the documentation site makes of its pages beyond Markdown, called by mkdocs (see `hooks` in mkdocs.yml).
 
 * a fence ```math holds LaTeX and becomes MathML, which browsers draw themselves;
-* `<!-- options: cfl -->` becomes the table of a method's options, read from its class;
+* `<!-- options: cfl -->` becomes the table of a method's options, and `<!-- options: training -->` of a group of a
+  run's options, read from their classes;
 * `<!-- names: coterie.run coterie.resume -->` becomes the reference of these names, and `<!-- names: coterie -->` that
   of all public names of the package that the page has not listed before;
 * every notebook becomes a page with the outputs that are stored in it;
@@ -21,6 +22,8 @@ from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+from coterie.methods.option_types import Option, describe_options
 
 OPTIONS = re.compile(r"^<!-- options: (\S+) -->$", re.MULTILINE)
 NAMES = re.compile(r"^<!-- names: (.+) -->$", re.MULTILINE)
@@ -75,16 +78,25 @@ def public_names(name: str) -> list[str]:
     return [f"{name}.{public}" for public, thing in found if getattr(thing, "__module__", name).startswith("coterie")]
 
 
-def options_table(method: str) -> str:
-    """A method's options with their types, defaults and the sentences that stand under the fields."""
-    from coterie.methods import method_classes
-    from coterie.methods.option_types import describe_options
-
+def options_table(name: str) -> str:
+    """The options of a method or a group with their types, defaults and the sentences that stand under the fields."""
     rows = [
         f"| `{option.name}` | {cell(option.type)} | `{option.default}` | {cell(option.text)} |"
-        for option in describe_options(method_classes()[method])
+        for option in options_of(name)
     ]
     return "\n".join(["| option | type | default | what it does |", "|---|---|---|---|", *rows] if rows else ["None."])
+
+
+def options_of(name: str) -> list[Option]:
+    """The options of a group of a run's options, or of a method."""
+    from coterie.methods import method_classes
+    from coterie.runs.config import option_type
+    from coterie.runs.options import FIELDS, GROUP_OF, GROUPS, option_default, option_text
+
+    if name not in GROUPS and name != "basic":
+        return describe_options(method_classes()[name])
+    keys = [key for key in FIELDS if GROUP_OF.get(key, "basic") == name]
+    return [Option(key, option_type(key), option_default(key), option_text(key)) for key in keys]
 
 
 def cell(text: str) -> str:

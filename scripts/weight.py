@@ -22,7 +22,11 @@ from pathlib import Path
 from import_cycles import cycles, import_graph
 
 METHODS = ("cfl", "ifca", "fedcuau", "flt")
-HELPERS = ("graph_averaging", "splitting", "tree")
+HELPERS = (
+    *("graph_averaging", "splitting", "tree"),
+    *("starts", "restarts", "variants", "choices", "choice_events", "hidden_choices", "local_work", "sharing"),
+    *("heterogeneity", "nested_sums", "base_method"),
+)
 """Files of methods/ that are parts of the four papers' methods by other names."""
 FLAGS = ("repeatable", "remote", "secure", "least_in_sum", "halves")
 """Attributes by which an engine says which it is."""

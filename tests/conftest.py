@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
 import torch
 
 from browsing import CHROMIUM, FLAGS
+from coterie.methods.splitting.judging import Steps
 from coterie.trainers.devices import bfloat16_support
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ hypothesis.settings.load_profile("coterie")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "long: a browser, a cluster, the machine's memory: not run by `make test`")
     config.addinivalue_line("markers", "bfloat16: computes in bfloat16, which some processors only announce")
 
 
@@ -38,3 +40,15 @@ def browser() -> Iterator[Browser]:
         chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
         yield chromium
         chromium.close()
+
+
+@pytest.fixture
+def unshortened_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let CFL in the clear shorten no half-update, as it can shorten no hidden one: both then give the same models."""
+    prepare = Steps.__init__
+
+    def prepare_unshortened(self: Steps, *given: Any) -> None:
+        prepare(self, *given)
+        self.shrink = torch.ones(2, len(self.weights), dtype=torch.float64)
+
+    monkeypatch.setattr(Steps, "__init__", prepare_unshortened)

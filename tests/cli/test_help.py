@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 
 import click
@@ -10,8 +13,9 @@ import pytest
 
 from coterie.cli import main
 from coterie.cli.main import app
-from coterie.cli.options import FLAGS
-from coterie.runs.config import RunConfig, option_default, option_type
+from coterie.cli.options import FIRST, FLAGS
+from coterie.runs.config import option_type
+from coterie.runs.options import FIELDS, GROUPS, option_default
 
 Called = Callable[..., str]
 
@@ -78,10 +82,10 @@ def check_options(words: list[str]) -> None:
 
 def test_every_option_of_a_run_shows_its_type_and_its_default(coterie: Called) -> None:
     text = " ".join(coterie("run", "--help").split())
-    flags = {name for name, field in RunConfig.model_fields.items() if field.annotation is bool}
-    for name in set(RunConfig.model_fields) - flags - set(FLAGS) - {"method"}:
+    flags = {name for name, option in FIELDS.items() if option.type == "bool"}
+    for name in set(FIELDS) - flags - set(FLAGS) - {"method"}:
         flag = "--" + name.replace("_", "-")
-        (shown,) = re.findall(rf" {flag} .+?\](?= -)", text)
+        (shown,) = re.findall(rf" {flag} .+?\](?= -| [A-Z]\w+:)", text)
         assert shown.endswith(f"default: {option_default(name)}]"), shown
         assert re.match(rf" {flag} (\[\S+\|\S+\]|[A-Z]+) ", shown), shown
     for value in [value for values in FLAGS.values() for value in values]:
@@ -92,6 +96,33 @@ def test_every_option_of_a_run_shows_its_type_and_its_default(coterie: Called) -
         "[above 0 and up to 1; default: 1.0]", "[from 1; default: the scenario's]",
     ):  # fmt: skip
         assert expected in text
+
+
+def test_the_options_of_a_run_come_in_sections_and_those_that_are_used_most_first(coterie: Called) -> None:
+    text = coterie("run", "--help")
+    assert re.findall(r"^(\w+):$", text, re.MULTILINE) == ["Options", *(name.capitalize() for name in GROUPS), "Other"]
+    first = re.findall(r"^  --([\w-]+)", text.partition("Data:")[0], re.MULTILINE)
+    assert first == list(FIRST)
+    assert len(first) == 10
+    for name, group in GROUPS.items():
+        section = text.partition(f"\n{name.capitalize()}:\n")[2].partition("\n\n")[0]
+        shown = {word.replace("-", "_") for word in re.findall(r"^  --([\w-]+)", section, re.MULTILINE)}
+        assert shown - set(FLAGS["task"]) == set(group.__dataclass_fields__) - set(FIRST) - set(FLAGS)
+    assert coterie("compare", "--help").index("--methods") < coterie("compare", "--help").index("--data")
+
+
+def test_commands_come_in_sections_each_with_a_line_in_full() -> None:
+    settings = os.environ | {"COLUMNS": "100"}
+    done = subprocess.run(
+        [sys.executable, "-m", "coterie", "--help"], env=settings, capture_output=True, text=True, check=True
+    )
+    text = done.stdout.partition("\nTrain:\n")[2]
+    lines = [line for line in text.splitlines() if line.startswith("  ")]
+    names = [line.split()[0] for line in lines]
+    assert all(re.match(r"  \S+ +[A-Z].*\.$", line) for line in lines), "one line each"
+    assert {"run", "compare", "attack", *app.commands} <= set(names)
+    assert len(names) == len(set(names))
+    assert "Other packages" not in text
 
 
 def test_a_methods_options_are_explained(coterie: Called) -> None:

@@ -38,7 +38,9 @@ def test_ctrl_c_names_the_folder_to_resume(tmp_path: Path) -> None:
     folder = tmp_path / "long"
     command = [sys.executable, "-c", "from coterie.cli.main import main; main()", "run", "--method", "fedavg"]
     child = subprocess.Popen(
-        [*command, *SMALL, "--rounds", "1000000", "--workers", "1", "--out", str(folder)], stderr=subprocess.PIPE
+        [*command, *SMALL, "--rounds", "1000000", "--workers", "1", "--out", str(folder)],
+        stderr=subprocess.PIPE,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a test run in the background ignores it
     )
     while child.poll() is None and not RunFolder(folder).has("history.jsonl"):
         time.sleep(0.05)

@@ -12,6 +12,7 @@ import coterie
 import coterie.data
 import coterie.methods
 from coterie.methods import method_classes
+from coterie.runs.options import FIELDS
 from printed_pages import PAGES, ROOT, blocks_of, name_of
 
 pytest.importorskip("mkdocs", reason="needs coterie[docs]")
@@ -41,7 +42,12 @@ def test_every_method_has_a_page_with_its_options(hooks: dict[str, Any]) -> None
     own = {name for name, cls in method_classes().items() if cls.__module__.startswith("coterie.")}
     with_options = {name for name in own if hooks["options_table"](name) != "None."}
     assert with_options == set(re.findall(r"<!-- options: (\S+) -->", pages))
-    assert "| `patience` | whole number from 1 | `5` |" in shown(hooks, "methods/ifca.md")
+    assert "| `restarts` | whole number from 1 to 1000 | `1` |" in shown(hooks, "methods/ifca.md")
+
+
+def test_every_option_of_a_run_is_on_the_page_of_options(hooks: dict[str, Any]) -> None:
+    rows = re.findall(r"^\| `(\w+)` \| ", shown(hooks, "guide/options.md"), re.MULTILINE)
+    assert rows == list(FIELDS)
 
 
 def test_equations_are_drawn_by_the_browser_itself(hooks: dict[str, Any]) -> None:

@@ -28,6 +28,7 @@ def error(encoder: Encoder, x: torch.Tensor) -> float:
         return float(((conv_network(encoder)(fitted(x, encoder.shape)) - fitted(x, encoder.shape)) ** 2).mean())
 
 
+@pytest.mark.long
 def test_training_is_repeatable_lowers_the_error_and_reports_it(digits: torch.Tensor) -> None:
     heard: list[tuple[int, float]] = []
     first = train_encoder(digits, code=16, epochs=6, seed=3, say=lambda epoch, loss: heard.append((epoch, loss)))

@@ -25,6 +25,7 @@ def faults(first: str) -> int:
     return int(done.stdout)
 
 
+@pytest.mark.long
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator is what is set")
 def test_freed_memory_is_used_again_instead_of_asked_for_anew() -> None:
     kept = faults("from coterie.engines.heap import keep_freed_memory; assert keep_freed_memory()")

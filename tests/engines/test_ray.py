@@ -33,7 +33,7 @@ from method_specs import METHODS, spec_of
 
 ray = pytest.importorskip("ray")
 
-pytestmark = pytest.mark.usefixtures("many_blocks")
+pytestmark = [pytest.mark.long, pytest.mark.usefixtures("many_blocks")]
 DIGITS, _ = make_federation(make_config({"scenario": "digits-permuted", "clients": 30, "samples": 40}))
 SHARD_BYTES = 3 * 40 * 65 * 4
 """Room for two or three clients, so that blocks and shards do not end at the same clients."""

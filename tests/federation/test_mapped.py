@@ -205,6 +205,7 @@ def peaks(*cases: tuple[Path, str | None]) -> list[int]:
     return found
 
 
+@pytest.mark.long
 @linux
 def test_training_on_data_larger_than_the_memory_it_takes(tmp_path: Path) -> None:
     """200 MB of inputs: an archive loaded as ever takes that much, which shows that the measure can fail."""

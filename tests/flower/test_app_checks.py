@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +102,15 @@ def test_an_app_answers_as_a_client_of_our_own_does() -> None:
 
 
 @pytest.fixture(scope="module")
-def half_participation() -> CFL:
+def smooth() -> Iterator[None]:
+    """The app's network without kinks: where an input is near one, a last bit decides which way the training goes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Net, "forward", lambda net, x: net.fc2(torch.tanh(net.fc1(x))))
+        yield
+
+
+@pytest.fixture(scope="module")
+def half_participation(smooth: None) -> CFL:
     """A finished run of eleven rounds in which half of the nodes take part."""
     strategy = CFL(fraction_train=0.5)
     started(strategy, grid_of(checking_app(), 6, 2), 11)
@@ -125,7 +133,7 @@ def test_the_strategy_decides_as_the_method_does_elsewhere(half_participation: C
     assignment = method.assignment(state, server)
     assert strategy.clusters == [[int(client) for client in members] for members in assignment.members]
     for mine, other in zip(strategy.models, assignment.models, strict=True):
-        np.testing.assert_allclose(flat(mine), other.numpy(), rtol=1e-3, atol=2e-4)
+        np.testing.assert_allclose(flat(mine), other.numpy(), rtol=1e-3, atol=2e-5)
 
 
 def test_nodes_of_one_kind_stay_together() -> None:
@@ -154,7 +162,7 @@ def test_a_run_resumes_just_before_a_split(half_participation: CFL, tmp_path: Pa
     assert [record.round for record in second.history for event in record.events if event.kind == "split"] == [split]
     assert second.clusters == whole.clusters
     for one, other in zip(second.models, whole.models, strict=True):
-        np.testing.assert_allclose(flat(one), flat(other), rtol=1e-3, atol=5e-5)
+        np.testing.assert_allclose(flat(one), flat(other), rtol=1e-3, atol=2e-5)
 
 
 class Wider(Net):

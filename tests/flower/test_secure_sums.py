@@ -82,18 +82,22 @@ def test_the_result_is_the_plain_runs_up_to_the_stated_rounding(method: str) -> 
     assert len(seen.masked) == (18 if method.startswith("fedcuau") else 12)  # it begins with a sum of its own
 
 
+@pytest.mark.usefixtures("unshortened_halves")
 def test_private_cfl_splits_as_in_the_clear_and_shows_no_vector() -> None:
     federation = find_scenario("digits-permuted").build(clients=6, groups=2, samples=120, seed=3)
     privacy, seen = {"privacy": "projection"}, Received()
+    sums = {"secure_sums": True, "secure_minimum": 2}
     given = TRAINING | QUICK | {"rounds": 5, "min_nodes": 6, "timeout": 2.0}
     configs = [{"client": client} for client in federation.ids]
     sworn = InProcessGrid(
         client_app(MODEL, federation, secret="0" * 64), node_configs=configs, run_config=dict(privacy), tamper=seen
     )
-    secure = run_on(sworn, given | privacy | {"method": "cfl:compare=projection(256)", "secure_sums": True})
+    secure = run_on(sworn, given | privacy | {"method": "cfl:compare=projection(256)"} | sums)
     clear = run_on(grid_of(federation), given | {"method": "cfl"})
     assert [len(own) for own in clear.clusters] == [3, 3]
     assert secure.clusters == clear.clusters
+    for ours, theirs in zip(secure.models, clear.models, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
     assert not [fault for record in secure.history for fault in record.faults]
     assert seen.vectors == 0
     # Masked are the updates of five rounds, and the half-updates of one look.

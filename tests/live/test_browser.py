@@ -34,7 +34,7 @@ rule = "paper(eps1=100,eps2=1e-9,gamma_max=0.3,wait=30)"
 coterie.run(f"cfl:rule={rule}", scenario="digits-permuted", rounds=38, out=sys.argv[1], callbacks=[Slow()])
 """
 
-pytestmark = needs_chromium
+pytestmark = [pytest.mark.long, needs_chromium]
 
 
 def cells(page: Page, column: int) -> list[str]:

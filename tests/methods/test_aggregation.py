@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -12,13 +13,14 @@ from coterie.data.scenarios import find_scenario
 from coterie.errors import ConfigError
 from coterie.methods import Server, flt, make_method
 from coterie.methods.aggregation import Aggregation, Part, capped_weights
-from coterie.methods.ifca_init import worst_fitted_models
+from coterie.methods.starts import WorstFittedStart
 from coterie.models import build
 from coterie.randomness import numpy_generator
+from coterie.runs import assemble, execute, make_config
 from coterie.tasks import Reply
 from coterie.trainers.base import Training
 from coterie.trainers.schedules import make_schedule
-from coterie_attacks.attacks import ATTACKS, HostileEngine, choose_hostile
+from coterie_attacks import ATTACKS, HostileEngine, choose_hostile
 
 METHODS = [
     "fedavg",
@@ -95,7 +97,9 @@ def test_without_limits_that_update_does_move_the_model_far():
     assert float((got[first] - start).norm()) > 5 * float((expected[first] - start).norm())
 
 
-@pytest.mark.parametrize("rule", ["median", "trimmed-mean:0.2", "multi-krum:0.2", "geometric-median"])
+@pytest.mark.parametrize(
+    "rule", ["nnm+trimmed-mean(1)", "bucketing(2)+krum(20%)", "centred-clip(1.5)", "geometric-median"]
+)
 @pytest.mark.parametrize(
     "method",
     [
@@ -107,7 +111,6 @@ def test_without_limits_that_update_does_move_the_model_far():
         "feddrift:most=3",
         "fedem:components=2",
         "fedrc:components=2",
-        "fedsoft:clusters=2",
         "oneshot:k=2,warmup_rounds=1",
         "pca-kmeans-hc",
         "groups:of={'client-0':'a','client-1':'b'}",
@@ -121,6 +124,12 @@ def test_every_rule_runs_in_every_method(method, rule):
     got = played(method, server, 2)
     assert all(torch.isfinite(model).all() for model in got.values())
     assert set(got) == set(FEDERATION.ids)
+
+
+def test_a_method_that_needs_weights_refuses_rules_that_have_none():
+    server, _ = server_of(aggregation=Aggregation.parse("median"))
+    with pytest.raises(ConfigError, match="robust rules weigh clients alike"):
+        make_method("fedsoft:clusters=2").start(server)
 
 
 def test_fedavg_by_the_median_is_the_median_of_the_updates():
@@ -151,13 +160,22 @@ def test_without_a_cap_every_client_weighs_its_samples():
     ("options", "words"),
     [
         ({"aggregate": "medain"}, "did you mean 'median'"),
-        ({"aggregate": "median:0.2"}, "takes no number"),
-        ({"aggregate": "trimmed-mean:0.5"}, "below 0.5"),
-        ({"aggregate": "trimmed-mean:1.5"}, "whole number"),
-        ({"aggregate": "multi-krum:x"}, "expected a number"),
+        ({"aggregate": "median(2)"}, "takes no number"),
+        ({"aggregate": "trimmed-mean(50%)"}, "expected in brackets a hostile clients"),
+        ({"aggregate": "trimmed-mean"}, "expected in brackets"),
+        ({"aggregate": "trimmed-mean:0.2"}, "did you mean 'trimmed-mean'"),
+        ({"aggregate": "krum(1.5)"}, "expected in brackets"),
+        ({"aggregate": "nnm+median"}, "'nnm': expected in brackets"),
+        ({"aggregate": "median+nnm(2)"}, "a step comes before a rule"),
+        ({"aggregate": "bucketing(1)+median"}, "from 2"),
+        ({"aggregate": "centred-clip(0)"}, "length"),
+        ({"expect_hostile": "many", "clients": 20}, "such as 2, or a share such as 10%"),
+        ({"expect_hostile": "10", "clients": 20}, "no rule stands half"),
+        ({"expect_hostile": 2, "aggregate": "median", "clients": 20}, "give one of the two"),
         ({"clip": "0.5x"}, "1 or more times"),
         ({"clip": "often"}, "expected a number"),
         ({"weight_cap": 0.5}, "1 or more"),
+        ({"weight_cap": 3, "expect_hostile": 2, "clients": 20}, "counts every client alike"),
     ],
 )
 def test_options_that_make_no_sense_are_refused(options, words):
@@ -166,9 +184,26 @@ def test_options_that_make_no_sense_are_refused(options, words):
 
 
 def test_options_are_read():
-    assert Aggregation.parse() == Aggregation("mean", 0.0, None, None, None)
-    assert Aggregation.parse("trimmed-mean:0.3", "2.5x", 0) == Aggregation("trimmed-mean", 0.3, 2.5, None, None)
-    assert Aggregation.parse("multi-krum:3", "1.5", 2.0) == Aggregation("multi-krum", 3.0, None, 1.5, 2.0)
+    assert Aggregation.parse() == Aggregation("mean", None, None, None)
+    assert Aggregation.parse("trimmed-mean(30%)", "2.5x", 0) == Aggregation("trimmed-mean(30%)", 2.5, None, None)
+    assert Aggregation.parse("nnm + krum(3)", "1.5") == Aggregation("nnm+krum(3)", None, 1.5, None)
+    assert Aggregation.parse(weight_cap=2.0) == Aggregation("mean", None, None, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("expect", "rule"),
+    [("0", "mean"), ("2", "nnm+trimmed-mean(2)"), (1, "nnm+trimmed-mean(1)"), ("11%", "nnm+trimmed-mean(3)")],
+)
+def test_the_rule_follows_from_how_many_are_expected(expect, rule):
+    assert Aggregation.parse(expect_hostile=expect, clients=20).rule == rule
+
+
+def test_buckets_are_drawn_anew_in_every_round():
+    rows = torch.randn(9, 5, generator=torch.Generator().manual_seed(0))
+    rule = Aggregation.parse("bucketing(2)+median", seed=3)
+    found = [rule.center(rows, [1.0] * 9), replace(rule, round=1).center(rows, [1.0] * 9)]
+    assert not torch.equal(*found)
+    assert torch.equal(found[0], rule.center(rows, [1.0] * 9))
 
 
 def test_a_limit_is_a_norm_or_a_multiple_of_the_median_norm_of_a_cluster():
@@ -190,9 +225,10 @@ def test_an_update_above_the_limit_is_shortened_to_it_and_its_client_is_noted():
     ("options", "words"),
     [
         ({}, ""),
-        ({"aggregate": "trimmed-mean:0.2"}, "trimmed-mean of 20%"),
-        ({"aggregate": "multi-krum:3"}, "multi-krum that expects 3 hostile clients"),
-        ({"aggregate": "median", "clip": "3x", "weight_cap": 2.0}, "median; updates longer than 3 times"),
+        ({"expect_hostile": 2, "clients": 20}, "nnm+trimmed-mean(2), within √1.64 times the honest updates' standard"),
+        ({"aggregate": "multi-krum(3)"}, "multi-krum(3), every client counts alike"),
+        ({"aggregate": "median", "clip": "3x"}, "median, every client counts alike"),
+        ({"clip": "3x", "weight_cap": 2.0}, "updates longer than 3 times"),
     ],
 )
 def test_a_choice_other_than_the_mean_is_said_in_words(options, words):
@@ -207,7 +243,30 @@ def test_a_hostile_client_seeds_no_model_of_ifca(attack):
     bad = honest.clients[int(first)]  # the first whose model would be taken
     engine = HostileEngine(FEDERATION, network, attack=ATTACKS[attack], hostile=[bad])
     server = Server(engine, honest.schedule, 0, 3)
-    models = worst_fitted_models(server, 2, 0, rounds=3)
-    usual = float(worst_fitted_models(honest, 2, 0, rounds=3).norm(dim=1).max())
+    models = WorstFittedStart(rounds=3).models(server, 2, 0)
+    usual = float(WorstFittedStart(rounds=3).models(honest, 2, 0).norm(dim=1).max())
     assert models.shape[0] == 2
     assert float(models.norm(dim=1).max()) < 2 * usual
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"secure_sums": True}, "secure_sums shows no single update to compare"),
+        ({"dp_noise": 1.0}, "the ε of dp_noise is of means"),
+    ],
+)
+@pytest.mark.parametrize("asked", [{"expect_hostile": "10%"}, {"aggregate": "nnm+trimmed-mean(2)"}])
+def test_rules_are_refused_where_no_single_update_is_seen(asked, options, words):
+    with pytest.raises(ConfigError, match=f"{next(iter(asked))}=.*{words}"):
+        make_config(asked | options)
+
+
+def test_a_run_that_expects_hostile_clients_says_its_rule_bound_and_cost_at_the_start():
+    options = {"method": "fedavg", "rounds": 2, "model": "mlp:hidden=8", "expect_hostile": "10%", "workers": 1}
+    run, _ = assemble(make_config(options), federation=FEDERATION)
+    first, second = execute(run).history
+    [event] = [event for event in first.events if event.kind == "aggregation"]
+    assert "nnm+trimmed-mean(1), within √" in event.text
+    assert "every client counts alike" in event.text
+    assert not [event for event in second.events if event.kind == "aggregation"]

@@ -17,7 +17,8 @@ from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.methods import Assignment, FedAvg, FedCUAU, Server, make_method
-from coterie.methods.fedcuau import State, divergences, ranked_clusters
+from coterie.methods.fedcuau import State
+from coterie.methods.heterogeneity import divergences, ranked_clusters
 from coterie.parameters import gather, scatter, span_size
 from coterie.runs.metrics import check_partition, score_clients
 from coterie.runs.personalised import personalised

@@ -27,6 +27,8 @@ def test_finds_the_groups_in_one_round_and_says_when() -> None:
     assert result.summary.ari == 1.0
     events = [(record.round, event.kind) for record in result.history for event in record.events]
     assert events == [(3, "clustered")]
+    clustered = result.history[2]
+    assert [cluster.members for cluster in clustered.clusters] == clustered.events[0].details["sizes"] == [4, 4]
 
 
 @pytest.mark.parametrize(

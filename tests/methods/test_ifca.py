@@ -17,9 +17,12 @@ from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.methods import IFCA, FedAvg, Server, make_method
-from coterie.methods.ifca import Restart, State
-from coterie.methods.ifca_init import worst_fitted_models
+from coterie.methods.choice_events import PATIENCE, ending_events
+from coterie.methods.choices import Choices
+from coterie.methods.ifca import State
+from coterie.methods.sharing import shared_spans
 from coterie.methods.splitting import BenefitRule
+from coterie.methods.starts import WorstFittedStart
 from coterie.methods.tree import Branch
 from coterie.runs.assemble import assemble
 from coterie.runs.config import make_config
@@ -53,7 +56,7 @@ def test_gradient_averaging_is_the_closed_form(participation: float) -> None:
     server = linear_server(participation)
     method = IFCA(k=2, averaging="gradient")
     state = method.start(server)
-    before = state.runs[0].models
+    before = state.models
     after, _ = method.round(state, 1, server)
     took_part = server.participants(1)
     assert len(took_part) == round(10 * participation)
@@ -65,16 +68,16 @@ def test_gradient_averaging_is_the_closed_form(participation: float) -> None:
         j = int(np.argmin(losses))
         gradient = 2 / len(x) * x.T @ ((x @ before[j].double()) - y[:, 0])
         expected[j] -= 0.1 / len(took_part) * gradient
-    torch.testing.assert_close(after.runs[0].models.double(), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(after.models.double(), expected, rtol=0, atol=1e-6)
 
 
 def test_gradients_divided_by_all_clients_shrink_with_the_participation() -> None:
     server = linear_server(0.6)
     steps = {}
     for divide_by in ("participants", "clients"):
-        method = IFCA(k=2, averaging="gradient", divide_by=divide_by)
+        method = IFCA(k=2, averaging=f"gradient(divide_by={divide_by})")
         state = method.start(server)
-        steps[divide_by] = method.round(state, 1, server)[0].runs[0].models - state.runs[0].models
+        steps[divide_by] = method.round(state, 1, server)[0].models - state.models
     torch.testing.assert_close(steps["clients"], 0.6 * steps["participants"])
 
 
@@ -82,25 +85,25 @@ def test_a_gradient_on_a_batch_of_everything_is_the_full_gradient() -> None:
     server = linear_server(samples=30)
     ends = []
     for batch in (None, 30, 5):
-        method = IFCA(k=2, averaging="gradient", gradient_batch=batch)
+        method = IFCA(k=2, averaging="gradient" if batch is None else f"gradient(batch={batch})")
         state = method.start(server)
-        ends.append(method.round(state, 1, server)[0].runs[0].models)
+        ends.append(method.round(state, 1, server)[0].models)
     torch.testing.assert_close(ends[0], ends[1])
     assert not torch.allclose(ends[0], ends[2])
 
 
 def test_models_that_nobody_chooses_are_named_once() -> None:
     server = server_for(rounds=12)
-    method = IFCA(k=2, patience=3)
+    method = IFCA(k=2)
     state = method.start(server)
     far = 100 * torch.randn(server.layout.size, generator=torch.Generator().manual_seed(0))
-    state.runs[0].models[1] = far
+    state.models[1] = far
     told = []
     for t in range(1, 9):
         state, info = method.round(state, t, server)
         told += [(t, event.text) for event in info.events if event.kind == "unused"]
-    assert [t for t, _ in told] == [3]
-    assert "nobody chose 1 of the 2 models for 3 rounds" in told[0][1]
+    assert [t for t, _ in told] == [PATIENCE]
+    assert f"no client chose 1 of the 2 models for {PATIENCE} rounds" in told[0][1]
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -113,7 +116,7 @@ def test_a_client_that_diverges_seeds_no_model() -> None:
     for seed in range(4):
         config = make_config({"model": "mlp:hidden=16", "lr": 0.5, "rounds": 3, "workers": 1, "seed": seed})
         server = assemble(config, federation=Federation(broken, federation.classes))[0].server
-        models = worst_fitted_models(server, 3, 0, 2)
+        models = WorstFittedStart(rounds=2).models(server, 3, 0)
         assert torch.isfinite(models).all()
         assert len({tuple(model[:5].tolist()) for model in models}) == 3
 
@@ -132,12 +135,12 @@ def test_one_cluster_is_fedavg() -> None:
     a, b = ours.start(server), theirs.start(server)
     for t in (1, 2, 3):
         (a, _), (b, _) = ours.round(a, t, server), theirs.round(b, t, server)
-    torch.testing.assert_close(a.runs[0].models[0], b.model, rtol=0, atol=1e-6)
+    torch.testing.assert_close(a.models[0], b.model, rtol=0, atol=1e-6)
 
 
 def replies_by_client(server: Server, state: State, t: int) -> dict[str, tuple[int, torch.Tensor]]:
     """What each participant chose and its update, asked once more."""
-    requests = list(IFCA(k=2)._requests(state.runs[0], t, server, steady=False))
+    requests = list(IFCA(k=2)._requests(state, False, t, server))
     return {reply.client: (reply.group, reply.vector.double()) for reply in server.ask(requests)}  # type: ignore[union-attr]
 
 
@@ -147,7 +150,7 @@ def test_model_averaging_is_the_mean_of_those_who_chose() -> None:
     state = method.start(server)
     told = replies_by_client(server, state, 1)
     after, _ = method.round(state, 1, server)
-    before, now = state.runs[0].models.double(), after.runs[0].models.double()
+    before, now = state.models.double(), after.models.double()
     for j in range(2):
         own = [vector for choice, vector in told.values() if choice == j]
         expected = before[j] + (torch.stack(own).mean(dim=0) if own else 0)
@@ -158,10 +161,10 @@ def test_a_cluster_that_nobody_chose_keeps_its_model() -> None:
     server = server_for()
     method = IFCA(k=2)
     state = method.start(server)
-    models = state.runs[0].models
+    models = state.models
     models[1] = 100 * torch.randn(models.shape[1], generator=torch.Generator().manual_seed(0))  # nobody wants this
     after, info = method.round(state, 1, server)
-    assert torch.equal(after.runs[0].models[1], models[1])
+    assert torch.equal(after.models[1], models[1])
     assert [cluster.members for cluster in info.clusters] == [8]
     assert [list(members) for members in method.assignment(after, server).members] == [list(server.clients)]
 
@@ -170,9 +173,9 @@ def test_ties_go_to_the_lowest_index() -> None:
     server = server_for()
     method = IFCA(k=3)
     state = method.start(server)
-    state.runs[0].models[:] = state.runs[0].models[0].clone()
+    state.models[:] = state.models[0].clone()
     after, _ = method.round(state, 1, server)
-    assert set(after.runs[0].choices.values()) == {0}
+    assert set(after.choices.last.values()) == {0}
 
 
 @pytest.mark.parametrize("averaging", ["model", "gradient"])
@@ -180,17 +183,17 @@ def test_shared_layers_follow_everybody(averaging: Any) -> None:
     server = server_for()
     method = IFCA(k=2, clustered="last", averaging=averaging)
     state = method.start(server)
-    shared = method.shared(server)
+    shared = shared_spans(method.clustered, server)
     head = server.layout.select("last")[0]
-    heads = state.runs[0].models[:, head]
+    heads = state.models[:, head]
     heads[1] = heads[0] + 0.02 * torch.randn(heads.shape[1], generator=torch.Generator().manual_seed(1))
-    before = state.runs[0].models.double()
+    before = state.models.double()
     how = server.schedule.at(1) if averaging == "model" else None
-    requests = list(method._requests(state.runs[0], 1, server, steady=False))
+    requests = list(method._requests(state, False, 1, server))
     assert all(request.task.training == how for request in requests)  # type: ignore[attr-defined]
     told = [(reply.group, reply.vector.double()) for reply in server.ask(requests)]  # type: ignore[union-attr]
     assert {choice for choice, _ in told} == {0, 1}
-    after = method.round(state, 1, server)[0].runs[0].models.double()
+    after = method.round(state, 1, server)[0].models.double()
     everybody = torch.stack([vector for _, vector in told]).mean(dim=0) * (1 if how else -0.5)
     for place in shared:
         assert torch.equal(after[0, place], after[1, place])
@@ -230,10 +233,10 @@ def test_buffers_which_have_no_gradient_are_not_sent() -> None:
     server = dataclasses.replace(plain, engine=LocalEngine(federation, normalised))
     layout = server.layout
     assert layout.size == layout.trainable + 13
-    method = IFCA(k=2, averaging="gradient", stable_after=1)
+    method = IFCA(k=2, averaging="gradient", resend="settled(1)")
     state, _, up = bytes_of_round(method, server, method.start(server), 1)
     assert up == 8 * (4 * layout.trainable + 8 * 2)
-    steady = State([dataclasses.replace(state.runs[0], steady=5, unchecked=0)])
+    steady = replace(state, choices=replace(state.choices, steady=5, unchecked=0))
     _, _, up = bytes_of_round(method, server, steady, 2)
     assert up == 8 * (4 * layout.trainable + 8)
 
@@ -249,7 +252,7 @@ def test_weight_sharing_sends_shared_layers_once() -> None:
 
 def test_stable_ids_send_one_model_and_check_again() -> None:
     server = server_for(rounds=20)
-    saving, plain = IFCA(k=2, init="k-means++", stable_after=2, recheck_every=3), IFCA(k=2, init="k-means++")
+    saving, plain = IFCA(k=2, init="k-means++", resend="settled(2,recheck=3)"), IFCA(k=2, init="k-means++")
     state, other = saving.start(server), plain.start(server)
     d, k = server.layout.size, 2
     whole, single = (4 * 8 * k * d, 8 * (4 * d + 8 * 2)), (4 * 8 * d, 8 * (4 * d + 8))
@@ -260,39 +263,36 @@ def test_stable_ids_send_one_model_and_check_again() -> None:
         assert (down, up) in (whole, single)
         seen.append((down, up) == single)
         # Nobody moves in this federation, so the saving changes no number.
-        assert torch.equal(state.runs[0].models, other.runs[0].models)
+        assert torch.equal(state.models, other.models)
     # Round 1 is everybody's first choice, 2 and 3 show that nobody moves; then two single rounds to each whole one.
     assert seen == [False, False, False, True, True, False, True, True, False, True]
 
 
 def test_a_client_that_moves_ends_the_saving() -> None:
     server = server_for(rounds=20)
-    method = IFCA(k=2, init="k-means++", stable_after=1, recheck_every=2)
+    method = IFCA(k=2, init="k-means++", resend="settled(1,recheck=2)")
     state = method.start(server)
     for t in range(1, 4):
         state, _ = method.round(state, t, server)
-    restart = state.runs[0]
-    assert restart.unchecked == 1
-    turned = dataclasses.replace(restart, models=restart.models.flip(0))  # now everybody is better off elsewhere
-    after, info = method.round(State([turned]), 4, server)
+    assert state.choices.unchecked == 1
+    turned = replace(state, models=state.models.flip(0))  # now all clients are better off elsewhere
+    after, info = method.round(turned, 4, server)
     assert [event.kind for event in info.events] == ["moved"]
     assert info.events[0].details["clients"] == 8
-    assert after.runs[0].steady == 0
-    assert not method._is_steady(after.runs[0])
+    assert after.choices.steady == 0
 
 
 def test_newcomers_choose_even_while_ids_are_stable() -> None:
     server = server_for(rounds=20)
-    method = IFCA(k=2, stable_after=1)
+    method = IFCA(k=2, resend="settled(1)")
     state = method.start(server)
     for t in range(1, 4):
         state, _ = method.round(state, t, server)
-    restart = state.runs[0]
-    known = {client: j for client, j in restart.choices.items() if client != server.clients[0]}
-    state = State([dataclasses.replace(restart, choices=known, steady=5, unchecked=0)])
+    known = {client: j for client, j in state.choices.last.items() if client != server.clients[0]}
+    state = replace(state, choices=replace(state.choices, last=known, steady=5, unchecked=0))
     state, down, _ = bytes_of_round(method, server, state, 4)
     assert down == 4 * server.layout.size * (7 + 2)
-    assert server.clients[0] in state.runs[0].choices
+    assert server.clients[0] in state.choices.last
 
 
 def test_everybody_gets_a_model_also_who_never_took_part() -> None:
@@ -322,7 +322,7 @@ def test_restarts_keep_the_lowest_training_loss() -> None:
 
 def test_perturbed_models_are_close_and_different() -> None:
     server = server_for()
-    models = IFCA(k=3, init="perturbed", perturbation=0.01).start(server).runs[0].models
+    models = IFCA(k=3, init="perturbed(0.01)").start(server).models
     base = server.initial_model(0)
     apart = (models - base).norm(dim=1) / base.norm()
     assert apart.min() > 0.005
@@ -334,7 +334,7 @@ def test_worst_fitted_seeds_find_the_groups_at_once() -> None:
     method = IFCA(k=4, init="k-means++")
     state, _ = method.round(method.start(server), 1, server)
     federation: Federation = server.engine.federation  # type: ignore[attr-defined]
-    pairs = {(federation[c].group, j) for c, j in state.runs[0].choices.items()}
+    pairs = {(federation[c].group, j) for c, j in state.choices.last.items()}
     assert len(pairs) == 4
 
 
@@ -359,7 +359,7 @@ def test_a_client_with_labels_of_its_own_gets_no_model_that_a_group_needs(first:
     server.seed = first
     odd = federation.ids[-1]
     for k in (3, 4):
-        models = worst_fitted_models(server, k, 0, 5)
+        models = WorstFittedStart().models(server, k, 0)
         losses = {
             reply.client: reply.values["loss"] for reply in server.ask_all(server.clients, Evaluate(models, "train"))
         }
@@ -407,7 +407,7 @@ def test_auto_sends_no_model_that_no_client_chose_and_clients_may_move() -> None
 
 
 @pytest.mark.parametrize(
-    "extra", ["restarts=2", "averaging=gradient", "clustered=last", "stable_after=2", "init=random"]
+    "extra", ["restarts=2", "averaging=gradient", "clustered=last", "resend=settled(2)", "init=random"]
 )
 def test_auto_refuses_options_that_have_no_effect(extra: str) -> None:
     with pytest.raises(ConfigError, match="k=auto with"):
@@ -416,15 +416,15 @@ def test_auto_refuses_options_that_have_no_effect(extra: str) -> None:
 
 def test_state_survives_a_snapshot(tmp_path: Any) -> None:
     server = server_for()
-    method = IFCA(k=2, stable_after=1)
+    method = IFCA(k=2, resend="settled(1)")
     state, _ = method.round(method.start(server), 1, server)
     save_snapshot(state, tmp_path / "state")
     back = load_snapshot(tmp_path / "state")
     a, _ = method.round(state, 2, server)
     b, _ = method.round(back, 2, server)
-    assert torch.equal(a.runs[0].models, b.runs[0].models)
-    assert a.runs[0].choices == b.runs[0].choices
-    assert isinstance(b.runs[0], Restart)
+    assert torch.equal(a.models, b.models)
+    assert a.choices.last == b.choices.last
+    assert isinstance(b, State)
 
 
 @pytest.mark.parametrize(
@@ -441,56 +441,52 @@ def test_options_that_do_not_fit_the_federation(spec: str, words: str) -> None:
         make_method(spec).start(server_for())
 
 
-@pytest.mark.parametrize("spec", ["ifca:k=0", "ifca:k=-1", "ifca:k=many", "ifca:restarts=0", "ifca:averaging=mean"])
+@pytest.mark.parametrize("spec", ["ifca:k=0", "ifca:k=-1", "ifca:k=many", "ifca:restarts=0", "ifca:weighting=mean"])
 def test_options_out_of_range(spec: str) -> None:
     with pytest.raises(ConfigError, match=r"method 'ifca', option"):
         make_method(spec)
 
 
 def test_the_default_start_is_k_means_unless_no_single_client_may_decide() -> None:
-    seeded = IFCA(k=2, init="k-means++").start(server_for()).runs[0].models
-    random = IFCA(k=2, init="random").start(server_for()).runs[0].models
+    seeded = IFCA(k=2, init="k-means++").start(server_for()).models
+    random = IFCA(k=2, init="random").start(server_for()).models
     assert not torch.equal(seeded, random)
     for options, expected in (
         ({}, seeded),
         ({"secure_sums": True}, random),
         ({"dp_noise": 1.0, "method": "ifca:k=2"}, random),
-        ({"aggregate": "median"}, random),
+        ({"aggregate": "median"}, seeded),
     ):
-        models = IFCA(k=2).start(server_for(**options)).runs[0].models
+        models = IFCA(k=2).start(server_for(**options)).models
         assert torch.equal(models, expected), options
-    alone = IFCA(k=1).start(server_for()).runs[0].models
-    assert torch.equal(alone, IFCA(k=1, init="random").start(server_for()).runs[0].models)
+    alone = IFCA(k=1).start(server_for()).models
+    assert torch.equal(alone, IFCA(k=1, init="random").start(server_for()).models)
 
 
 def test_the_last_round_says_which_models_nobody_chose_and_the_summary_repeats_it() -> None:
     class Drowned(IFCA):
-        """IFCA whose second model is far from everybody."""
+        """IFCA whose second model is far from all clients."""
 
-        def _initial(self, server: Server, k: int, restart: int) -> torch.Tensor:
-            models = super()._initial(server, k, restart)
-            models[1] *= 1e3
-            return models
+        def start(self, server: Server, draw: int = 0) -> State:
+            state = super().start(server, draw)
+            state.models[1] *= 1e3
+            return state
 
     options: dict[str, Any] = {"model": "mlp:hidden=16", "lr": 0.5, "rounds": 2, "workers": 1}
     federation: Federation = server_for().engine.federation  # type: ignore[attr-defined]
     result = coterie.run(Drowned(k=2, init="random"), federation, **options)
     (text,) = result.summary.warnings
-    assert text.startswith("1 of the 2 models were nobody's last choice, and 8 clients share one model")
+    assert text.startswith("1 of the 2 models were no client's last choice, and 8 clients share one model")
     assert "try init=k-means++" in text
     assert text.endswith("if not, give k=1")
-    assert "try restarts=3" in coterie.run(Drowned(k=2), federation, **options).summary.warnings[0]
+    assert "try more restarts" in coterie.run(Drowned(k=2), federation, **options).summary.warnings[0]
     assert coterie.run(IFCA(k=2), federation, **options).summary.warnings == []
 
 
 def test_models_that_exchange_clients_to_the_end_are_named() -> None:
-    server = server_for(rounds=1)
-    method = IFCA(k=2)
-    ((restart,)) = method.start(server).runs
-    after = dataclasses.replace(
-        restart, choices={c: i % 2 for i, c in enumerate(server.clients)}, latest=server.clients
-    )
-    (event,) = method._at_the_end(after, list(server.clients[:3]), server)
+    clients = [f"client-{i}" for i in range(8)]
+    after = Choices([0, 0], last={c: i % 2 for i, c in enumerate(clients)}, latest=clients)
+    (event,) = ending_events(after, clients[:3], "try again")
     assert event.kind == "unsettled"
     assert event.text.startswith("3 of 8 clients still changed model in the last round, to 0, 1")
-    assert method._at_the_end(after, list(server.clients[:1]), server) == []
+    assert ending_events(after, clients[:1], "try again") == []

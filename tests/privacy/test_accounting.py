@@ -25,6 +25,7 @@ def loss_distribution(noise: float, rate: float, rounds: int, delta: float) -> f
     return float(account.get_epsilon(delta))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("noise", sorted({cell[0] for cell in CELLS}))
 def test_it_is_within_a_hundredth_of_dp_accountings_loss_distributions(noise):
     cells = [cell for cell in CELLS if cell[0] == noise]

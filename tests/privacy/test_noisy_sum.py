@@ -103,7 +103,7 @@ def test_a_run_without_steps_shows_the_noise_that_the_account_assumes(method):
             whole / 9, rel=0.15
         )  # of 610 numbers: five standard errors
         return
-    before, after = (coterie.run(method, **still, **noise).state.runs[0].models for noise in ({}, NOISE))
+    before, after = (coterie.run(method, **still, **noise).state.models for noise in ({}, NOISE))
     for spread in (after - before).std(1).tolist():
         assert whole / 14 < spread < 1.1 * whole  # over a noisy number of clients, from one to about nine
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from io import StringIO
 
 import pytest
@@ -112,11 +113,25 @@ def test_under_noise_all_of_ifcas_models_are_given_out_chosen_or_not():
     assert any(not own for own in result.clusters)  # which is only known to the records
 
 
-def test_noise_has_the_size_that_the_account_assumes():
+@pytest.fixture
+def seeded_system(monkeypatch):
+    """The system's source of randomness, by a seed."""
+    monkeypatch.setattr("coterie.privacy.keys.secrets.token_bytes", random.Random(0).randbytes)
+
+
+def test_noise_has_the_size_that_the_account_assumes(seeded_system):
     privacy = UserPrivacy(noise=2.0, clip=0.5, delta=1e-5, rate=1.0)
     drawn = privacy.blurred(torch.zeros(20_000, dtype=torch.float64))
     assert float(drawn.std()) == pytest.approx(1.0, rel=0.03)
     assert not torch.equal(drawn, privacy.blurred(torch.zeros(20_000, dtype=torch.float64)))
+
+
+def test_a_number_of_clients_has_noise_as_if_each_were_a_one(seeded_system):
+    privacy = UserPrivacy(noise=2.0, clip=0.5, delta=1e-5, rate=1.0, choices=True)
+    drawn = torch.tensor([privacy.blurred_count(100) for _ in range(5_000)])
+    assert float(drawn.std()) == pytest.approx(2.0, rel=0.05)
+    assert float(drawn.mean()) == pytest.approx(100, abs=0.15)
+    assert min(privacy.blurred_count(0) for _ in range(100)) == 1.0
 
 
 def test_with_noise_no_update_is_longer_than_the_clip():

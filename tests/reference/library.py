@@ -118,7 +118,7 @@ class Recorded:
 
     def _models(self, state: Any) -> dict[str, Tensor]:
         if self.method.name == "ifca":
-            return {f"model {j}": model for j, model in enumerate(state.runs[0].models)}
+            return {f"model {j}": model for j, model in enumerate(state.models)}
         if self.method.name == "cfl":
             paths = {client: self.method.path(state, client) for client in self.server.clients}
             return {f"{c}, depth {i}": model for c, path in paths.items() for i, model in enumerate(path.values())}

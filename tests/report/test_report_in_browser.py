@@ -15,7 +15,7 @@ from coterie.report import write_report
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-pytestmark = needs_chromium
+pytestmark = [pytest.mark.long, needs_chromium]
 
 
 @pytest.fixture(scope="module")

@@ -110,7 +110,7 @@ def test_resume_with_the_same_objects_only(tmp_path):
         coterie.resume(tmp_path / "run", federation=toy(shift=0.5), model=module)
     with pytest.raises(RunError, match="begun with method="):
         coterie.resume(tmp_path / "run", federation=federation, model=module, method=FedAvg())
-    with pytest.raises(TypeError, match="unexpected keyword argument 'rounds'"):
+    with pytest.raises(ConfigError, match="unknown option 'rounds' of resume"):
         coterie.resume(tmp_path / "run", federation=federation, model=module, rounds=9)
     again = coterie.resume(tmp_path / "run", federation=federation, model=module)
     assert torch.equal(again.models[0], whole.models[0])
@@ -142,7 +142,7 @@ def test_a_diverging_run_ends_with_one_line_or_nulls_never_with_a_crash():
     ("arguments", "error", "message"),
     [
         ({"scenario": "digits-iid", "federation": toy()}, ConfigError, "scenario does not go with a federation"),
-        ({"federation": toy(), "roundz": 3}, TypeError, "unexpected keyword argument 'roundz'"),
+        ({"federation": toy(), "roundz": 3}, ConfigError, "unknown option 'roundz': did you mean 'rounds'"),
         ({"federation": toy(), "rounds": True}, ConfigError, "rounds=True: expected whole number from 1"),
         ({"federation": toy(), "engine": "rya"}, ConfigError, "engine='rya': expected one of local, ray"),
         ({"federation": toy(), "model": nn.Linear(7, 2)}, ConfigError, r"cannot take an input of shape \(3,\)"),
@@ -236,6 +236,16 @@ def test_config_file_with_a_table_for_the_method(tmp_path):
         path.write_text(bad)
         with pytest.raises(ConfigError, match="needs a key 'name'"):
             read_config_file(path)
+
+
+def test_config_file_with_tables_for_groups(tmp_path):
+    path = tmp_path / "config.toml"
+    path.write_text('engine = "local"\n[training]\nepochs = 2\nclass_weights = [1, 5]\n[data]\ndata = "here"\n')
+    table = read_config_file(path)
+    assert table == {"engine": "local", "epochs": 2, "class_weights": "1,5", "data": "here"}
+    assert overlay(table, {"steps": 3, "scenario": "digits-iid"}) == {
+        "engine": "local", "class_weights": "1,5", "steps": 3, "scenario": "digits-iid",
+    }  # fmt: skip
 
 
 def test_memory_sizes():

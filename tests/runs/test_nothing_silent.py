@@ -60,7 +60,7 @@ def test_numbers_that_nobody_means_are_refused_at_once(key: str, value: int) -> 
         coterie.run(**SMALL | {key: value})
 
 
-@pytest.mark.parametrize("spec", ["ifca:restarts=1000000", "ifca:seeding_rounds=1000000", "oneshot:n_init=1000000"])
+@pytest.mark.parametrize("spec", ["ifca:restarts=1000000", "ifca:init=k-means++(1000000)", "oneshot:n_init=1000000"])
 def test_more_repetitions_than_anybody_waits_for(spec: str) -> None:
     with pytest.raises(ConfigError, match="=1000000: expected whole number from 1 to 1000"):
         make_method(spec)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from test_resume import outcome
 
 import coterie
+from chaos.killing import outcome
 from method_specs import METHODS, spec_of
 
 

@@ -1,58 +1,77 @@
-"""`run` and `resume` name every option of a configuration, with its type and its default."""
+"""The options of a run are written once, in groups: `run`, `resume`, the configuration and the keywords follow them."""
 
 from __future__ import annotations
 
 import inspect
-from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from dataclasses import fields
+from typing import Any, get_type_hints
 
 import pytest
 
 import coterie
-from coterie.methods.option_types import union_members
-from coterie.methods.papers import PAPERS
-from coterie.runs.config import LIMIT_KEYS, PLACE_KEYS, RunConfig
+from coterie.errors import ConfigError
+from coterie.methods.option_types import field_docstrings
+from coterie.runs.api import RESUME_KEYS
+from coterie.runs.config import RunConfig, make_config, ungrouped
+from coterie.runs.flat_options import FlatOptions
+from coterie.runs.options import FIELDS, GROUPS, BasicOptions
 
-PRINTED = {"quiet"}
-"""Options that only say what the command prints."""
-OBJECTS = {"federation", "loss", "callbacks", "progress"}
-"""What only Python can give."""
-BY_TABLE = {key for paper in PAPERS.values() for table in paper.tables.values() for key in table.training}
-"""Options that a table of a paper may name."""
 MAKERS = [value for name, value in inspect.getmembers(coterie.Federation) if name.startswith("from_")]
+MOST_PARAMETERS = 25
 
 
-def plain_types(annotation: Any) -> set[Any]:
-    """The members of a union without their limits."""
-    return {get_args(part)[0] if hasattr(part, "__metadata__") else part for part in union_members(annotation)}
+def test_every_option_is_in_one_group_with_a_sentence_under_it() -> None:
+    groups = [BasicOptions, *GROUPS.values()]
+    assert sum(len(fields(group)) for group in groups) == len(FIELDS)
+    assert set(FIELDS) == set(RunConfig.model_fields)
+    for group in groups:
+        texts = field_docstrings(group)
+        for option in fields(group):
+            assert texts[option.name].endswith("."), option.name
+            assert RunConfig.model_fields[option.name].default == option.default, option.name
 
 
-def test_run_has_every_option_of_a_configuration_and_no_other() -> None:
+def test_run_takes_every_group_and_every_option_by_itself() -> None:
     parameters = inspect.signature(coterie.run).parameters
-    assert set(parameters) == set(RunConfig.model_fields) - PRINTED | OBJECTS
-    assert not [p for p in parameters.values() if p.kind is p.VAR_KEYWORD]
-    for name in set(parameters) - OBJECTS:
-        # None where a table of a paper may name it: only so is what was given told from what was not.
-        expected = None if name in BY_TABLE else RunConfig.model_fields[name].default
-        assert parameters[name].default == expected, name
+    named = {name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD}
+    assert len(named) <= MOST_PARAMETERS
+    assert set(GROUPS) <= named
+    assert set(FlatOptions.__annotations__) == set(FIELDS) - named - {"quiet"}
+    assert set(inspect.signature(coterie.resume).parameters) & RESUME_KEYS <= set(GROUPS)
+    assert set(FlatOptions.__annotations__) | set(GROUPS) >= RESUME_KEYS
 
 
-@pytest.mark.parametrize("function", [coterie.run, coterie.resume])
-def test_options_have_the_configurations_types(function: Any) -> None:
-    hints = get_type_hints(function)
-    for name in inspect.signature(function).parameters.keys() & RunConfig.model_fields.keys():
-        wanted = plain_types(get_type_hints(RunConfig, include_extras=True)[name])
-        # Python may also give a path where a configuration has text, and an object for a method, a model or a loss.
-        assert plain_types(hints[name]) - {Path} >= wanted or name in {"method", "model", "loss"}, name
+def test_keywords_have_the_types_of_their_groups() -> None:
+    """Where this fails, run scripts/flat_options.py."""
+    hints = {key: kind for group in GROUPS.values() for key, kind in get_type_hints(group).items()}
+    assert get_type_hints(FlatOptions) == {key: hints[key] for key in FlatOptions.__annotations__}
 
 
-def test_resume_has_the_options_that_may_differ() -> None:
-    parameters = inspect.signature(coterie.resume).parameters
-    assert set(parameters) == {"path", "method", "model", "metrics"} | OBJECTS | LIMIT_KEYS | (
-        PLACE_KEYS - PRINTED - {"out"}
-    )
-    for name in PLACE_KEYS - PRINTED - {"out"}:
-        assert parameters[name].default == RunConfig.model_fields[name].default, name
+def test_a_group_a_table_and_options_by_themselves_are_the_same() -> None:
+    training, data = coterie.TrainingOptions(lr=0.3, class_weights=[1, 5]), coterie.DataOptions("here", label="y")
+    grouped = make_config({"training": training, "data": data, "engine": coterie.EngineOptions(workers=2)})
+    tables = {"training": {"lr": 0.3, "class_weights": [1, 5]}, "data": {"data": "here", "label": "y"}}
+    flat = {"lr": 0.3, "class_weights": (1, 5), "data": "here", "label": "y", "workers": 2}
+    assert grouped == make_config(flat) == make_config({**tables, "workers": 2})
+    assert grouped.class_weights == "1,5"
+    assert ungrouped({"training": coterie.TrainingOptions(), "limits": None}) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"training": coterie.TrainingOptions(lr=0.1), "lr": 0.1}, "lr is given twice"),
+        ({"training": {"lrr": 0.1}}, "unknown option 'lrr' in training: did you mean 'lr'"),
+        ({"training": 0.1}, r"training=0.1: expected coterie.TrainingOptions\(…\)"),
+        ({"training": coterie.TrainingOptions(lr=-1)}, "lr=-1: expected number above 0"),
+        ({"limits": coterie.TrainingOptions(lr=1)}, r"expected coterie.LimitOptions"),
+        ({"roundz": 3}, "unknown option 'roundz': did you mean 'rounds'"),
+        ({"data": {"clients": 0}}, "clients=0: expected whole number from 1"),
+    ],
+)
+def test_mistakes_in_groups_are_one_line(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        coterie.run("fedavg", **given)
 
 
 @pytest.mark.parametrize("function", [coterie.run, coterie.resume, *MAKERS], ids=lambda f: f.__name__)

@@ -30,8 +30,9 @@ def digits(sizes: list[int], seed: int, group_of: list[int] | None = None) -> Fe
 
 @pytest.mark.parametrize(("sizes", "seed"), [([1000] + [12] * 19, 0), ([1000] + [12] * 19, 1), ([1250] + [12] * 12, 0)])
 def test_fedavg_learns_from_one_large_client_among_small_ones(sizes: list[int], seed: int) -> None:
-    result = coterie.run("fedavg", digits(sizes, seed), model="mlp:hidden=64", rounds=40, lr=0.2, epochs=2, seed=seed)
-    assert result.summary.metrics["accuracy"].mean >= 0.94
+    # After 40 rounds the second case has 287 of its 300 test samples right; the large client alone ends with 288.
+    result = coterie.run("fedavg", digits(sizes, seed), model="mlp:hidden=64", rounds=80, lr=0.2, epochs=2, seed=seed)
+    assert round(300 * result.summary.metrics["accuracy"].mean) >= 288  # 96 %
     assert not [event for record in result.history for event in record.events]
 
 

@@ -77,15 +77,15 @@ def test_plain_ifca_and_engine_agree_in_float64():
         plain.round(range(6), range(6))
     module = workload.architecture()(0).double()
     found = vectors(plain, Layout.of(module), module)
-    assert (found - ours.state.runs[0].models).abs().max() < 1e-10
-    assert len(set(ours.state.runs[0].choices.values())) > 1
+    assert (found - ours.state.models).abs().max() < 1e-10
+    assert len(set(ours.state.choices.last.values())) > 1
 
 
 def test_steady_rounds_send_one_model_and_keep_choices():
     workload = Workload(6, 8, "mlp:hidden=9", (12,), 3, FULL, k=3)
     ours = OurRounds(workload, workload.federation(0), 0, 1)
     ours.round(1)
-    chosen = ours.state.runs[0].choices
+    chosen = ours.state.choices.last
     steady = SteadyRounds(ours)
     ours.server.traffic.drain()
     ours.round(2)
@@ -95,7 +95,7 @@ def test_steady_rounds_send_one_model_and_keep_choices():
     size = 4 * ours.server.layout.size
     assert whole - own == 6 * 2 * size
     assert up - none == 6 * 8  # the choice
-    assert steady.state.runs[0].choices == chosen
+    assert steady.state.choices.last == chosen
 
 
 def test_an_average_is_weighted_and_leaves_counters_alone():

@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import coterie
+from coterie import DataOptions
 from coterie.cli import main
 from coterie.engines.spawning import start_method
 from coterie.errors import ConfigError, CoterieError, RunError
@@ -410,12 +411,15 @@ def test_a_process_that_is_killed_fails_the_runs_that_are_left_and_not_the_compa
 
 
 def test_the_options_of_a_comparison_are_those_of_a_run():
-    named = {"method", "model", "loss", "workers", "out", "quiet"}
-    assert set(RunConfig.model_fields) - named <= set(RunOptions.__annotations__)
-    given = {"drop": ["a", "b"], "class_weights": (1, 5), "data": Path("here"), "lr": 0.5, "rounds": None}
-    assert config_values(given, "mlp", len) == {
-        "drop": "a,b", "class_weights": "1,5", "data": "here", "lr": 0.5, "model": "mlp",
-    }  # fmt: skip
+    assert set(RunConfig.model_fields) - {"method", "model", "out", "quiet"} <= set(RunOptions.__annotations__)
+    given = {"drop": ["a", "b"], "class_weights": (1, 5), "data": Path("here"), "lr": 0.5, "rounds": None, "loss": len}
+    flat = {"drop": "a,b", "class_weights": "1,5", "data": "here", "lr": 0.5}
+    assert config_values(given, "mlp") == (flat | {"model": "mlp"}, None, len)
+    grouped = {
+        "data": DataOptions("here", drop=["a", "b"]),
+        "training": {"lr": 0.5, "class_weights": "1,5", "loss": "bce"},
+    }
+    assert config_values(grouped, len) == (flat | {"loss": "bce"}, len, None)
 
 
 def test_latex_sets_in_bold_all_that_cannot_be_told_from_the_best(tmp_path):

@@ -7,23 +7,24 @@ from typing import Any
 
 import click
 
-from coterie.cli.options import config_options, examples
+from coterie.cli.options import RunCommand, config_options, examples
 from coterie.cli.terminal import make_console
 from coterie.runs.advising import advise as probe
 from coterie.runs.config import make_config
 
 
 @click.command(
+    cls=RunCommand,
     epilog=examples(
         "coterie advise --data FOLDER",
         "coterie advise --data 'sites/*.csv' --label outcome --rounds 80",
         "coterie advise --scenario digits-permuted --json",
-    )
+    ),
 )
 @config_options(leave_out=frozenset({"method", "out", "evaluate_every"}))
 @click.option("--json", "as_json", is_flag=True, help="print all numbers as JSON")
 def advise(as_json: bool, **given: Any) -> None:
-    """One model, several, or one for each client? Probe the clients, and say which method to run and what it costs.
+    """Probe the clients, and say which method to run and what it costs.
 
     The probe takes about as long as a few rounds. It looks at training and validation data, never at test data.
     """

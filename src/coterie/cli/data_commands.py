@@ -6,7 +6,7 @@ import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from coterie.cli.options import DATA_DIR, complete_folder, examples
+from coterie.cli.options import examples, run_option
 from coterie.cli.terminal import make_console
 from coterie.data.fetch import fetch
 from coterie.data.scenarios import list_scenarios
@@ -34,7 +34,7 @@ def data(context: click.Context) -> None:
 
 
 @data.command("list", epilog=examples("coterie data list", "coterie data list --data-dir /data"))
-@click.option("--data-dir", default=None, help=DATA_DIR, metavar="FOLDER", shell_complete=complete_folder)
+@run_option("data_dir")
 def list_data(data_dir: str | None) -> None:
     """Show what is there and what is not."""
     console = make_console()
@@ -48,7 +48,7 @@ def list_data(data_dir: str | None) -> None:
 
 @data.command("fetch", epilog=examples("coterie data fetch mnist", "coterie data fetch cifar10 --data-dir /data"))
 @click.argument("name")
-@click.option("--data-dir", default=None, help=DATA_DIR, metavar="FOLDER", shell_complete=complete_folder)
+@run_option("data_dir")
 def fetch_data(name: str, data_dir: str | None) -> None:
     """Download a data set from its public address, check it and unpack it."""
     progress = Progress(

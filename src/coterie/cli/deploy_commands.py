@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.markup import escape
 
-from coterie.cli.options import config_options, examples
+from coterie.cli.options import RunCommand, config_options, examples
 from coterie.cli.progress import Progress, summary_table
 from coterie.cli.terminal import make_console
 from coterie.errors import ConfigError, RunError
 from coterie.methods import Event
 from coterie.runs.api import new_folder
-from coterie.runs.config import DEFAULT_SCENARIO, make_config, overlay, read_config_file
+from coterie.runs.config import RunConfig, make_config, overlay, read_config_file
 from coterie.runs.folder import RunFolder
+from coterie.runs.options import DEFAULT_SCENARIO
 
 if TYPE_CHECKING:
     from coterie.flower.certificates import Certificates
@@ -39,11 +40,12 @@ ONE_MACHINE = frozenset({"workers", "memory", "engine", "ray_address", "device"}
 
 
 @click.command(
+    cls=RunCommand,
     epilog=examples(
         "coterie deploy --out app --method cfl --model mlp:hidden=64 --rounds 50",
         "coterie deploy --out app --data FOLDER --secure --address server.example:8000 --nodes 8",
         "coterie deploy --local 4 --method ifca:k=2 --rounds 5",
-    )
+    ),
 )
 @click.argument("config_file", required=False, metavar="[CONFIG.toml]")
 @click.option("--local", "local", type=click.IntRange(min=1), metavar="N",
@@ -57,7 +59,7 @@ ONE_MACHINE = frozenset({"workers", "memory", "engine", "ray_address", "device"}
 def deploy(
     config_file: str | None, local: int | None, secure: bool, address: str, nodes: int | None, **given: Any
 ) -> None:
-    """Write a ready Flower app to the folder --out: the app, a file of data for each client, and the commands.
+    """Write a ready Flower app: the app, a file of data per client, the commands.
 
     Without a scenario or data the nodes bring data of their own. With --local N everything runs on this machine's
     loopback for a trial, one client of the scenario a node; the same command again goes on where it was stopped.
@@ -68,30 +70,45 @@ def deploy(
     config = make_config(for_trial(values, local) if local else values)
     if not (config.out or local):
         raise ConfigError("--out is missing: name the folder to write, or try it here with --local 4")
-    from coterie.flower.deploy import check_address, marked_on_failure, removed_on_failure, write_deployment
-
-    host, _ = check_address(address)
     if local and nodes is not None:
         raise ConfigError(f"nodes={nodes} does not go with --local {local}, which waits for all {local}")
+    written, certificates = write_app(config, local, nodes=nodes, address=address, secure=secure)
+    if local:
+        try_here(written, certificates, quiet=config.quiet)
+    elif not config.quiet:
+        click.echo(f"{written.root}: how to start it is in {written.root / 'README.md'}")
+
+
+def write_app(
+    config: RunConfig, local: int | None, *, nodes: int | None, address: str, secure: bool
+) -> tuple[Deployment, Certificates | None]:
+    """Write the app and, where connections are encrypted, the keys; nothing is left where that fails."""
+    from coterie.flower.deploy import check_address, removed_on_failure, write_deployment
+
+    host, _ = check_address(address)
     root = Path(config.out) if config.out else new_folder(config, "deployed")
     with removed_on_failure(root):
         written = write_deployment(root, config, nodes=nodes, address=address, secure=secure)
         certificates = make_keys(written, host) if secure else None
         if local and len(written.nodes) != local:
             raise ConfigError(f"--local {local} with {len(written.nodes)} clients: a trial has one node per client")
-    if not local:
-        if not config.quiet:
-            click.echo(f"{root}: how to start it is in {root / 'README.md'}")
-        return
+    return written, certificates
+
+
+def try_here(written: Deployment, certificates: Certificates | None, *, quiet: bool) -> None:
+    """Run a deployment on this machine, and show what it reached."""
+    from coterie.flower.deploy import marked_on_failure
+
     if (written.run / "summary.json").exists():
         raise RunError(f"{written.run}: this run is already complete: choose another --out to run it again")
     with marked_on_failure(written):
-        try_out(written, certificates, quiet=config.quiet)
-    if not config.quiet:
-        console = make_console()
-        if (summary := RunFolder(written.run).summary()) is not None:
-            console.print(summary_table([summary]))
-        console.print(f"results: {escape(str(written.run))}", soft_wrap=True)
+        try_out(written, certificates, quiet=quiet)
+    if quiet:
+        return
+    console = make_console()
+    if (summary := RunFolder(written.run).summary()) is not None:
+        console.print(summary_table([summary]))
+    console.print(f"results: {escape(str(written.run))}", soft_wrap=True)
 
 
 def for_trial(values: dict[str, Any], nodes: int) -> dict[str, Any]:

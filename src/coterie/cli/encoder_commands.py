@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from coterie.cli.options import DATA_DIR, complete_folder, examples
+from coterie.cli.options import examples, run_option
 from coterie.data.sources import load_source
 from coterie.encoders import load_encoder, pca_encoder, save_encoder, train_encoder
 from coterie.errors import ConfigError
@@ -37,7 +37,7 @@ def encoder() -> None:
 @click.option("--epochs", type=click.IntRange(min=1), default=10, help="passes over the data", show_default=True)
 @click.option("--code", type=click.IntRange(min=1), default=128, help="numbers a code has", show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=0, help="seed of every random draw", show_default=True)
-@click.option("--data-dir", default=None, help=DATA_DIR, metavar="FOLDER", shell_complete=complete_folder)
+@run_option("data_dir")
 @click.option("--quiet", is_flag=True, help="print nothing but errors")
 def train_command(
     source: str, out: str, kind: str, epochs: int, code: int, seed: int, data_dir: str | None, quiet: bool

@@ -26,10 +26,24 @@ OWN_PACKAGES = {
 }
 """Commands that come with packages of this repository, by the name of the package."""
 SUMMARIES = {
-    "compare": "Run several methods on the same federation with the same budget, and put them in a table.",
-    "sweep": "Search for the method and the options that serve the clients best on validation data (Optuna).",
+    "reproduce": "Repeat the papers' tables and figures, our numbers beside theirs.",
+    "bench": "Time rounds of the papers' workloads against a plain training loop.",
+    "conformance": "Check a clustered method for slips of public code, and measure what each does.",
+    "leaderboard": "Run all methods on many federations with one budget, and rank them.",
+    "compare": "Run several methods on one federation with one budget, and compare them.",
+    "sweep": "Search for the method and the options that serve the clients best (Optuna).",
+    "attack": "Run methods with hostile clients under rules of aggregation.",
 }
-"""First words of the commands of a package of ours that has several, the same as in their docstrings."""
+"""What the commands of our packages do, in one line."""
+SECTIONS = {
+    "Train": ("run", "resume", "compare", "sweep", "deploy"),
+    "Understand": ("report", "plot", "serve", "tree", "explain"),
+    "Use the models": ("predict", "evaluate", "export", "assign"),
+    "Before training": ("advise", "diagnose", "heterogeneity", "data", "encoder"),
+    "What there is": ("methods", "models", "scenarios"),
+    "Methods on trial": ("attack", "bench", "conformance", "leaderboard", "reproduce"),
+}
+"""The sections of `coterie --help`; commands of other packages come last."""
 
 
 class CommandGroup(click.Group):
@@ -37,6 +51,18 @@ class CommandGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*super().list_commands(ctx), *_offered(ctx)})
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the commands in sections, each with its one line in full."""
+        left = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        width = max(map(len, left))
+        sections = {title: [name for name in names if name in left] for title, names in SECTIONS.items()}
+        listed = {name for names in sections.values() for name in names}
+        for title, names in {**sections, "Other packages": sorted(left.keys() - listed)}.items():
+            rows = [(name.ljust(width), command.get_short_help_str()) for name in names if (command := left[name])]
+            if rows:
+                with formatter.section(title):
+                    formatter.write_dl(rows)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         own = super().get_command(ctx, cmd_name)
@@ -63,8 +89,8 @@ def _offered(ctx: click.Context) -> dict[str, EntryPoint]:
 
 
 def summary(point: EntryPoint) -> str:
-    """The first words of a command of ours, else the one-line description of the package that it belongs to."""
-    if point.name in SUMMARIES and plugins.package(point) == OWN_PACKAGES[point.name]:
+    """The line of a command of ours, else the one-line description of the package that it belongs to."""
+    if OWN_PACKAGES.get(point.name) == plugins.package(point):
         return SUMMARIES[point.name]
     text = point.dist.metadata["Summary"] if point.dist is not None else None
     return text or f"Comes from the package {plugins.package(point)}."

@@ -13,11 +13,11 @@ import click
 import numpy as np
 from rich.table import Table
 
-from coterie.cli.options import config_options, examples
+from coterie.cli.options import RunCommand, config_options, examples
 from coterie.cli.terminal import make_console
 from coterie.errors import ConfigError
 from coterie.methods import FedAvg
-from coterie.methods.fedcuau import divergences
+from coterie.methods.heterogeneity import divergences
 from coterie.runs.assemble import assemble
 from coterie.runs.config import RunConfig, make_config
 from coterie.snapshot import write_atomically
@@ -31,17 +31,18 @@ WIDTH = 40
 
 
 @click.command(
+    cls=RunCommand,
     epilog=examples(
         "coterie heterogeneity --scenario digits-dirichlet-quarters",
         "coterie heterogeneity --data FOLDER --layers last --out ranking.csv",
-    )
+    ),
 )
 @config_options(leave_out=NOT_FOR_MEASURING)
 @click.option("--layers", default="last", show_default=True, metavar="NAMES", help="layers to look at, as NAME,NAME")
 @click.option("--out", default=None, metavar="FILE", help="write the ranking to a .json or .csv file  [default: none]")
 @click.option("--quiet", is_flag=True, help="print nothing but errors")
 def heterogeneity(layers: str, out: str | None, quiet: bool, **given: Any) -> None:
-    """Measure how heterogeneous each client is (FedCUAU's CUAU): one local update of a random model, no training.
+    """Measure how heterogeneous each client is (FedCUAU's CUAU), without training.
 
     A client with a large CUAU moves the model elsewhere than the clients do together. Only the update of one layer
     leaves a client.

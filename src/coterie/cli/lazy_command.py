@@ -9,10 +9,10 @@ import click
 
 
 class LazyCommand(click.Command):
-    """Stands for the command that `load` gives; `summary` is the first paragraph of its help."""
+    """Stands for the command that `load` gives; `summary` is the first sentence of its help."""
 
     def __init__(self, name: str, summary: str, load: Callable[[], click.Command]) -> None:
-        super().__init__(name, help=summary)
+        super().__init__(name, short_help=summary)
         self.load = load
 
     def make_context(

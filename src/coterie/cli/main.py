@@ -20,11 +20,7 @@ from coterie.cli.lazy_command import LazyCommand
 from coterie.errors import ConfigError, CoterieError
 
 COMMANDS = (
-    (
-        "run",
-        "run_commands",
-        "Train a method on a federation. Options come from the file, if one is given; the command line wins.",
-    ),
+    ("run", "run_commands", "Train a method on a federation; the command line wins over CONFIG.toml."),
     ("resume", "run_commands", "Resume a run that was stopped or killed, as if nothing had happened."),
     ("report", "report_commands", "Write a report of a run or a comparison: one HTML file that needs no network."),
     ("plot", "report_commands", "Draw the figures of a run or a comparison as PNG and SVG."),
@@ -36,44 +32,20 @@ COMMANDS = (
     (
         "heterogeneity",
         "heterogeneity_commands",
-        "Measure how heterogeneous each client is (FedCUAU's CUAU): one local update of a random model, no training.",
+        "Measure how heterogeneous each client is (FedCUAU's CUAU), without training.",
     ),
     ("tree", "tree_commands", "Print the tree of clusters that a run's splits made."),
-    (
-        "assign",
-        "tree_commands",
-        "Place newcomers in the clusters of a run by its own method, without moving anybody else.",
-    ),
+    ("assign", "tree_commands", "Place newcomers in the clusters of a run by its own method."),
     ("predict", "model_commands", "Predict with a client's model, or a cluster's: one line of CSV per sample."),
     ("evaluate", "model_commands", "Measure a client's model, or a cluster's, on new labelled data."),
     ("export", "model_commands", "Write a client's model, or a cluster's, as a file that needs no Coterie."),
-    (
-        "explain",
-        "model_commands",
-        "Why are these clusters different? Try every cluster's model on the others' clients, and say it in words.",
-    ),
-    (
-        "advise",
-        "advise_command",
-        "One model, several, or one for each client? Probe the clients, and say which method to run and what it costs.",
-    ),
-    (
-        "diagnose",
-        "tree_commands",
-        "Are these clients congruent? Train one model, then tell what a split would find, without splitting.",
-    ),
-    (
-        "serve",
-        "serve_commands",
-        "Show the runs in DIR on a live page: rounds as they come, the tree as it splits, many runs in one picture.",
-    ),
-    (
-        "deploy",
-        "deploy_commands",
-        "Write a ready Flower app to the folder --out: the app, a file of data for each client, and the commands.",
-    ),
+    ("explain", "model_commands", "Explain why clusters differ: every cluster's model on the others' clients."),
+    ("advise", "advise_command", "Probe the clients, and say which method to run and what it costs."),
+    ("diagnose", "tree_commands", "Train one model, and report what a split would find, without splitting."),
+    ("serve", "serve_commands", "Show the runs in DIR on a live page: rounds, trees, many runs in one picture."),
+    ("deploy", "deploy_commands", "Write a ready Flower app: the app, a file of data per client, the commands."),
 )
-"""Name, module and first words of every command, the same as in the command's docstring."""
+"""Name, module and first sentence of every command, the same as in its docstring."""
 
 OUT_OF_MEMORY = "can't allocate memory"
 """Words of torch's own error, which has no type of its own."""
@@ -117,26 +89,36 @@ def main(arguments: list[str] | None = None) -> None:
         with one_line_warnings():
             check_quoted(words)
             app.main(words, prog_name="coterie", standalone_mode=False)
-    except CoterieError as problem:
-        _fail(str(problem), EXIT_BAD_INPUT, debug)
-    except click.ClickException as problem:
-        _fail(problem.format_message(), EXIT_BAD_INPUT, debug)
-    except (KeyboardInterrupt, click.Abort) as problem:
-        _fail(str(problem) or "stopped", EXIT_INTERRUPTED, debug)
     except BrokenPipeError:
         sys.exit(EXIT_BUG)
-    except OSError as problem:
-        names = [os.fsdecode(name) for name in (problem.filename, problem.filename2) if isinstance(name, str | bytes)]
-        reason = problem.strerror or str(problem) or type(problem).__name__
-        _fail(f"{': '.join([*names, reason])}: check the path, its rights and the room", EXIT_BAD_INPUT, debug)
-    except RecursionError:
-        _fail("something that was given is nested too deeply: make it flatter", EXIT_BAD_INPUT, debug)
-    except (MemoryError, RuntimeError) as problem:
-        if isinstance(problem, RuntimeError) and OUT_OF_MEMORY not in str(problem):
-            _fail_as_bug(problem, debug)
-        _fail(f"out of memory ({problem}): use a smaller model, fewer workers or --memory", EXIT_BAD_INPUT, debug)
-    except Exception as problem:
-        _fail_as_bug(problem, debug)
+    except (Exception, KeyboardInterrupt) as problem:
+        message, code = _explained(problem)
+        _fail(message, code, debug)
+
+
+def _explained(problem: BaseException) -> tuple[str, int]:
+    """What went wrong in one line, and the code to exit with."""
+    match problem:
+        case CoterieError():
+            return str(problem), EXIT_BAD_INPUT
+        case KeyboardInterrupt() | click.Abort():
+            return str(problem) or "stopped", EXIT_INTERRUPTED
+        case click.ClickException():
+            return problem.format_message(), EXIT_BAD_INPUT
+        case OSError():
+            return _system_error(problem), EXIT_BAD_INPUT
+        case RecursionError():
+            return "something that was given is nested too deeply: make it flatter", EXIT_BAD_INPUT
+    if isinstance(problem, MemoryError) or (isinstance(problem, RuntimeError) and OUT_OF_MEMORY in str(problem)):
+        return f"out of memory ({problem}): use a smaller model, fewer workers or --memory", EXIT_BAD_INPUT
+    return f"unexpected {type(problem).__name__}: {problem} (--debug shows where)", EXIT_BUG
+
+
+def _system_error(problem: OSError) -> str:
+    """What the system refused, and of which file."""
+    names = [os.fsdecode(name) for name in (problem.filename, problem.filename2) if isinstance(name, str | bytes)]
+    reason = problem.strerror or str(problem) or type(problem).__name__
+    return f"{': '.join([*names, reason])}: check the path, its rights and the room"
 
 
 def check_quoted(words: list[str]) -> None:
@@ -145,10 +127,6 @@ def check_quoted(words: list[str]) -> None:
     files = [word for word in words[at + 1 : at + 3] if word.lower().endswith((".csv", ".tsv", ".parquet", ".pq"))]
     if len(files) == 2:
         raise ConfigError(f"--data {files[0]} {files[1]} …: put the pattern into quotes, as in --data 'sites/*.csv'")
-
-
-def _fail_as_bug(problem: Exception, debug: bool) -> NoReturn:
-    _fail(f"unexpected {type(problem).__name__}: {problem} (--debug shows where)", EXIT_BUG, debug)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import TypeVar
 import click
 from rich.table import Table
 
-from coterie.cli.options import DATA_DIR, complete_folder, examples
+from coterie.cli.options import complete_folder, examples, run_option
 from coterie.cli.terminal import make_console
 from coterie.runs.explaining import clients_of
 from coterie.runs.folder import RunFolder
@@ -125,10 +125,10 @@ def export(folder: str, path: str, client: str | None, cluster: int | None, form
 @click.option(
     "--data", default=None, help="where the run's own files lie now  [default: where they were]", metavar="PATH"
 )
-@click.option("--data-dir", default=None, help=DATA_DIR, metavar="FOLDER")
+@run_option("data_dir")
 @click.option("--json", "as_json", is_flag=True, help="print all numbers as JSON")
 def explain(folder: str, data: str | None, data_dir: str | None, as_json: bool) -> None:
-    """Why are these clusters different? Try every cluster's model on the others' clients, and say it in words.
+    """Explain why clusters differ: every cluster's model on the others' clients.
 
     The clients' data must be at hand: the scenario or the files that the run was trained on. What is found is kept in
     the run's folder, and `coterie report` shows it.

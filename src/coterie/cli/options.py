@@ -1,4 +1,4 @@
-"""Options of the command that come from the run's configuration: their types, limits, defaults and completion."""
+"""Options of the command that come from the options of a run: their types, limits, defaults and completion."""
 
 from __future__ import annotations
 
@@ -9,69 +9,115 @@ import click
 from click.shell_completion import CompletionItem
 
 from coterie.methods.option_types import choices, limits_in_words, placeholder, union_members
-from coterie.runs.config import RunConfig, option_annotation, option_default
+from coterie.runs.config import option_annotation
+from coterie.runs.options import FIELDS, GROUP_OF, option_default, option_text
 
 F = Callable[..., Any]
 FLAGS = {
     "task": {
-        "regression": "the labels are quantities, where the data does not show it",
-        "classification": "the labels are classes, where the data does not show it",
+        "regression": "The labels are quantities, where the data does not show it.",
+        "classification": "The labels are classes, where the data does not show it.",
     }
 }
 """Options of few values, each of which is a flag of its own."""
-DATA_DIR = f"{RunConfig.model_fields['data_dir'].description}  [default: {option_default('data_dir')}]"
-"""The help of --data-dir, for commands that have no other option of a run."""
+FIRST = ("method", "data", "label", "scenario", "model", "rounds", "lr", "seed", "workers", "out")
+"""The options that are used most: they stand at the top of the help."""
+
+
+class RunOption(click.Option):
+    """An option of a run; its help is put together when it is shown."""
+
+    def __init__(self, words: Sequence[str], key: str, default_text: str | None = None, **settings: Any) -> None:
+        super().__init__(words, default=None, **settings)
+        self.key, self.default_text = key, default_text
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """The option and its help."""
+        self.help = self.help or option_help(self.key, self.default_text)
+        return super().get_help_record(ctx)
+
+
+class RunCommand(click.Command):
+    """A command with options of a run: those that are used most stand first, then a section for each group."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the command's own options with those that are used most, and the others in sections."""
+        sections: dict[str, list[tuple[str, str]]] = {"Options": []}
+        for option in sorted(self.get_params(ctx), key=_place):
+            record = option.get_help_record(ctx)
+            if record is not None and not isinstance(option, click.Argument):
+                sections.setdefault(_section(option), []).append(record)
+        for title, records in sections.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+
+
+def _place(option: click.Parameter) -> int:
+    """Where an option stands: the command's own, those that are used most, those of the groups, the others."""
+    key = option.key if isinstance(option, RunOption) else None
+    if key in FIRST:
+        return FIRST.index(key)
+    return {"Options": -1, "Other": len(FIRST) + 1}.get(_section(option), len(FIRST))
+
+
+def _section(option: click.Parameter) -> str:
+    """The heading that an option stands under."""
+    if not isinstance(option, RunOption):
+        return "Other" if "--help" in option.opts else "Options"
+    if option.key in FIRST:
+        return "Options"
+    return GROUP_OF.get(option.key, "other").capitalize()
 
 
 def config_options(
     *, leave_out: frozenset[str] = frozenset(), defaults: Mapping[str, str] | None = None
 ) -> Callable[[F], F]:
-    """One command-line option for each field of the run's configuration, described by the field itself.
+    """One command-line option for each option of a run, described by its field.
 
     Args:
-        leave_out: fields that the command does not take.
-        defaults: what the command uses instead of the configuration's own default, in words.
+        leave_out: options that the command does not take.
+        defaults: what the command uses instead of an option's own default, in words.
     """
 
     def decorate(function: F) -> F:
-        for name, field in reversed(RunConfig.model_fields.items()):
-            if name in leave_out:
-                continue
-            flag = "--" + name.replace("_", "-")
-            if name in FLAGS:
-                for value in FLAGS[name]:
-                    function = click.option(f"--{value}", name, flag_value=value, help=FLAGS[name][value])(function)
-                continue
-            if field.annotation is bool:
-                option = click.option(flag, name, is_flag=True, default=None, help=field.description)
-            else:
-                option = click.option(
-                    flag,
-                    name,
-                    default=None,
-                    help=option_help(name, (defaults or {}).get(name)),
-                    metavar=placeholder(option_annotation(name)),
-                    shell_complete=_completion(name),
-                )
-            function = option(function)
+        for key in reversed([key for key in FIELDS if key not in leave_out]):
+            function = run_option(key, (defaults or {}).get(key))(function)
         return function
 
     return decorate
 
 
-def option_help(name: str, default: str | None = None) -> str:
-    """A field's description with the limits of its numbers and its default."""
-    field = RunConfig.model_fields[name]
-    facts = [*_limits(option_annotation(name), field.metadata), f"default: {default or option_default(name)}"]
-    return f"{field.description}  [{'; '.join(facts)}]"
+def run_option(key: str, default: str | None = None) -> Callable[[F], F]:
+    """The option of a command for an option of a run; for one in `FLAGS` an option for each of its values."""
+    if key in FLAGS:
+        return lambda function: _flags(key, function)
+    settings: dict[str, Any] = {"is_flag": True}
+    if FIELDS[key].type != "bool":
+        settings = {"metavar": placeholder(option_annotation(key)), "shell_complete": _completion(key)}
+    return click.option("--" + key.replace("_", "-"), key, cls=RunOption, key=key, default_text=default, **settings)
 
 
-def _limits(annotation: Any, marks: Sequence[Any]) -> list[str]:
+def _flags(key: str, function: F) -> F:
+    """A flag for each value of an option."""
+    for value, text in FLAGS[key].items():
+        function = click.option(f"--{value}", key, cls=RunOption, key=key, flag_value=value, help=text)(function)
+    return function
+
+
+def option_help(key: str, default: str | None = None) -> str:
+    """An option's text with the limits of its numbers and its default."""
+    if FIELDS[key].type == "bool":
+        return option_text(key)
+    facts = [*_limits(option_annotation(key)), f"default: {default or option_default(key)}"]
+    return f"{option_text(key)}  [{'; '.join(facts)}]"
+
+
+def _limits(annotation: Any) -> list[str]:
     """The limits of the numbers in an annotation."""
     for part in union_members(annotation):
         base, own = (get_args(part)[0], get_args(part)[1:]) if get_origin(part) is Annotated else (part, ())
         if base in (int, float):
-            limits = [limit for limit in limits_in_words(base, [*marks, *own]) if limit]
+            limits = [limit for limit in limits_in_words(base, own) if limit]
             return [" and ".join(limits)] if limits else []
     return []
 

@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.cli.options import complete_folder, complete_method, config_options, examples
+from coterie.cli.options import RunCommand, complete_folder, complete_method, config_options, examples
 from coterie.cli.progress import Progress, show_results
 from coterie.cli.terminal import make_console
 from coterie.engines import available_cores, pool_start_method
@@ -27,30 +27,24 @@ from coterie.methods.papers import Paper
 from coterie.methods.published import departures_of, paper_of, table_of
 from coterie.models import list_models
 from coterie.runs import Result, api, load
-from coterie.runs.config import (
-    LIMIT_KEYS,
-    PLACE_KEYS,
-    RunConfig,
-    make_config,
-    option_default,
-    overlay,
-    read_config_file,
-)
+from coterie.runs.config import LIMIT_KEYS, PLACE_KEYS, RunConfig, make_config, overlay, read_config_file
 from coterie.runs.folder import RunFolder
+from coterie.runs.options import option_default
 
 
 @click.command(
+    cls=RunCommand,
     epilog=examples(
         "coterie run",
         "coterie run --method ifca:k=4 --scenario digits-rotated --seed 1 --out runs/rotated",
         "coterie run --method cfl --data FOLDER --model mlp:hidden=64 --rounds 50",
         "coterie run config.toml --seed 3",
-    )
+    ),
 )
 @click.argument("config_file", required=False, metavar="[CONFIG.toml]")
 @config_options(defaults={"method": "fedavg, and then cfl"})
 def run(config_file: str | None, **given: Any) -> None:
-    """Train a method on a federation. Options come from the file, if one is given; the command line wins.
+    """Train a method on a federation; the command line wins over CONFIG.toml.
 
     Without a method: FedAvg, one model for all, and CFL, which splits them, side by side. Without data too, where there
     are two cores, both run at the same time, and the progress is CFL's.
@@ -106,7 +100,8 @@ def _resumable(folder: Path) -> Iterator[None]:
 
 
 @click.command(
-    epilog=examples("coterie resume runs/rotated", "coterie resume runs/rotated --workers 4 --data-dir /data")
+    cls=RunCommand,
+    epilog=examples("coterie resume runs/rotated", "coterie resume runs/rotated --workers 4 --data-dir /data"),
 )
 @click.argument("folder", shell_complete=complete_folder)
 @config_options(leave_out=frozenset(RunConfig.model_fields) - PLACE_KEYS - LIMIT_KEYS | {"out"})

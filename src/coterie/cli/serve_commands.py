@@ -16,7 +16,7 @@ from coterie.errors import extra
 @click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on", metavar="ADDRESS")
 @click.option("--port", default=8421, show_default=True, type=int, help="port to listen on; 0 finds a free one")
 def serve(directory: str, host: str, port: int) -> None:
-    """Show the runs in DIR on a live page: rounds as they come, the tree as it splits, many runs in one picture.
+    """Show the runs in DIR on a live page: rounds, trees, many runs in one picture.
 
     DIR is a run's folder or one that holds runs. Nothing is written. On another address than loopback the page asks
     for the token in the address that is printed.

@@ -9,7 +9,7 @@ from typing import Any
 import click
 from rich.table import Table
 
-from coterie.cli.options import complete_folder, config_options, examples
+from coterie.cli.options import RunCommand, complete_folder, config_options, examples
 from coterie.cli.progress import Progress
 from coterie.cli.terminal import make_console
 from coterie.errors import ConfigError, RunError
@@ -69,7 +69,7 @@ def tree(folder: str, client: str | None) -> None:
     "--client", default=None, help="ask of this client of the run whether it still fits  [default: none]", metavar="ID"
 )
 def assign(folder: str, given: str | None, data: str | None, client: str | None) -> None:
-    """Place newcomers in the clusters of a run by its own method, without moving anybody else.
+    """Place newcomers in the clusters of a run by its own method.
 
     DATA is a newcomer's file (.npz, or a table for a run on tables) or a folder of such files. With --client it is new
     data of a client that the run knows, and the answer is whether the client still fits its cluster.
@@ -92,11 +92,12 @@ def assign(folder: str, given: str | None, data: str | None, client: str | None)
 
 
 @click.command(
-    epilog=examples("coterie diagnose --data FOLDER", "coterie diagnose --scenario digits-permuted --rounds 40")
+    cls=RunCommand,
+    epilog=examples("coterie diagnose --data FOLDER", "coterie diagnose --scenario digits-permuted --rounds 40"),
 )
 @config_options(leave_out=frozenset({"method", "out", "evaluate_every"}))
 def diagnose(**given: Any) -> None:
-    """Are these clients congruent? Train one model, then tell what a split would find, without splitting."""
+    """Train one model, and report what a split would find, without splitting."""
     config = make_config({key: value for key, value in given.items() if value is not None})
     progress = Progress(quiet=config.quiet)
     with progress:

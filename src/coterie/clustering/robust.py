@@ -1,13 +1,18 @@
-"""Means of updates that a few hostile or broken clients cannot move far.
+"""Published robust means: what a few hostile or broken clients cannot move far.
 
-Every rule takes updates `(n, d)` and gives one vector `(d,)` in float64. Rules that look at one coordinate at a time
-walk over the columns in blocks; multi-Krum and the geometric median work on the inner products of the updates `(n, n)`,
-so that no second copy of the updates is made.
+Every rule takes the updates `(n, d)` of one cluster and gives one vector `(d,)` in float64. All clients count alike: a
+claimed number of samples is no evidence. f is the number of hostile updates that is expected.
+
+A rule is (f, κ)-robust (Allouah et al. 2023, Definition 2) if for every subset S of n − f updates with mean m
+
+    ‖rule − m‖² ≤ κ · 1/|S| · Σ_{i ∈ S} ‖x_i − m‖².
+
+The sum is the heterogeneity of the honest clients, so κ is the price of their differences: training ends within
+O(κ·G²) of a stationary point, where G² bounds the spread of honest gradients. No rule has κ < f/(n − 2f) (same
+paper), and none stands n ≤ 2f.
 """
 
 from __future__ import annotations
-
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -16,74 +21,136 @@ from torch import Tensor
 
 from coterie.clustering.blocks import Updates, column_blocks
 
-STEPS = 100
-"""Most iterations of the geometric median."""
-TOLERANCE = 1e-9
+SMOOTHING = 1e-6
+"""ν of the smoothed Weiszfeld iteration (Pillutla et al. 2022): distances below it count as it."""
+ITERATIONS = 1000
+"""Budget of that iteration; it ends where float64 no longer tells two steps apart."""
+
+
+def mean(updates: Updates) -> Tensor:
+    """The mean of the updates. Breaks down with one hostile client."""
+    return weighted_mean(updates, np.ones(updates.shape[0]))
 
 
 def coordinate_median(updates: Updates) -> Tensor:
-    """The median of every coordinate (for an even number the mean of the two in the middle)."""
+    """The median of every coordinate (Yin et al. 2018); for an even number the mean of the two in the middle.
+
+    Stands f < n/2; κ = 4·(1 + f/(n − 2f))² (Allouah et al. 2023): of the order of the heterogeneity even for f = 1.
+    """
     return trimmed_mean(updates, (updates.shape[0] - 1) // 2)
 
 
-def trimmed_mean(updates: Updates, cut: int) -> Tensor:
-    """The mean of every coordinate without its `cut` smallest and `cut` largest values; at least one or two remain."""
+def trimmed_mean(updates: Updates, hostile: int) -> Tensor:
+    """The mean of every coordinate without its f smallest and f largest values (Yin et al. 2018).
+
+    Stands f < n/2; κ = 6f/(n − 2f)·(1 + f/(n − 2f)), of the lowest order there is (Allouah et al. 2023). Of fewer than
+    2f + 1 updates as many are left out as leave one or two.
+    """
     count = updates.shape[0]
-    cut = max(0, min(cut, (count - 1) // 2))
+    cut = max(0, min(hostile, (count - 1) // 2))
     parts = [block.double().sort(dim=0).values[cut : count - cut].mean(dim=0) for block in column_blocks(updates)]
     return _joined(parts)
 
 
-def multi_krum(updates: Updates, hostile: int, weights: Sequence[float] | None = None) -> Tensor:
-    """The weighted mean of all updates but the `hostile` that lie farthest from others (Blanchard et al. 2017)."""
-    return weighted_mean(updates, np.where(krum_kept(updates, hostile), _given(updates, weights), 0.0))
+def krum(updates: Updates, hostile: int) -> Tensor:
+    """The one update with the least Krum score (Blanchard et al. 2017).
 
-
-def krum_kept(updates: Updates, hostile: int) -> npt.NDArray[np.bool_]:
-    """Which updates multi-Krum keeps `(n,)`: those with the least sum of squared distances to their n − hostile − 2
-    nearest.
-
-    Krum needs n ≥ 2·hostile + 3; with fewer updates it assumes as many hostile ones as it can stand.
+    Stands 2f + 2 < n; κ = 6·(1 + f/(n − 2f)) (Allouah et al. 2023, who sum over n − f): the update of one client,
+    whatever the others hold.
     """
-    count = updates.shape[0]
-    hostile = max(0, min(hostile, (count - 3) // 2))
-    if not hostile:
-        return np.ones(count, dtype=bool)
-    near = np.sort(squared_distances(updates), axis=1)[:, 1 : count - hostile - 1]
-    kept = np.zeros(count, dtype=bool)
-    kept[np.argsort(near.sum(axis=1), kind="stable")[: count - hostile]] = True
-    return kept
+    return mean(_rows(updates, np.argsort(krum_scores(updates, hostile), kind="stable")[:1]))
 
 
-def geometric_median(updates: Updates, weights: Sequence[float] | None = None) -> Tensor:
-    """The point with the least weighted sum of distances to the updates, by Weiszfeld's iteration.
+def multi_krum(updates: Updates, hostile: int) -> Tensor:
+    """The mean of the n − f updates with the least Krum scores (Blanchard et al. 2017, section 5).
 
-    The point is a convex combination of the updates, so the iteration runs on its n coefficients. Distances below a
-    millionth of the typical one count as that, where the iteration would divide by zero.
+    Stands 2f + 2 < n; its κ is at most Krum's (Bareilles et al. 2026).
     """
-    given = _given(updates, weights)
+    kept = np.argsort(krum_scores(updates, hostile), kind="stable")[: updates.shape[0] - _standable(updates, hostile)]
+    return mean(_rows(updates, np.sort(kept)))
+
+
+def krum_scores(updates: Updates, hostile: int) -> npt.NDArray[np.float64]:
+    """The sum of squared distances of each update to its n − f − 2 nearest others `(n,)`.
+
+    Of fewer than 2f + 3 updates it expects as many hostile ones as Krum can stand.
+    """
+    nearest = max(1, updates.shape[0] - _standable(updates, hostile) - 2)
+    sorted_distances = np.sort(squared_distances(updates), axis=1)
+    return np.asarray(sorted_distances[:, 1 : 1 + nearest].sum(axis=1))
+
+
+def geometric_median(updates: Updates) -> Tensor:
+    """The point with the least sum of distances to the updates, by the smoothed Weiszfeld iteration (RFA, Pillutla et
+    al. 2022).
+
+    Stands f < n/2; κ = 4·(1 + f/(n − 2f))² (Allouah et al. 2023). The point is a convex combination of the updates, so
+    the iteration runs on its n coefficients.
+    """
     squares = squared_distances(updates)
-    typical = float(np.sqrt(np.median(squares)))
-    share = given / given.sum()
-    for _ in range(STEPS):
+    share = np.full(len(squares), 1 / len(squares))
+    for _ in range(ITERATIONS):
         # ‖x_i − Σ a_j x_j‖² from the distances between the updates, because Σ a_j = 1.
-        apart = np.sqrt(np.maximum(squares @ share - 0.5 * share @ squares @ share, (1e-6 * typical) ** 2))
-        if not apart.all():
-            break  # they are all equal
-        after = given / apart
+        apart = np.sqrt(np.maximum(squares @ share - 0.5 * share @ squares @ share, SMOOTHING**2))
+        after = 1 / apart
         after /= after.sum()
-        done = np.abs(after - share).max() < TOLERANCE
+        same = bool(np.abs(after - share).max() <= np.finfo(np.float64).eps)
         share = after
-        if done:
+        if same:
             break
     return weighted_mean(updates, share)
 
 
+def centred_clip(updates: Updates, radius: float, start: Tensor | None = None) -> Tensor:
+    """One step of centred clipping from `start` v `(d,)` (Karimireddy, He, Jaggi 2021).
+
+        v + 1/n Σ (x_i − v)·min(1, τ/‖x_i − v‖)
+
+    Stands f ≤ n/10 with an error O(f/n)·ρ², where ρ² is the squared distance between two honest updates, if clients
+    send momenta (`optimizer=momentum`, `keep_optimizer=true`) and τ is of the order of ρ·√(n/f). One client moves the
+    result by at most τ/n. The paper starts from the previous round's result; clusters whose members change have none,
+    so the default start is the coordinate median.
+    """
+    centre = coordinate_median(updates) if start is None else start.double()
+    squares = torch.zeros(updates.shape[0], dtype=torch.float64)
+    offset = 0
+    for block in column_blocks(updates):
+        squares += (block.double() - centre[offset : offset + block.shape[1]]).square().sum(dim=1)
+        offset += block.shape[1]
+    kept = torch.clamp(radius / squares.sqrt().clamp_min(torch.finfo(torch.float64).tiny), max=1.0)
+    count = updates.shape[0]
+    return (1 - kept.sum() / count) * centre + _combined(updates, kept[None].numpy() / count)[0]
+
+
+def bucketing(updates: Updates, size: int, order: npt.NDArray[np.integer]) -> Tensor:
+    """The means of buckets of `size` updates in a random `order` `(n,)`, `(⌈n/size⌉, d)` (Karimireddy et al. 2022).
+
+    A step before a rule: honest updates become more alike (their variance falls by `size`), and up to f buckets are
+    hostile, so the rule stands f < n/(2·size) of its own kind.
+    """
+    count = updates.shape[0]
+    shares = np.zeros((-(-count // size), count))
+    shares[np.arange(count) // size, order] = 1.0
+    return _combined(updates, shares / shares.sum(axis=1, keepdims=True))
+
+
+def nearest_neighbour_mixing(updates: Updates, hostile: int) -> Tensor:
+    """Every update replaced by the mean of its n − f nearest, itself included, `(n, d)` (Allouah et al. 2023).
+
+    A step before a rule: a rule with κ becomes one with κ' = 8f/(n − f)·(κ + 1), so that every rule above reaches the
+    lowest order O(f/n). Stands f < n/2.
+    """
+    count = updates.shape[0]
+    near = np.argsort(squared_distances(updates), axis=1, kind="stable")[:, : max(1, count - hostile)]
+    shares = np.zeros((count, count))
+    np.put_along_axis(shares, near, 1 / near.shape[1], axis=1)
+    return _combined(updates, shares)
+
+
 def weighted_mean(updates: Updates, weights: npt.ArrayLike) -> Tensor:
     """Σ w_i x_i / Σ w_i."""
-    share = torch.from_numpy(np.asarray(weights, dtype=np.float64))
-    share = share / share.sum()
-    return _joined([share @ block.double() for block in column_blocks(updates)])
+    given = np.asarray(weights, dtype=np.float64)
+    return _combined(updates, given[None] / given.sum())[0]
 
 
 def squared_distances(updates: Updates) -> npt.NDArray[np.float64]:
@@ -97,8 +164,20 @@ def squared_distances(updates: Updates) -> npt.NDArray[np.float64]:
     return np.asarray((squares[:, None] + squares[None, :] - 2 * gram).clamp_min(0).fill_diagonal_(0).numpy())
 
 
-def _given(updates: Updates, weights: Sequence[float] | None) -> npt.NDArray[np.float64]:
-    return np.ones(updates.shape[0]) if weights is None else np.asarray(weights, dtype=np.float64)
+def _standable(updates: Updates, hostile: int) -> int:
+    """The hostile updates that Krum expects: f, and of few updates the most it can stand."""
+    return max(0, min(hostile, (updates.shape[0] - 3) // 2))
+
+
+def _rows(updates: Updates, kept: npt.NDArray[np.integer]) -> Updates:
+    return updates[torch.from_numpy(kept)] if isinstance(updates, Tensor) else updates[kept]
+
+
+def _combined(updates: Updates, shares: npt.NDArray[np.float64]) -> Tensor:
+    """`shares @ updates` in float64, block by block."""
+    factors = torch.from_numpy(np.ascontiguousarray(shares))
+    parts = [factors @ block.double() for block in column_blocks(updates)]
+    return torch.cat(parts, dim=1) if parts else torch.zeros(len(shares), 0, dtype=torch.float64)
 
 
 def _joined(parts: list[Tensor]) -> Tensor:

@@ -26,7 +26,7 @@ from coterie.methods.clove import CLoVE
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedbabu import FedBABU
-from coterie.methods.fedcuau import FedCUAU, divergences
+from coterie.methods.fedcuau import FedCUAU
 from coterie.methods.feddrift import FedDrift
 from coterie.methods.fedem import FedEM
 from coterie.methods.fedper import FedPer
@@ -37,6 +37,7 @@ from coterie.methods.fedsoft import FedSoft
 from coterie.methods.flhc import FLHC
 from coterie.methods.flt import FLT
 from coterie.methods.groups import Groups
+from coterie.methods.heterogeneity import divergences
 from coterie.methods.ifca import IFCA
 from coterie.methods.local import Local
 from coterie.methods.oneshot import OneShot

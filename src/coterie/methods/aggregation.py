@@ -1,7 +1,7 @@
 """How updates become one: the weighted mean of the papers or, where the user asks for it, a robust rule or a limit.
 
-The rule is one option of a run, not of a method. Nothing here changes a mean unless the user chose it: `aggregate`
-another rule, `clip` a limit on the length of an update, `weight_cap` one on the weight of a client.
+The rule is one option of a run, not of a method. Nothing here changes a mean unless the user chose it: `aggregate` or
+`expect_hostile` another rule, `clip` a limit on the length of an update, `weight_cap` one on the weight of a client.
 """
 
 from __future__ import annotations
@@ -17,13 +17,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.clustering import robust
-from coterie.errors import ConfigError, did_you_mean
+from coterie.clustering.robust import weighted_mean
+from coterie.errors import ConfigError
+from coterie.methods.robust_rules import RobustRule, rule_against
+from coterie.randomness import numpy_generator
 from coterie.tasks import Reply
-
-RULES = ("mean", "median", "trimmed-mean", "multi-krum", "geometric-median")
-AMOUNTS = {"trimmed-mean": 0.2, "multi-krum": 0.2}
-"""Rules that expect a share of hostile clients, and the share where none is given."""
 
 
 class WeightedSum:
@@ -70,33 +68,46 @@ class Part(NamedTuple):
 class Aggregation:
     """The rule that updates are averaged by, with its limits.
 
-    `rule` is one of RULES; `amount` the hostile clients that it expects, a share below 1 or a number. `clip` times the
+    `rule` is written as in `coterie.methods.robust_rules`; all but the mean count every client alike. `clip` times the
     median norm of its cluster's updates (of two the lower) is how long an update may be, `longest` the same as a plain
     number. `weight_cap` times the median number of samples is the most that a client may weigh. None: no limit.
+    `clients` is how many there are in all. Random orders are a function of `seed` and `round`.
     """
 
     rule: str = "mean"
-    amount: float = 0.0
     clip: float | None = None
     longest: float | None = None
     weight_cap: float | None = None
+    clients: int = 0
+    seed: int = 0
+    round: int = 0
 
     @classmethod
-    def parse(cls, aggregate: str = "mean", clip: str = "none", weight_cap: float = 0.0) -> Aggregation:
-        """The rule as options write it: "trimmed-mean:0.2", clip "3x", "1.5" or "none", weight_cap 3 or 0 (none)."""
-        name, _, text = aggregate.partition(":")
-        if name not in RULES:
-            raise ConfigError(f"aggregate={aggregate!r}: {did_you_mean(name, RULES)}")
-        if text and name not in AMOUNTS:
-            raise ConfigError(f"aggregate={aggregate!r}: {name} takes no number, write aggregate={name!r}")
-        amount = _number(text, f"aggregate={aggregate!r}", "such as 0.2 or 3") if text else AMOUNTS.get(name, 0.0)
-        most = 0.5 if amount < 1 else math.inf
-        if name in AMOUNTS and (not 0 <= amount < most or (amount >= 1 and amount != int(amount))):
-            raise ConfigError(f"aggregate={aggregate!r}: expected a share below 0.5, or a whole number of clients")
+    def parse(
+        cls,
+        aggregate: str = "mean",
+        clip: str = "none",
+        weight_cap: float = 0.0,
+        *,
+        expect_hostile: str | int | None = None,
+        clients: int = 0,
+        seed: int = 0,
+    ) -> Aggregation:
+        """The rule as options write it: "nnm+trimmed-mean(2)", clip "3x", "1.5" or "none", weight_cap 3 or 0 (none).
+
+        `expect_hostile`, "2" or "10%" of the `clients`, chooses the rule.
+        """
+        RobustRule.parse(aggregate)
+        if expect_hostile is not None:
+            if aggregate != "mean":
+                raise ConfigError(f"aggregate={aggregate!r} and expect_hostile={expect_hostile!r}: give one of the two")
+            aggregate = rule_against(str(expect_hostile), clients)
         if weight_cap < 0 or 0 < weight_cap < 1:
             raise ConfigError(f"weight_cap={weight_cap}: expected 1 or more times the median, or 0 for no limit")
+        if weight_cap and aggregate != "mean":
+            raise ConfigError(f"weight_cap={weight_cap}: {aggregate} counts every client alike, leave weight_cap out")
         multiple, longest = _clip(str(clip))
-        return cls(name, amount, multiple, longest, weight_cap or None)
+        return cls(aggregate.replace(" ", ""), multiple, longest, weight_cap or None, clients, seed)
 
     @property
     def clips(self) -> bool:
@@ -110,8 +121,7 @@ class Aggregation:
 
     def describe(self) -> str:
         """The rule and its limits in words; empty for the plain weighted mean."""
-        expected = f" that expects {self.amount:g} hostile clients" if self.amount >= 1 else f" of {self.amount:.0%}"
-        parts = [] if self.rule == "mean" else [self.rule + (expected if self.rule in AMOUNTS else "")]
+        parts = [] if self.rule == "mean" else [self._rule_in_words()]
         if self.clip is not None:
             parts.append(f"updates longer than {self.clip:g} times the median of their cluster are shortened to that")
         if self.longest is not None:
@@ -119,6 +129,16 @@ class Aggregation:
         if self.weight_cap is not None:
             parts.append(f"no client weighs more than {self.weight_cap:g} times the median number of samples")
         return "; ".join(parts)
+
+    def _rule_in_words(self) -> str:
+        """The rule, its published bound and what it costs."""
+        kappa = RobustRule.parse(self.rule).kappa(self.clients)
+        words = [self.rule]
+        if kappa is not None:
+            near = f"within √{kappa:.3g} times the honest updates' standard deviation of their mean"
+            words.append(f"{near} while all {self.clients} share a cluster")
+        words.append("every client counts alike, and honest updates far from the others count less")
+        return ", ".join(words)
 
     def bounds(self, norms: Mapping[int, Sequence[float]]) -> dict[int, float]:
         """How long an update may be in each group, from the norms in it; infinity without a limit."""
@@ -149,18 +169,11 @@ class Aggregation:
         return total
 
     def center(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
-        """The rows `(n, d)` as one vector `(d,)` by the rule. Median and trimmed mean count every client alike."""
-        count = len(rows)
-        expected = int(self.amount) if self.amount >= 1 else math.floor(self.amount * count + 1e-9)
-        if self.rule == "median":
-            return robust.coordinate_median(rows)
-        if self.rule == "trimmed-mean":
-            return robust.trimmed_mean(rows, expected)
-        if self.rule == "multi-krum":
-            return robust.multi_krum(rows, expected, weights)
-        if self.rule == "geometric-median":
-            return robust.geometric_median(rows, weights)
-        return robust.weighted_mean(rows, weights)
+        """The rows `(n, d)` as one vector `(d,)` by the rule; only the mean looks at the weights."""
+        if self.rule == "mean":
+            return weighted_mean(rows, weights)
+        order = numpy_generator(self.seed, "bucketing", self.round).permutation(len(rows))
+        return RobustRule.parse(self.rule).center(rows, order)
 
 
 def norms_by_group(parts: Iterable[Part]) -> dict[int, list[float]]:

@@ -58,3 +58,9 @@ def members_of(cluster_of: Mapping[str, int], clients: Sequence[str], clusters: 
         if client in cluster_of:
             members[cluster_of[client]].append(client)
     return members
+
+
+def mean_loss(sums: Sequence[WeightedSum]) -> float:
+    """The mean training loss of all clients in several weighted sums; infinite where there is none."""
+    weight = sum(total.weight for total in sums)
+    return sum(total.loss for total in sums) / weight if weight else float("inf")

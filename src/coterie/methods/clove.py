@@ -8,7 +8,7 @@ cluster improves its model. Unlike IFCA, clients that all like one model best ca
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal
 
 import numpy as np
@@ -19,8 +19,11 @@ from torch import Tensor
 
 from coterie.clustering.agglomerative import agglomerate, vector_distances
 from coterie.errors import ConfigError
-from coterie.methods.averaging import cluster_info
+from coterie.methods.aggregation import WeightedSum
+from coterie.methods.averaging import cluster_info, members_of
 from coterie.methods.base import Assignment, Event, Info, method
+from coterie.methods.choice_events import moved_events
+from coterie.methods.choices import moves
 from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server
 from coterie.randomness import derive
@@ -73,25 +76,32 @@ class CLoVE:
         participants = server.participants(t)
         stays = self.stable_after is not None and state.steady >= self.stable_after
         now = self._kept(state, participants, server) if stays else self._chosen(state, participants, t, server)
-        moved = [client for client, j in now.items() if state.cluster_of.get(client, j) != j]
-        first = [client for client in now if client not in state.cluster_of]
-        events = []
-        if moved:
-            details = {"clients": len(moved), "participants": len(now)}
-            events.append(Event("moved", f"{len(moved)} of {len(now)} participants changed cluster", details))
-        steady = state.steady if stays or not now else 0 if moved or first else state.steady + 1
+        steady = state.steady if stays or not now else self._steady(state, now)
+        events = moved_events(moves(state.cluster_of, now), len(now))
         if not stays and steady == self.stable_after:
-            text = f"nobody moved for {steady} rounds: the clusters stay, each client is sent its own model only"
+            text = f"no client moved for {steady} rounds: the clusters stay, each client is sent its own model only"
             events.append(Event("stable", text, {"rounds": steady}))
-        rows = [row.clone() for row in state.models]
+        models, sums = self._averaged(state.models, now, t, server)
+        present = set(server.clients)
+        cluster_of = {client: j for client, j in (state.cluster_of | now).items() if client in present}
+        members = members_of(cluster_of, server.clients, len(models))
+        infos = [cluster_info(len(own), sums[j], server, j) for j, own in enumerate(members) if own]
+        return State(models, cluster_of, steady), Info(infos, events)
+
+    def _averaged(
+        self, models: Tensor, now: Mapping[str, int], t: int, server: Server
+    ) -> tuple[Tensor, list[WeightedSum]]:
+        """The models `(k, d)` after the training of the clients that have them, and the sums of their updates."""
+        rows = [row.clone() for row in models]
         requests = server.training_requests(list(now), {client: rows[j] for client, j in now.items()}, t)
         sums, _ = server.aggregate(requests, self.weighting, list(now.values()), len(rows))
-        models = [server.step(row, total.mean(), j) for j, (row, total) in enumerate(zip(rows, sums, strict=True))]
-        present = set(server.clients)
-        after = State(torch.stack(models), {c: j for c, j in (state.cluster_of | now).items() if c in present}, steady)
-        members = list(after.cluster_of.values())
-        infos = [cluster_info(members.count(j), total, server, j) for j, total in enumerate(sums) if j in members]
-        return after, Info(infos, events)
+        moved = [server.step(row, total.mean(), j) for j, (row, total) in enumerate(zip(rows, sums, strict=True))]
+        return torch.stack(moved), sums
+
+    def _steady(self, state: State, now: dict[str, int]) -> int:
+        """Rounds in a row in which no client moved or came."""
+        settled = not moves(state.cluster_of, now) and all(client in state.cluster_of for client in now)
+        return state.steady + 1 if settled else 0
 
     def _kept(self, state: State, participants: Sequence[str], server: Server) -> dict[str, int]:
         """The participants where they were last; those that were nowhere yet with their lowest loss."""
@@ -111,7 +121,7 @@ class CLoVE:
         return {reply.client: model_of[label] for reply, label in zip(replies, labels.tolist(), strict=True)}
 
     def _in_use(self, state: State) -> dict[int, Tensor]:
-        """The models that somebody has, by id; all, before anybody has one."""
+        """The models that some client has, by id; all, before any client has one."""
         used = sorted(set(state.cluster_of.values())) or list(range(len(state.models)))
         return {j: state.models[j] for j in used}
 
@@ -121,12 +131,12 @@ class CLoVE:
         new = [client for client in server.clients if client not in cluster_of]
         models = self._in_use(state)
         cluster_of |= dict.fromkeys(new, next(iter(models))) | (lowest_loss(models, new, server) if new else {})
-        members = [[c for c in server.clients if cluster_of[c] == j] for j in range(len(state.models))]
+        members = members_of(cluster_of, server.clients, len(state.models))
         taken = [j for j, own in enumerate(members) if own]
         return Assignment([state.models[j] for j in taken], [members[j] for j in taken], ids=taken)
 
     def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
-        """The model with the lowest loss on each newcomer's data, among those that somebody has."""
+        """The model with the lowest loss on each newcomer's data, among those that some client has."""
         return lowest_loss(self._in_use(state), clients, server)
 
 

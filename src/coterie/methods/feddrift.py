@@ -111,30 +111,39 @@ class FedDrift:
         """Every participant in the cluster of its lowest loss, or with a new model where that has risen."""
         cluster_of = {client: number for client, number in state.cluster_of.items() if client in server.samples}
         lowest, opening = dict(state.lowest), []
+        begins = self.start_with == "each" and not state.cluster_of
         for client, row in losses.items():
             best = int(np.argmin(row))
-            begins = self.start_with == "each" and not state.cluster_of
-            if begins or (client in lowest and row[best] > lowest[client] + delta):
+            drifted = client in lowest and row[best] > lowest[client] + delta
+            if begins or drifted:
                 opening.append(client)
                 lowest.pop(client, None)  # its new model has everything to learn: no loss to compare with yet
                 cluster_of.pop(client, None)
             else:
                 cluster_of[client] = state.ids[best]
                 lowest[client] = float(row[best])
-        held = set(cluster_of.values())
-        used = [t if number in held else last for number, last in zip(state.ids, state.used, strict=True)]
-        state = dataclasses.replace(state, used=used, cluster_of=cluster_of, lowest=lowest)
+        state = _used(dataclasses.replace(state, cluster_of=cluster_of, lowest=lowest), t)
         if not opening:
             return state, []
-        # Where there is no room for a model each, clients share the new ones, and part later if they must. Who shares
-        # is drawn: the order of the clients may follow their groups, as it does in a simulation.
-        count = min(len(opening), max(1, self.most - len(held)))
-        if count < len(opening):
-            opening.sort(key=lambda client: server.seed_of(t, client, "shared models"))
+        state, opening = self._opened(state, opening, t, server)
+        if t == 1:
+            return state, []
+        text = f"{len(opening)} clients fit no model any more (δ = {delta:.3g}) and have new ones: {', '.join(opening)}"
+        return state, [Event("drifted", text, {"clients": opening, "delta": delta})]
+
+    def _opened(self, state: State, clients: list[str], t: int, server: Server) -> tuple[State, list[str]]:
+        """The state with new models for the clients, and the clients in the order in which they have them.
+
+        Where there is no room for a model each, clients share the new ones, and part later if they must. Who shares is
+        drawn: the order of the clients may follow their groups, as it does in a simulation.
+        """
+        count = min(len(clients), max(1, self.most - len(set(state.cluster_of.values()))))
+        if count < len(clients):
+            clients = sorted(clients, key=lambda client: server.seed_of(t, client, "shared models"))
         state = self._limited(state, self.most - count)
         new = [state.next_id + i for i in range(count)]
-        places = {client: new[i % count] for i, client in enumerate(opening)}
-        state = dataclasses.replace(
+        places = {client: new[i % count] for i, client in enumerate(clients)}
+        opened = dataclasses.replace(
             state,
             models=torch.cat([state.models, server.initial_model().repeat(count, 1)]),
             ids=state.ids + new,
@@ -143,13 +152,10 @@ class FedDrift:
             cluster_of=state.cluster_of | places,
             next_id=state.next_id + count,
         )
-        if t == 1:
-            return state, []
-        text = f"{len(opening)} clients fit no model any more (δ = {delta:.3g}) and have new ones: {', '.join(opening)}"
-        return state, [Event("drifted", text, {"clients": opening, "delta": delta})]
+        return opened, clients
 
     def _limited(self, state: State, most: int) -> State:
-        """The state without the models that nobody has had for longest, where there are more than so many."""
+        """The state without the models that no client has had for longest, where there are more than `most`."""
         spare = [j for j, number in enumerate(state.ids) if number not in state.cluster_of.values()]
         gone = sorted(spare, key=lambda j: state.used[j])[: max(len(state.ids) - most, 0)]
         return _kept(state, [j for j in range(len(state.ids)) if j not in gone])
@@ -164,36 +170,38 @@ class FedDrift:
         server: Server,
     ) -> tuple[State, list[Event]]:
         """Models that serve each other's clients as well become one, their mean by samples; `asked` had the losses."""
-        weights = [0.0] * len(state.ids)
-        sums = np.zeros((len(state.ids), len(state.ids)))
-        position = {number: j for j, number in enumerate(state.ids)}
-        column = [asked.index(number) if number in asked else None for number in state.ids]
-        for client, row in losses.items():
-            j, weight = position[state.cluster_of[client]], server.weight(client, self.weighting)
-            if column[j] is None:
-                continue  # its model is new, and has no losses yet
-            sums[:, j] += [weight * row[c] if c is not None else np.inf for c in column]
-            weights[j] += weight
-        old = [j for j, w in enumerate(weights) if w and t - state.born[j] > self.settle]
+        table, weights = self._losses_of_models(state, losses, asked, server)
+        old = [j for j, weight in enumerate(weights) if weight and t - state.born[j] > self.settle]
         if len(old) < 2 or not np.isfinite(delta):
             return state, []
-        table = sums[np.ix_(old, old)] / np.array([weights[j] for j in old])  # L_ij: model i on clients of j
-        rise = table - np.diag(table)[None, :]
-        groups = merged_below(np.maximum(rise, rise.T), delta)
-        events: list[Event] = []
-        for group in (group for group in groups if len(group) > 1):
-            into, *gone = (old[g] for g in group)
-            shares = torch.tensor([weights[old[g]] for g in group], dtype=torch.float64)
-            mean = (shares / shares.sum()) @ state.models[[old[g] for g in group]].double()
-            models = state.models.clone()
-            models[into] = mean.to(models.dtype)
-            names = [state.ids[j] for j in gone]
-            moved = {c: state.ids[into] if n in names else n for c, n in state.cluster_of.items()}
-            state = dataclasses.replace(state, models=models, cluster_of=moved)
-            text = f"models {', '.join(map(str, names))} merged into {state.ids[into]}: each serves the others' clients"
-            events.append(Event("merged", text, {"gone": names, "into": state.ids[into], "delta": delta}))
-        gone_ids = {number for event in events for number in event.details["gone"]}
-        return _kept(state, [j for j, number in enumerate(state.ids) if number not in gone_ids]), events
+        own = table[np.ix_(old, old)]
+        rise = own - np.diag(own)[None, :]
+        gone, events = set(), []
+        for group in merged_below(np.maximum(rise, rise.T), delta):
+            if len(group) > 1:
+                state, event = _merge(state, [old[g] for g in group], weights, delta)
+                events.append(event)
+                gone |= {old[g] for g in group[1:]}
+        return _kept(state, [j for j in range(len(state.ids)) if j not in gone]), events
+
+    def _losses_of_models(
+        self, state: State, losses: Mapping[str, np.ndarray], asked: Sequence[int], server: Server
+    ) -> tuple[np.ndarray, list[float]]:
+        """L_ij `(models, models)`, the mean loss of model i on the clients of j, and the weight of the clients of j.
+
+        A model that is new, which no client was asked about, has infinite losses, and its clients no weight.
+        """
+        count = len(state.ids)
+        sums, weights = np.zeros((count, count)), [0.0] * count
+        position = {number: j for j, number in enumerate(state.ids)}
+        for client, row in losses.items():
+            j, weight = position[state.cluster_of[client]], server.weight(client, self.weighting)
+            if state.ids[j] not in asked:
+                continue
+            known = dict(zip(asked, row, strict=True))
+            sums[:, j] += [weight * known.get(number, np.inf) for number in state.ids]
+            weights[j] += weight
+        return sums / np.maximum(weights, np.finfo(float).tiny), weights
 
     def assignment(self, state: State, server: Server) -> Assignment:
         """Every client with its model; one that was never asked is asked now."""
@@ -209,7 +217,7 @@ class FedDrift:
         )
 
     def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
-        """The model with the lowest loss on each newcomer's data, among those that somebody has."""
+        """The model with the lowest loss on each newcomer's data, among those that some client has."""
         held = set(state.cluster_of.values())
         models = {n: model for n, model in zip(state.ids, state.models, strict=True) if n in held}
         return lowest_loss(models, clients, server)
@@ -230,6 +238,27 @@ def merged_below(distances: np.ndarray, limit: float) -> list[list[int]]:
         table = np.delete(np.delete(table, j, 0), j, 1)
         np.fill_diagonal(table, np.inf)
     return groups
+
+
+def _used(state: State, t: int) -> State:
+    """The state that knows which models have clients in round t."""
+    held = set(state.cluster_of.values())
+    used = [t if number in held else last for number, last in zip(state.ids, state.used, strict=True)]
+    return dataclasses.replace(state, used=used)
+
+
+def _merge(state: State, rows: Sequence[int], weights: Sequence[float], delta: float) -> tuple[State, Event]:
+    """The state with the mean of some models in the place of the first, which has all their clients now."""
+    into, *gone = rows
+    shares = torch.tensor([weights[j] for j in rows], dtype=torch.float64)
+    mean = (shares / shares.sum()) @ state.models[list(rows)].double()
+    models = state.models.clone()
+    models[into] = mean.to(models.dtype)
+    names = [state.ids[j] for j in gone]
+    moved = {c: state.ids[into] if n in names else n for c, n in state.cluster_of.items()}
+    text = f"models {', '.join(map(str, names))} merged into {state.ids[into]}: each serves the others' clients"
+    event = Event("merged", text, {"gone": names, "into": state.ids[into], "delta": delta})
+    return dataclasses.replace(state, models=models, cluster_of=moved), event
 
 
 def _kept(state: State, rows: Sequence[int]) -> State:

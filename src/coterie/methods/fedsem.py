@@ -79,11 +79,26 @@ class FedSEM:
         return State(server.initial_model()[None], {}, {})
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        everybody = mean_of(state.centres)
-        start_of = {
-            client: state.centres[state.cluster_of[client]] if client in state.cluster_of else everybody
-            for client in server.participants(t)
-        }
+        trained, replies = self._trained(state, t, server)
+        of_all = self.over == "everybody"
+        models = state.models | trained if of_all else trained
+        points = self._points(models, server)
+        if len(state.centres) < self.clusters:
+            labels = self._first_clusters(points, server.seed)
+        else:
+            labels = [nearest(point.model, state.centres) for point in points]
+        before = state.centres.expand(self.clusters, -1)
+        centres = means(points, labels, before, server.aggregation)
+        if server.optimizer.rule != "none":
+            centres = _stepped(before, centres, server)
+        found = {client: label for point, label in zip(points, labels, strict=True) for client in point.clients}
+        after = State(centres, found if of_all else state.cluster_of | found, models if of_all else {})
+        return after, Info(self._infos(after, before, replies, server))
+
+    def _trained(self, state: State, t: int, server: Server) -> tuple[dict[str, Tensor], list[Reply]]:
+        """The participants' models after training from their centres, and their replies without vectors."""
+        start_of = dict.fromkeys(server.participants(t), mean_of(state.centres))
+        start_of |= {c: state.centres[state.cluster_of[c]] for c in start_of if c in state.cluster_of}
         replies: list[Reply] = []
         trained: dict[str, Tensor] = {}
         asked = server.training_requests(list(start_of), start_of, t)
@@ -92,24 +107,7 @@ class FedSEM:
             assert reply.vector is not None
             trained[reply.client] = start_of[reply.client] + reply.vector
             replies.append(dataclasses.replace(reply, vector=None))
-        models = state.models | trained if self.over == "everybody" else trained
-        points = self._points(models, server)
-        first = len(state.centres) < self.clusters
-        labels = (
-            self._first_clusters(points, server.seed) if first else [nearest(p.model, state.centres) for p in points]
-        )
-        before = state.centres.expand(self.clusters, -1)
-        centres = means(points, labels, before, server.aggregation)
-        if server.optimizer.rule != "none":
-            pairs = enumerate(zip(before, centres, strict=True))
-            centres = torch.stack([server.step(old, new.double() - old.double(), j) for j, (old, new) in pairs])
-        after = State(
-            centres,
-            ({} if self.over == "everybody" else state.cluster_of)
-            | {client: label for point, label in zip(points, labels, strict=True) for client in point.clients},
-            models if self.over == "everybody" else {},
-        )
-        return after, Info(self._infos(after, before, replies, server))
+        return trained, replies
 
     def _points(self, models: Mapping[str, Tensor], server: Server) -> list[Point]:
         """What is clustered: the given models, and that of the clients without one where everybody's count."""
@@ -163,6 +161,12 @@ class FedSEM:
         ]
         infos.append(ClusterInfo(len(members[-1]), id=len(sums)))
         return [info for info in infos if info.members]
+
+
+def _stepped(before: Tensor, centres: Tensor, server: Server) -> Tensor:
+    """The centres `(C, d)` that the server's optimiser makes of the steps to the new ones."""
+    pairs = enumerate(zip(before, centres, strict=True))
+    return torch.stack([server.step(old, new.double() - old.double(), j) for j, (old, new) in pairs])
 
 
 def mean_of(centres: Tensor) -> Tensor:

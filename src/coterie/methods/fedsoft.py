@@ -66,6 +66,11 @@ class FedSoft:
             raise ConfigError(
                 "keep_optimizer: clients of 'fedsoft' keep their models, not their optimisers: leave it out"
             )
+        if server.aggregation.rule != "mean":
+            raise ConfigError(
+                f"aggregate={server.aggregation.rule!r}: the centres of 'fedsoft' differ by clients' weights, and "
+                "robust rules weigh clients alike: use aggregate='mean'"
+            )
         return State(torch.stack([server.initial_model(s) for s in range(1, self.clusters + 1)]), {})
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
@@ -90,13 +95,9 @@ class FedSoft:
             told[client] = dataclasses.replace(reply, vector=None)
             return [Part(0, reply)]
 
-        if server.aggregation.rule == "mean":
-            for part in server.parts(requests, parts_of):
-                mixed.add(part)
-            sums, total = mixed.finish()
-        else:
-            arrived = [reply for _, reply in server.parts(requests, parts_of)]
-            sums, total = mixed.by_rule(arrived, server.aggregation)
+        for part in server.parts(requests, parts_of):
+            mixed.add(part)
+        sums, total = mixed.finish()
         updates = [s / w - c.double() if w else 0 * s for s, w, c in zip(sums, total.tolist(), centres, strict=True)]
         after = [server.step(c, update, s) for s, (c, update) in enumerate(zip(centres, updates, strict=True))]
         return State(torch.stack(after), weights), Info(mixture_infos(weights, told.values(), updates, server))

@@ -6,7 +6,7 @@ model, moved by the mean of its members' updates, so that the round is not lost.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -15,13 +15,14 @@ from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from coterie.clustering.agglomerative import Linkage, Metric, agglomerate, vector_distances
 from coterie.errors import ConfigError, RunError
-from coterie.methods.aggregation import Part
+from coterie.methods.aggregation import Part, WeightedSum
 from coterie.methods.averaging import cluster_info
 from coterie.methods.base import Assignment, Event, Info, Matrix, method
 from coterie.methods.fixed_clusters import FixedClusters, averaged, fixed_assignment, joined, without_cluster
 from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server
 from coterie.snapshot import saved
+from coterie.tasks import Reply
 
 
 @saved
@@ -76,33 +77,31 @@ class FLHC:
         return State(clusters, state.clustered), info
 
     def _clustered(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        """Everybody trains from the one model; the updates are clustered, and each cluster moves by its mean."""
+        """All clients train from the one model; the updates are clustered, and each cluster moves by its mean."""
         model = state.clusters.models[0]
-        replies = [part.reply for part in server.clipped([Part(0, r) for r in server.train(server.clients, model, t)])]
-        if not replies:
-            raise RunError("no client sent an update to cluster by: see the faults of the run")
+        replies = _clipped(server.train(server.clients, model, t), server)
         updates = torch.stack([r.vector[: server.layout.trainable] for r in replies if r.vector is not None])
         distances = vector_distances(updates.numpy(), self.metric)
-        labels = agglomerate(
-            distances,
-            self.linkage,
-            clusters=None if self.threshold is not None else self.clusters,
-            threshold=self.threshold,
-        ).tolist()
+        clusters = self.clusters if self.threshold is None else None
+        labels = agglomerate(distances, self.linkage, clusters=clusters, threshold=self.threshold).tolist()
         models, infos = [], []
+        clients = tuple(reply.client for reply in replies)
+        cluster_of = dict(zip(clients, labels, strict=True))
         for j in range(max(labels) + 1):
-            own = [reply for reply, label in zip(replies, labels, strict=True) if label == j]
-            weights = [server.weight(reply.client, self.weighting) for reply in own]
-            total = server.aggregation.combine(own, weights, server.layout.size)
+            own = [reply for reply in replies if cluster_of[reply.client] == j]
+            total = self._mean_of(own, server)
             models.append(server.step(model, total.mean(), j))
             infos.append(cluster_info(len(own), total, server, j))
-        clients = tuple(reply.client for reply in replies)
         sizes = [info.members for info in infos]
         event = Event("clustered", f"{self.linkage} linkage of the updates: clusters of {sizes}", {"sizes": sizes})
         names = {"l1": "l1 distance", "l2": "l2 distance", "cosine": "one minus the cosine"}
         matrix = Matrix("updates", clients, distances.astype(np.float32), f"{names[self.metric]} of updates", False)
-        clusters = FixedClusters(torch.stack(models), dict(zip(clients, labels, strict=True)))
-        return State(clusters, clustered=True), Info(infos, [event], matrices=[matrix])
+        found = FixedClusters(torch.stack(models), cluster_of)
+        return State(found, clustered=True), Info(infos, [event], matrices=[matrix])
+
+    def _mean_of(self, replies: Sequence[Reply], server: Server) -> WeightedSum:
+        weights = [server.weight(reply.client, self.weighting) for reply in replies]
+        return server.aggregation.combine(replies, weights, server.layout.size)
 
     def assignment(self, state: State, server: Server) -> Assignment:
         return fixed_assignment(state.clusters, server)
@@ -110,3 +109,11 @@ class FLHC:
     def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
         """The cluster whose model has the lowest loss on each newcomer's data."""
         return lowest_loss(state.clusters.by_id, clients, server)
+
+
+def _clipped(replies: Iterable[Reply], server: Server) -> list[Reply]:
+    """The replies as they count; there must be one."""
+    counted = [reply for _, reply in server.clipped([Part(0, reply) for reply in replies])]
+    if not counted:
+        raise RunError("no client sent an update to cluster by: see the faults of the run")
+    return counted

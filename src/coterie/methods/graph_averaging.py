@@ -73,7 +73,8 @@ def averaging_round(state: State, t: int, server: Server) -> tuple[State, Info]:
     mixed = Mixed(recipes, column_of, models, state.models.shape[1])
 
     def parts(reply: Reply) -> list[Part]:
-        return [Part(int(recipe_of[known[reply.client]]), reply)]
+        # Where relatives are no cluster, each client's are others: lengths are compared among all.
+        return [Part(0 if state.relatives.gamma is not None else int(recipe_of[known[reply.client]]), reply)]
 
     requests = server.training_requests(asked, models, t)
     if server.engine.secure:

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Any
 
-import numpy as np
 import torch
 
 from coterie.errors import ConfigError
@@ -21,7 +20,7 @@ from coterie.methods.server import Server
 from coterie.methods.splitting import BenefitRule, LeafRound, grow
 from coterie.methods.tree import Node, Tree
 from coterie.snapshot import saved
-from coterie.tasks import Choose, Evaluate, Request
+from coterie.tasks import Choose, Request
 
 
 @saved
@@ -34,30 +33,45 @@ class GrowingState:
     """The clients that chose in the last round."""
 
 
-def start_growing(server: Server) -> GrowingState:
-    """One model for all."""
-    if not server.engine.halves or server.engine.secure:
-        raise ConfigError("k=auto asks clients about halves of their data, which they cannot tell here: give k")
-    return GrowingState(Tree.single(server.clients, server.initial_model()), {0: BenefitRule().begin()})
+class Growing:
+    """Clients choose among models that become more."""
 
+    def __init__(self, weighting: str) -> None:
+        self.weighting = weighting
 
-def growing_round(state: GrowingState, t: int, server: Server, weighting: str) -> tuple[GrowingState, Info]:
-    """Clients choose among the models and train; then the rule looks at each model and those who chose it."""
-    leaves = models_sent(state.tree)
-    models = torch.stack([leaf.model for leaf in leaves])
-    how = server.schedule.at(t)
-    requests = [Request(c, Choose(models, how, server.seed_of(t, c))) for c in server.participants(t)]
-    sums, replies = server.aggregate(requests, weighting, [None] * len(requests), len(leaves))
-    chosen = {reply.client: leaves[reply.group].id for reply in replies}
-    tree = with_choices(state.tree, chosen, server.clients)
-    rounds = []
-    for j, (leaf, total) in enumerate(zip(leaves, sums, strict=True)):
-        own = [reply for reply in replies if reply.group == j]
-        if own:
-            after = server.step(leaf.model, total.mean(), leaf.id)
-            rounds.append(LeafRound(tree.nodes[leaf.id], total, own, after, Compared(), weighting))
-    grown = grow(tree, state.memory, BenefitRule(), rounds, t, server)
-    return GrowingState(grown.tree, grown.memory, list(chosen)), grown.info
+    def start(self, server: Server) -> GrowingState:
+        """One model for all."""
+        if not server.engine.halves or server.engine.secure:
+            raise ConfigError("k=auto asks clients about halves of their data, which they cannot report here: give k")
+        return GrowingState(Tree.single(server.clients, server.initial_model()), {0: BenefitRule().begin()})
+
+    def round(self, state: GrowingState, t: int, server: Server) -> tuple[GrowingState, Info]:
+        """Clients choose among the models and train; then the rule looks at each model and those who chose it."""
+        leaves = models_sent(state.tree)
+        models = torch.stack([leaf.model for leaf in leaves])
+        how = server.schedule.at(t)
+        requests = [Request(c, Choose(models, how, server.seed_of(t, c))) for c in server.participants(t)]
+        sums, replies = server.aggregate(requests, self.weighting, [None] * len(requests), len(leaves))
+        chosen = {reply.client: leaves[reply.group].id for reply in replies}
+        tree = with_choices(state.tree, chosen, server.clients)
+        rounds = []
+        for j, (leaf, total) in enumerate(zip(leaves, sums, strict=True)):
+            own = [reply for reply in replies if reply.group == j]
+            if own:
+                after = server.step(leaf.model, total.mean(), leaf.id)
+                rounds.append(LeafRound(tree.nodes[leaf.id], total, own, after, Compared(), self.weighting))
+        grown = grow(tree, state.memory, BenefitRule(), rounds, t, server)
+        return GrowingState(grown.tree, grown.memory, list(chosen)), grown.info
+
+    def assignment(self, state: GrowingState, server: Server) -> Assignment:
+        """Every client with the model of its lowest training loss; the last round's participants keep their choice."""
+        late = [client for client in server.clients if client not in set(state.latest)]
+        chosen = self.place(state, late, server)
+        return with_choices(state.tree, chosen, server.clients).assignment(server.clients, {})
+
+    def place(self, state: GrowingState, clients: Sequence[str], server: Server) -> dict[str, int]:
+        """The model with the lowest loss on each client's data."""
+        return lowest_loss({leaf.id: leaf.model for leaf in models_sent(state.tree)}, clients, server)
 
 
 def models_sent(tree: Tree) -> list[Node]:
@@ -70,20 +84,3 @@ def with_choices(tree: Tree, chosen: dict[str, int], clients: Sequence[str]) -> 
     home = {client: leaf.id for leaf in tree.leaves() for client in leaf.members} | chosen
     own = {leaf.id: [client for client in clients if home.get(client) == leaf.id] for leaf in tree.leaves()}
     return tree.updated(*(replace(leaf, members=tuple(own[leaf.id])) for leaf in tree.leaves()))
-
-
-def growing_assignment(state: GrowingState, server: Server) -> Assignment:
-    """Every client with the model of its lowest training loss; those who chose in the last round keep their choice."""
-    leaves = models_sent(state.tree)
-    late = [client for client in server.clients if client not in set(state.latest)]
-    models = torch.stack([leaf.model for leaf in leaves])
-    chosen = {
-        reply.client: leaves[int(np.argmin(np.nan_to_num(reply.values["loss"], nan=np.inf)))].id
-        for reply in server.ask_all(late, Evaluate(models, "train"))
-    }
-    return with_choices(state.tree, chosen, server.clients).assignment(server.clients, {})
-
-
-def place_growing(state: GrowingState, clients: Sequence[str], server: Server) -> dict[str, int]:
-    """The model with the lowest loss on each newcomer's data."""
-    return lowest_loss({leaf.id: leaf.model for leaf in models_sent(state.tree)}, clients, server)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torch import Tensor
 
+from coterie.methods.averaging import members_of
 from coterie.methods.base import Assignment, ClusterInfo
 from coterie.methods.server import Server
 from coterie.tasks import Reply
@@ -21,11 +22,9 @@ def mixture_assignment(models: Tensor, weights: Weights, server: Server, private
     """
     k = len(models)
     given = {client: weights.get(client, [1 / k] * k) for client in server.clients}
-    members: list[list[str]] = [[] for _ in models]
-    for client, own in given.items():
-        members[heaviest(own)].append(client)
+    members = members_of({client: heaviest(own) for client, own in given.items()}, server.clients, k)
     ids = [j for j, clients in enumerate(members) if clients]
-    mixtures = {client: {j: weight / sum(own) for j, weight in enumerate(own)} for client, own in given.items()}
+    mixtures = {client: _normalised(own) for client, own in given.items()}
     return Assignment(
         [models[j] for j in ids],
         [members[j] for j in ids],
@@ -34,6 +33,11 @@ def mixture_assignment(models: Tensor, weights: Weights, server: Server, private
         served_by=mixtures if k > 1 else {},
         other_models={j: model for j, model in enumerate(models) if j not in ids},
     )
+
+
+def _normalised(weights: Sequence[float]) -> dict[int, float]:
+    total = sum(weights)
+    return {j: weight / total for j, weight in enumerate(weights)}
 
 
 def heaviest(weights: Sequence[float]) -> int:

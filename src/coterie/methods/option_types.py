@@ -32,7 +32,7 @@ def describe_options(cls: type) -> list[Option]:
     """The options of a method in the order of its fields, also of one that another package offers."""
     texts: dict[str, str] = {}
     for base in reversed(cls.__mro__):
-        texts |= _field_docstrings(base)
+        texts |= field_docstrings(base)
     if not dataclasses.is_dataclass(cls):
         return []
     kinds = field_types(cls)
@@ -55,7 +55,7 @@ def value_in_words(value: Any) -> str:
     return str(value).lower() if value is None or isinstance(value, bool) else str(value)
 
 
-def _field_docstrings(cls: type) -> dict[str, str]:
+def field_docstrings(cls: type) -> dict[str, str]:
     """The text under each annotated field of a class, read from its source; empty where there is no source."""
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))

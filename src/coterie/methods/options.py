@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
-from typing import Any, TypeVar
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar, dataclass_transform
 
 import pydantic
 import pydantic.dataclasses
@@ -99,3 +100,49 @@ def split_outside_brackets(text: str) -> list[str]:
             parts.append(text[start:i])
             start = i + 1
     return [part for part in [*parts, text[start:]] if part.strip()]
+
+
+class Parts:
+    """The parts of one kind by name, which an option writes as `name` or `name(value,key=value)`.
+
+    Example:
+        >>> waits = Parts("wait")
+        >>> @part(waits, "rounds")
+        ... class Rounds:
+        ...     count: int = 5
+        >>> waits.make("rounds(3)").count
+        3
+    """
+
+    def __init__(self, option: str) -> None:
+        self.option = option
+        self.known: dict[str, type] = {}
+
+    def make(self, spec: str) -> Any:
+        """The part that an option's text describes."""
+        found = re.fullmatch(r"([^()]+)(?:\((.*)\))?", spec.strip())
+        if found is None or found[1] not in self.known:
+            raise ConfigError(f"{self.option}={spec!r}: {did_you_mean(found[1] if found else spec, self.known)}")
+        parts = split_outside_brackets(found[2] or "")
+        values = [literal(text.strip()) for text in parts if "=" not in text]
+        named = ",".join(text for text in parts if "=" in text)
+        return self.known[found[1]](*values, **parse_options(named, spec))
+
+
+@dataclass_transform(frozen_default=True)
+def part(kind: Parts, name: str) -> Callable[[C], C]:
+    """Class decorator that makes a part known by `name`, and its fields checked options."""
+
+    def register(cls: C) -> C:
+        kind.known[name] = made = with_checked_options(cls, f"{kind.option}={name}")
+        return made
+
+    return register
+
+
+def refuse_others(method: Any, given: str, allowed: Iterable[str], why: str) -> None:
+    """Refuse options without effect beside a `given` one: all but the `allowed` that are not at their defaults."""
+    for field in dataclasses.fields(method):
+        value = getattr(method, field.name)
+        if field.name not in allowed and value != field.default:
+            raise ConfigError(f"{given} with {field.name}={value}: {why}")

@@ -1,4 +1,4 @@
-"""How newcomers find a cluster after training, where several methods do the same."""
+"""How clients find the model with the lowest loss on their data, where several methods do the same."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.methods.averaging import members_of
+from coterie.methods.base import Assignment
 from coterie.methods.server import Server
 from coterie.tasks import Evaluate
 
@@ -20,3 +22,21 @@ def lowest_loss(models: Mapping[int, Tensor], clients: Sequence[str], server: Se
         reply.client: ids[int(np.argmin(np.nan_to_num(reply.values["loss"], nan=np.inf)))]
         for reply in server.ask_all(clients, task)
     }
+
+
+def lowest_loss_assignment(
+    models: Tensor, latest: Sequence[str], choices: Mapping[str, int], server: Server
+) -> Assignment:
+    """Every client with the model of `(k, d)` that has its lowest training loss; models without a client have no place.
+
+    The `latest` participants keep their choices; the others are asked now, since the models may have changed much since
+    they were last seen. Who does not answer keeps its last choice.
+    """
+    kept = {client: choices[client] for client in latest if client in choices}
+    absent = [client for client in server.clients if client not in kept]
+    before = {client: choices.get(client, 0) for client in absent}
+    asked = lowest_loss(dict(enumerate(models)), absent, server)
+    members = members_of(kept | before | asked, server.clients, len(models))
+    # Which models no client chose is exact, and must not be shown where numbers of clients have noise.
+    taken = [j for j, clients in enumerate(members) if clients or server.user_privacy is not None]
+    return Assignment([models[j] for j in taken], [members[j] for j in taken], ids=taken)

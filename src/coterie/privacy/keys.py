@@ -7,6 +7,7 @@ search.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import secrets
 import warnings
@@ -44,6 +45,11 @@ def make_key(secret: Secret) -> bytes:
             f"the clients' secret has {len(secret)} characters and may be guessed: use 64 random hexadecimal digits",
             stacklevel=2,
         )
+    return _stretched(secret)
+
+
+@functools.cache  # a node derives its key for every message
+def _stretched(secret: str) -> bytes:
     return hashlib.scrypt(secret.encode(), salt=b"coterie clients", n=2**14, r=8, p=1, dklen=KEY_BYTES)
 
 

@@ -4,13 +4,15 @@ from coterie.runs.advising import advise
 from coterie.runs.api import new_folder, resume, run, start
 from coterie.runs.assemble import Model, assemble, check_federation, fingerprint, make_architecture, make_federation
 from coterie.runs.callbacks import Callback
-from coterie.runs.config import DEFAULT_SCENARIO, PLACE_KEYS, RunConfig, make_config, overlay
+from coterie.runs.config import PLACE_KEYS, SOURCE_KEYS, RunConfig, flat_values, make_config, overlay
 from coterie.runs.diagnosis import diagnose
+from coterie.runs.flat_options import FlatOptions
 from coterie.runs.folder import RunFolder
 from coterie.runs.history import History
 from coterie.runs.loading import open_run
 from coterie.runs.loop import execute
 from coterie.runs.metrics import score_clients
+from coterie.runs.options import DEFAULT_SCENARIO
 from coterie.runs.personalised import global_accuracy, personalised, personalised_accuracy
 from coterie.runs.prepared import Run
 from coterie.runs.records import RoundRecord
@@ -20,7 +22,9 @@ from coterie.snapshot import write_atomically
 __all__ = [
     "DEFAULT_SCENARIO",
     "PLACE_KEYS",
+    "SOURCE_KEYS",
     "Callback",
+    "FlatOptions",
     "History",
     "Model",
     "Result",
@@ -34,6 +38,7 @@ __all__ = [
     "diagnose",
     "execute",
     "fingerprint",
+    "flat_values",
     "global_accuracy",
     "load",
     "make_architecture",

@@ -33,9 +33,10 @@ from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.metrics import ALWAYS, MetricFunction, check_target, listed, resolve
 from coterie.models.custom import find_callable
 from coterie.randomness import derive
-from coterie.runs.config import DEFAULT_SCENARIO, RunConfig, absolute_paths, memory_bytes
+from coterie.runs.config import RunConfig, absolute_paths, memory_bytes
 from coterie.runs.metrics import constant_score
 from coterie.runs.newcomers import Placing
+from coterie.runs.options import DEFAULT_SCENARIO, FIELDS
 from coterie.runs.output_shapes import try_out
 from coterie.runs.prepared import Run
 from coterie.runs.target_scaling import UNSCALED, TargetScaling
@@ -165,20 +166,10 @@ def _assembled(
     check_federation(given)
     method = method or make_method(config.method)
     loss = loss_of(config, loss)
-    optimizer = ServerOptimizer.parse(config.server_optimizer)
-    if optimizer.rule != "none" and not getattr(method, "server_steps", False):
-        raise ConfigError(
-            f"server_optimizer={config.server_optimizer!r}: {describe_method(method)} averages no models by "
-            "server.step: leave it out"
-        )
-    if config.personalise and getattr(method, "hide_choice", False):
-        raise ConfigError(
-            f"personalise={config.personalise} shows every client's accuracy, from which hide_choice=True keeps its "
-            "choice: give one of the two"
-        )
+    optimizer = _server_optimizer(config, method)
     federation, defaults = (given, defaults or Defaults()) if given else make_federation(config)
-    if isinstance(config.validation, float) and engine_for is None:
-        federation = hold_out(federation, config.validation, config.seed)
+    if engine_for is None:
+        federation = _with_validation(federation, config)
     scaling = TargetScaling.of(federation.table)
     trained = scaling.federation(federation)
     asked = {name: scaling.metric(name, own) for name, own in run_metrics(config, metrics, trained.regression).items()}
@@ -195,67 +186,103 @@ def _assembled(
         config.seed,
         rounds,
         config.participation,
-        config.aggregation(),
+        config.aggregation(len(engine.clients)),
         user_privacy(config, method, engine),
         optimizer,
     )
     scenario = None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
-    network_name = network if isinstance(network, str) else getattr(network, "__name__", type(network).__name__)
-    stored_name = absolute_paths({"model": network_name})["model"]
-    named = published_table(config.method)
-    used = absolute_paths(config.identity()) | {
-        "method": describe_method(method),
-        "published": named[0] if named else None,
-        "scenario": scenario,
-        "model": stored_name,
-        "rounds": rounds,
-        "lr": training.lr,
-        "epochs": training.epochs,
-        "steps": training.steps,
-        "batch_size": training.batch_size or "full",
-        "momentum": training.momentum,
-        "weight_decay": training.weight_decay,
+    version = published_table(config.method)
+    named = {"method": describe_method(method), "scenario": scenario, "model": _stored_name("model", _name_of(network))}
+    objects = {
+        "published": version[0] if version else None,
         "own_metrics": ",".join(metrics) or None,
         "federation": fingerprint(federation),
-        "loss": absolute_paths({"loss": config.loss or loss_name(loss)})["loss"],
+        "loss": _stored_name("loss", config.loss or loss_name(loss)),
     }
-    labels = {
-        "method": used["method"],
-        "scenario": scenario or federation.name,
-        "model": network_name,
-        "seed": config.seed,
-    }
-    shape = {
-        "model": stored_name,
-        "input_shape": list(federation.input_shape),
-        "classes": federation.classes,
-        "dtype": str(federation.clients[0].train.x.dtype).removeprefix("torch."),
-        "scaled": federation.clients[0].scaled,
-    }
-    if one_logit(loss, federation.classes):
-        shape["outputs"] = 1
-    if federation.label_names:
-        shape["label_names"] = list(federation.label_names)
+    used = _config_as_used(config, training, rounds) | named | objects
     run = Run(
         method,
         server,
         architecture,
         federation.groups,
-        labels,
-        shape,
+        named | {"scenario": scenario or federation.name, "model": _name_of(network), "seed": config.seed},
+        _model_shape(named["model"], federation, loss),
         config.evaluate_every,
         personalise=config.personalise,
         metrics=tuple(asked),
         validate=config.validation is not None or config.patience is not None,
         limits=config.limits(),
         table=federation.table.to_json() if federation.table else None,
-        enter_round=None if changing is None else changing.enter_round,
-        groups_now=None if changing is None else partial(_groups_of, changing),
         placing=make_placing(method, config, architecture, training, rounds, loss, scaling),
         loss_unit=scaling.loss_unit(loss),
         constant=None if engine_for else _constant(federation, changing, loss),
+        **_following(changing),
     )
     return run, used
+
+
+def _with_validation(federation: Federation, config: RunConfig) -> Federation:
+    """The federation, with the fraction of its training data held out that the configuration asks for."""
+    if isinstance(config.validation, float):
+        return hold_out(federation, config.validation, config.seed)
+    return federation
+
+
+def _following(changing: LocalEngine | None) -> dict[str, Any]:
+    """What a run calls where its federation changes with time."""
+    if changing is None:
+        return {}
+    return {"enter_round": changing.enter_round, "groups_now": partial(_groups_of, changing)}
+
+
+def _server_optimizer(config: RunConfig, method: Method) -> ServerOptimizer:
+    """The server's optimiser; ConfigError where the method takes no such steps, or hides what the run would show."""
+    optimizer = ServerOptimizer.parse(config.server_optimizer)
+    if optimizer.rule != "none" and not getattr(method, "server_steps", False):
+        raise ConfigError(
+            f"server_optimizer={config.server_optimizer!r}: {describe_method(method)} averages no models by "
+            "server.step: leave it out"
+        )
+    if config.personalise and getattr(method, "hide_choice", False):
+        raise ConfigError(
+            f"personalise={config.personalise} shows every client's accuracy, from which hide_choice=True keeps its "
+            "choice: give one of the two"
+        )
+    return optimizer
+
+
+def _name_of(network: Model) -> str:
+    """What a model is called."""
+    return network if isinstance(network, str) else str(getattr(network, "__name__", type(network).__name__))
+
+
+def _stored_name(key: str, name: str | None) -> Any:
+    """A model's or a loss's name as it is stored, the path of a file of the user's own in full."""
+    return absolute_paths({key: name})[key]
+
+
+def _config_as_used(config: RunConfig, training: Training, rounds: int) -> dict[str, Any]:
+    """The configuration with what the scenario and the optimiser filled in."""
+    filled = {key: getattr(training, key) for key in ("lr", "epochs", "steps", "momentum", "weight_decay")}
+    batch_size = training.batch_size or "full"
+    return absolute_paths(config.identity()) | filled | {"rounds": rounds, "batch_size": batch_size}
+
+
+def _model_shape(model: str, federation: Federation, loss: Loss | None) -> dict[str, Any]:
+    """What is needed to make the model again without the data."""
+    first = federation.clients[0]
+    shape: dict[str, Any] = {
+        "model": model,
+        "input_shape": list(federation.input_shape),
+        "classes": federation.classes,
+        "dtype": str(first.train.x.dtype).removeprefix("torch."),
+        "scaled": first.scaled,
+    }
+    if one_logit(loss, federation.classes):
+        shape["outputs"] = 1
+    if federation.label_names:
+        shape["label_names"] = list(federation.label_names)
+    return shape
 
 
 def _changing(federation: Federation, engine: Engine, config: RunConfig) -> LocalEngine | None:
@@ -402,18 +429,22 @@ def check_training(training: Training, loss: Loss | None, federation: Federation
         has, other = ("real numbers", "mse, mae, huber") if federation.regression else ("labels", "cross-entropy, bce")
         raise ConfigError(f"loss={known[loss]!r}: the targets are {has}, use one of {other}")
     if training.class_weights is not None:
-        if federation.regression or loss not in (None, *FOR_LABELS):
-            raise ConfigError("class_weights goes with labels and with loss='cross-entropy' or 'bce'")
-        if not isinstance(training.class_weights, str) and len(training.class_weights) != federation.classes:
-            raise ConfigError(
-                f"class_weights has {len(training.class_weights)} numbers, the data has {federation.classes} classes: "
-                "give one for each"
-            )
-    own = isinstance(training.augment, str) and not own_function(training.augment)
-    if own and (len(federation.input_shape) < 2 or not federation.clients[0].train.x.is_floating_point()):
+        _check_class_weights(training.class_weights, loss, federation)
+    of_images = isinstance(training.augment, str) and not own_function(training.augment)
+    if of_images and (len(federation.input_shape) < 2 or not federation.clients[0].train.x.is_floating_point()):
         raise ConfigError(
             f"augment={training.augment!r} goes with images (…, height, width), not with inputs of shape "
             f"{tuple(federation.input_shape)}"
+        )
+
+
+def _check_class_weights(weights: str | tuple[float, ...], loss: Loss | None, federation: Federation) -> None:
+    """Refuse class weights without classes, or of another number than there are classes."""
+    if federation.regression or loss not in (None, *FOR_LABELS):
+        raise ConfigError("class_weights goes with labels and with loss='cross-entropy' or 'bce'")
+    if not isinstance(weights, str) and len(weights) != federation.classes:
+        raise ConfigError(
+            f"class_weights has {len(weights)} numbers, the data has {federation.classes} classes: give one for each"
         )
 
 
@@ -494,7 +525,7 @@ def _digest_of(values: Tensor) -> bytes:
 def check_same_run(used: dict[str, Any], given: dict[str, Any], path: Path) -> None:
     """Refuse to resume a run under another configuration or other data."""
     # A run from before an option was there was made with its default.
-    defaults = {key: RunConfig.model_fields[key].default for key in used.keys() & RunConfig.model_fields.keys()}
+    defaults = {key: FIELDS[key].default for key in used.keys() & FIELDS.keys()}
     stored = defaults | absolute_paths(given)
     for key in sorted(set(used) | set(stored)):
         if used.get(key) != stored.get(key):

@@ -112,6 +112,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
         if run.before_round:
             run.before_round(t)
         changed = run.enter_round(t) if run.enter_round else []
+        server.aggregation = replace(server.aggregation, round=t)
         state, info = method.round(done.state, t, server)
         info = info_in_units(_with_changed(_with_cut(_with_rule(info, t, server), server), changed), run.loss_unit)
         spent = server.traffic.drain_all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from coterie.engines.base import Engine
 from coterie.errors import ConfigError
 from coterie.methods import IFCA, Method
+from coterie.methods.starts import STARTS
 from coterie.privacy.user_level import UserPrivacy
 from coterie.runs.config import RunConfig
 
@@ -56,8 +57,9 @@ def _untrue(config: RunConfig, method: Method, engine: Engine) -> str | None:
 
 def _untrue_choices(method: IFCA, engine: Engine) -> str | None:
     """The same of clients that choose their model."""
-    if not isinstance(method.k, int) or method.restarts > 1 or method.stable_after or method.init == "k-means++":
-        return "k='auto', restarts, stable_after and init='k-means++' decide by exact losses or choices"
+    by_clients = STARTS.make(method.init).looks_at_clients
+    if not isinstance(method.k, int) or method.restarts > 1 or method.resend != "always" or by_clients:
+        return "k='auto', restarts, resend and init=k-means++ or redrawn decide by exact losses or choices"
     if method.averaging != "model" or method.clustered != "all":
         return "shared layers and gradients are divided by exact numbers of clients"
     if engine.secure and not method.hide_choice:

@@ -1,9 +1,10 @@
-"""The command that puts hostile clients into a simulation and tells what they cost the honest ones."""
+"""The command that puts hostile clients into a simulation and reports what they cost the honest ones."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,9 @@ from coterie.cli.options import examples
 from coterie.errors import ConfigError
 from coterie.methods import split_outside_brackets
 from coterie.runs import make_config
-from coterie_attacks.attacks import ATTACKS, AttackResult, as_markdown, attack_table
+from coterie_attacks.attacks import ATTACKS
+from coterie_attacks.frontier import EXPECTED, as_markdown, attack_table
+from coterie_studies import Cells
 
 
 def _names(text: str) -> list[str]:
@@ -32,14 +35,16 @@ def _numbers(name: str, text: str) -> list[int]:
 @click.command(
     epilog=examples(
         "coterie attack --methods 'fedavg;ifca:k=4' --hostile 1,3 --rounds 40",
-        "coterie attack --attacks none,scale,little --rules 'mean,trimmed-mean:0.2' --out table.md",
+        "coterie attack --attacks none,alie --rules 'mean,trimmed-mean(1),expected' --cells cells --out table.md",
     )
 )
 @click.option("--methods", default="fedavg", help="methods; with options of their own, between semicolons")
 @click.option("--attacks", default=",".join(ATTACKS), help=f"any of {', '.join(ATTACKS)}", show_default=False)
-@click.option("--rules", default="mean", help="rules of aggregation, as --aggregate of 'coterie run' takes them")
+@click.option(
+    "--rules", default="mean", help=f"as --aggregate of 'coterie run' takes them, or {EXPECTED}: by --expect-hostile"
+)
 @click.option("--hostile", default="1,3", help="numbers of hostile clients")
-@click.option("--scenario", default="digits-permuted", help="named federation")
+@click.option("--scenarios", default="digits-permuted", help="named federations; between semicolons")
 @click.option("--clients", default=20, help="number of clients")
 @click.option("--samples", default=None, type=int, help="training samples per client (default: the scenario's)")
 @click.option("--rounds", default=None, type=int, help="communication rounds (default: the scenario's)")
@@ -49,24 +54,23 @@ def _numbers(name: str, text: str) -> list[int]:
 @click.option("--seeds", default="0", help="seeds; the table shows means over them")
 @click.option("--clip", default=None, help="as in 'coterie run'")
 @click.option("--weight-cap", default=None, type=float, help="as in 'coterie run'")
+@click.option("--cells", default=None, help="folder of finished runs, which are not done again (default: none is kept)")
+@click.option("--workers", default=1, help="runs at once")
 @click.option("--out", default=None, help="file for the table: Markdown, or JSON if it ends in .json")
 def attack(
-    methods: str, attacks: str, rules: str, hostile: str, seeds: str, out: str | None, **options: Any,
+    methods: str, attacks: str, rules: str, hostile: str, scenarios: str, seeds: str, cells: str | None, workers: int,
+    out: str | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Run methods with hostile clients, under one or several rules of aggregation, and write a table."""
+    """Run methods with hostile clients under rules of aggregation."""
     given = {key: value for key, value in options.items() if value is not None}
-    config = make_config(given | {"evaluate_every": 10**6})
-
-    def tell(result: AttackResult) -> None:
-        click.echo(
-            f"{result.method}  {result.rule}  {result.attack}  {result.hostile} hostile  {100 * result.accuracy:.1f} %",
-            err=True,
-        )
-
-    found = attack_table(
-        config, _names(methods), _names(attacks), _names(rules), _numbers("hostile", hostile), _numbers("seeds", seeds),
-        tell,
-    )  # fmt: skip
+    given |= {"evaluate_every": 10**6, "workers": 1}
+    make_config(given)  # so that a bad value fails before any run
+    with tempfile.TemporaryDirectory() as unkept:
+        kept = Cells(Path(cells or unkept), workers=workers, log=lambda text: click.echo(text, err=True))
+        found = attack_table(
+            given, _names(scenarios), _names(methods), _names(attacks), _names(rules), _numbers("hostile", hostile),
+            _numbers("seeds", seeds), kept,
+        )  # fmt: skip
     table = as_markdown(found)
     if out:
         rows = [dataclasses.asdict(result) for result in found]

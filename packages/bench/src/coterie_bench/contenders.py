@@ -68,9 +68,8 @@ class SteadyRounds:
 
     def __init__(self, ours: OurRounds) -> None:
         self.server = ours.server
-        self.method = dataclasses.replace(ours.method, stable_after=1, recheck_every=ENDLESS)  # type: ignore[type-var]
-        stable = [dataclasses.replace(restart, steady=1) for restart in ours.state.runs]
-        self.state: Any = dataclasses.replace(ours.state, runs=stable)
+        self.method = dataclasses.replace(ours.method, resend=f"settled(1,recheck={ENDLESS})")  # type: ignore[type-var]
+        self.state: Any = dataclasses.replace(ours.state, choices=dataclasses.replace(ours.state.choices, steady=1))
 
     def round(self, t: int) -> None:
         self.state, _ = self.method.round(self.state, t, self.server)

@@ -117,20 +117,16 @@ class PlainIFCA:
         if self.slip != "equal starts":
             return state
         # The slip: k copies of one model.
-        runs = [dataclasses.replace(run, models=run.models[:1].repeat(self.k, 1)) for run in state.runs]
-        return dataclasses.replace(state, runs=runs)
+        return dataclasses.replace(state, models=state.models[:1].repeat(self.k, 1))
 
     def round(self, state: Any, t: int, server: Server) -> tuple[Any, Info]:
         reached, info = self.inner.round(state, t, server)
         after: Any = reached
         if self.slip != "idle to zero":
             return after, info
-        # The slip: the sum of no models is zero, and so becomes the model that nobody chose.
-        runs = [
-            dataclasses.replace(run, models=torch.where(torch.tensor(run.idle)[:, None] > 0, 0.0, run.models))
-            for run in after.runs
-        ]
-        return dataclasses.replace(after, runs=runs), info
+        # The slip: the sum of no models is zero, and so becomes the model that no client chose.
+        idle = torch.tensor(after.choices.idle)[:, None] > 0
+        return dataclasses.replace(after, models=torch.where(idle, 0.0, after.models)), info
 
     def assignment(self, state: Any, server: Server) -> Assignment:
         return self.inner.assignment(state, server)

@@ -147,7 +147,7 @@ def _shared(study: Study, column: Column, method: str, seed: int, key: str) -> d
     """IFCA or the global model, in a run that is kept in the study's folder."""
     config = column.config(study, seed, method)
     result = kept_run(study, key, config)
-    models = result.state.runs[result.state.best].models if method.startswith("ifca") else result.models[0][None]
+    models = result.state.models if method.startswith("ifca") else result.models[0][None]
     machines = rotated_machines(_source(column), column.k, column.n, seed, _data_dir(study))
     score = lowest_loss_score(models, machines, config)
     return {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -67,27 +67,37 @@ class Cells:
             self.log(f"{len(found)} of {len(jobs)} are kept from before")
         if not left:
             return found
-        if self._pool is None:
-            count = available_cores() if self.workers == "auto" else int(self.workers)
-            self._pool = ProcessPoolExecutor(max(1, count), mp_context=get_context("spawn"), initializer=begin_child)
         try:
-            waiting: dict[Future[dict[str, Any]], str] = {self._pool.submit(job): key for key, job in left.items()}
-            try:
-                for future in as_completed(waiting):
-                    key = waiting[future]
-                    found[key] = self._keep(key, future.result())
-                    self.log(f"{key}: done, {len(found)} of {len(jobs)}")
-            except Exception:
-                # What waits is not begun, and all of it is told so first; what was begun ends and is kept.
-                begun = [(future, key) for future, key in waiting.items() if key not in found and not future.cancel()]
-                for future, key in begun:
-                    if future.exception() is None:
-                        self._keep(key, future.result())
-                raise
+            for key, result in self._computed(left):
+                found[key] = result
+                self.log(f"{key}: done, {len(found)} of {len(jobs)}")
         finally:
             if not self._held:
                 self._end()
         return found
+
+    def _computed(self, jobs: Mapping[str, Callable[[], dict[str, Any]]]) -> Iterator[tuple[str, dict[str, Any]]]:
+        """The results as they come, each kept; where a job fails, those that were begun end and are kept too."""
+        pool = self._processes()
+        waiting: dict[Future[dict[str, Any]], str] = {pool.submit(job): key for key, job in jobs.items()}
+        try:
+            for future in as_completed(list(waiting)):
+                result = future.result()
+                yield waiting[future], self._keep(waiting.pop(future), result)
+        except Exception:
+            # All that waits is cancelled first, and only then is what was begun waited for.
+            begun = [future for future in waiting if not future.cancel()]
+            for future in begun:
+                if future.exception() is None:
+                    self._keep(waiting[future], future.result())
+            raise
+
+    def _processes(self) -> ProcessPoolExecutor:
+        """The processes that compute, started when they are first needed."""
+        if self._pool is None:
+            count = available_cores() if self.workers == "auto" else int(self.workers)
+            self._pool = ProcessPoolExecutor(max(1, count), mp_context=get_context("spawn"), initializer=begin_child)
+        return self._pool
 
     def _end(self) -> None:
         """End the processes; what waits is not begun."""

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.cli.options import complete_method, config_options, examples
+from coterie.cli.options import RunCommand, complete_method, config_options, examples
 from coterie.errors import ConfigError
 from coterie.report import need_matplotlib
 from coterie.runs import make_config, new_folder
@@ -26,11 +26,12 @@ FILE_WIDTH = 110
 
 
 @click.command(
+    cls=RunCommand,
     epilog=examples(
         "coterie compare --methods fedavg,local,cfl,ifca:k=4 --scenario digits-permuted --seeds 5 --baseline fedavg",
         "coterie compare --methods fedavg --methods ifca:k=2,init=k-means++ --data FOLDER --workers 4",
         "coterie compare --methods flt --out runs/FOLDER --latex table.tex --pdf curves.pdf",
-    )
+    ),
 )
 @click.option("--methods", multiple=True, required=True, metavar="LIST", help="methods, e.g. fedavg,local,cfl,ifca:k=4")
 @click.option(
@@ -55,7 +56,7 @@ def compare(
     pdf: str | None,
     **given: Any,
 ) -> None:
-    """Run several methods on the same federation with the same budget, and put them in a table.
+    """Run several methods on one federation with one budget, and compare them.
 
     In --methods, commas separate methods and also the options of one: a part with '=' before any ':' belongs to the
     method before it, as in fedavg,ifca:k=4,init=random,cfl. The option may also be given several times. Several runs go

@@ -18,7 +18,6 @@ from coterie_studies.side_by_side import Given
 
 if TYPE_CHECKING:
     import pandas
-    from torch import Tensor
 
     from coterie.federation import Federation
     from coterie.runs import Model
@@ -119,9 +118,7 @@ def compare(
     test: Literal["t", "wilcoxon"] = "t",
     equal: Literal["rounds", "bytes", "passes"] = "rounds",
     model: Model | None = None,
-    loss: str | Callable[[Tensor, Tensor], Tensor] | None = None,
     out: str | Path | None = None,
-    workers: int | Literal["auto"] = 1,
     say: Callable[[str], None] | None = None,
     **options: Unpack[RunOptions],
 ) -> Comparison:
@@ -141,12 +138,11 @@ def compare(
         equal: the budget that is held: "rounds", or "bytes" or "passes", of which each run may spend `max_bytes` or
             `max_passes`, by default what the first method spends; a run ends after `rounds` in any case.
         model: as in `run`.
-        loss: as in `run`.
         out: the folder to keep the runs in; by default a new one under runs/.
-        workers: runs at once. With more than one, each has a process of its own, and a script needs
-            `if __name__ == "__main__":` around this call. With objects (federation, model, loss) it is one.
         say: is given a line of text as each run ends.
-        options: the other options of `run`, for all methods.
+        options: the other options of `run`, for all methods, in groups or by themselves. `workers` are runs at once, by
+            default one. With more than one, each has a process of its own, and a script needs
+            `if __name__ == "__main__":` around this call. With objects (federation, model, loss) it is one.
 
     Returns:
         The comparison: print it, or write it as LaTeX and PDF.
@@ -168,18 +164,18 @@ def compare(
     """
     check_federation(federation)
     names = split_methods([methods] if isinstance(methods, str) else methods)
-    values = config_values(options, model, loss)
+    values, own_model, own_loss = config_values(options, model)
     place = Path(out) if out else new_folder(make_config(values), "compared")
     found = run_methods(
         names,
         out=place,
         seeds=seeds,
-        workers=workers,
+        workers=values.pop("workers", 1),
         baseline=baseline,
         test=test,
         equal=equal,
         say=say or (lambda text: None),
-        given=Given(federation, None if isinstance(model, str) else model, None if isinstance(loss, str) else loss),
+        given=Given(federation, own_model, own_loss),
         **values,
     )
     write_tables(place, found)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,12 +40,14 @@ from coterie_studies.ranking import ComparedRun, rank, tested
 from coterie_studies.side_by_side import (
     NOTHING,
     ComparisonJob,
+    Ended,
     Given,
     performed_here,
     performed_in_pool,
 )
 
 FILE = "comparison.json"
+DEFAULTS = {key: field.default for key, field in RunConfig.model_fields.items()}
 
 
 @pydantic_dataclass(frozen=True)
@@ -128,15 +130,12 @@ def run_methods(
     methods, options = _as_published(methods, options)
     values, kept = _agreed(place, options, say)
     config = make_config(values | {"workers": workers})
-    common = config.identity() | _fingerprints(given)
-    del common["method"], common["seed"]
-    numbers = range(config.seed, config.seed + seeds)
-    trials = [ComparedRun(method, seed, run_folder(place, method, seed)) for seed in numbers for method in methods]
+    common = {key: value for key, value in config.identity().items() if key not in ("method", "seed")}
+    common |= _fingerprints(given)
+    trials = _trials(methods, range(config.seed, config.seed + seeds), place)
     waiting = [trial for trial in trials if not RunFolder(trial.folder).has("summary.json")]
     _check(methods, config, given, place, common, kept, waiting=bool(waiting))
-    if baseline is not None:
-        find_baseline(baseline, [*methods, *(row.method for row in kept.rows)] if kept else methods)
-    against = baseline or (kept.baseline.method if kept and kept.baseline and kept.baseline.named else None)
+    against = _baseline_to_use(baseline, methods, kept)
     place.mkdir(parents=True, exist_ok=True)
     failures: dict[tuple[str, int], str] = {}
     record = partial(_write, place, common, trials, failures)
@@ -144,18 +143,15 @@ def run_methods(
     done = len(trials) - len(waiting)
     if done:
         say(f"{done} of {len(trials)} runs are kept from before")
-    count = available_cores() if config.workers == "auto" else config.workers
-    values = {key: value for key, value in values.items() if key != "seed"}
-    method = pool_start_method()
+    shared = {key: value for key, value in values.items() if key != "seed"}
     limit = LIMITS.get(budget)
-    sets_budget = [trial for trial in waiting if limit and limit not in values and trial.method == methods[0]]
+    sets_budget = [trial for trial in waiting if limit and limit not in shared and trial.method == methods[0]]
     for part in (sets_budget, [trial for trial in waiting if trial not in sets_budget]):
-        jobs = [ComparisonJob(trial, values | _budget(trial, trials, values, budget)) for trial in part]
-        alone = count == 1 or len(jobs) <= 1 or (bool(given) and method != "fork")
-        for trial, problem in performed_here(jobs, given) if alone else performed_in_pool(jobs, count, given, method):
+        jobs = [ComparisonJob(trial, shared | _budget(trial, trials, shared, budget)) for trial in part]
+        for trial, problem in _performed(jobs, config.workers, given):
+            done += 1
             if problem is not None:
                 failures[trial.method, trial.seed] = _words(problem)
-            done += 1
             outcome = failures.get((trial.method, trial.seed), "done")
             say(f"{trial.method}, seed {trial.seed}: {outcome} ({done} of {len(trials)})")
             record()
@@ -191,6 +187,29 @@ def _as_published(methods: Sequence[str], options: Mapping[str, Any]) -> tuple[l
     return named, changed[first] if first else given
 
 
+def _trials(methods: Sequence[str], seeds: Sequence[int], place: Path) -> list[ComparedRun]:
+    """Every method with every seed, the first seed first."""
+    return [ComparedRun(method, seed, run_folder(place, method, seed)) for seed in seeds for method in methods]
+
+
+def _baseline_to_use(baseline: str | None, methods: Sequence[str], kept: KeptComparison | None) -> str | None:
+    """The baseline that was named, here or before in the folder; None: the best. ConfigError for an unknown one."""
+    held = [row.method for row in kept.rows] if kept else []
+    if baseline is not None:
+        find_baseline(baseline, [*methods, *held])
+        return baseline
+    return kept.baseline.method if kept and kept.baseline and kept.baseline.named else None
+
+
+def _performed(jobs: Sequence[ComparisonJob], workers: int | str, given: Given) -> Iterator[Ended]:
+    """Do the runs, in processes side by side where there are several and the objects of Python reach them."""
+    count = available_cores() if workers == "auto" else int(workers)
+    method = pool_start_method()
+    if count == 1 or len(jobs) <= 1 or (given and method != "fork"):
+        return performed_here(jobs, given)
+    return performed_in_pool(jobs, count, given, method)
+
+
 def _agreed(
     place: Path, options: Mapping[str, Any], say: Callable[[str], None]
 ) -> tuple[dict[str, Any], KeptComparison | None]:
@@ -201,12 +220,8 @@ def _agreed(
         return dict(options), None
     kept = _read(place)
     given = {key: value for key, value in options.items() if value is not None}
-    defaults = {key: field.default for key, field in RunConfig.model_fields.items()}
-    held = {
-        key: value
-        for key, value in kept.options.items()
-        if key in defaults and key not in given and value != defaults[key]
-    }
+    kept_values = {key: value for key, value in kept.options.items() if key in DEFAULTS and key not in given}
+    held = {key: value for key, value in kept_values.items() if value != DEFAULTS[key]}
     if held:
         say("as before in this folder: " + ", ".join(f"{key}={value}" for key, value in held.items()))
     return overlay(held, given), kept
@@ -223,6 +238,18 @@ def _check(
     waiting: bool,
 ) -> None:
     """Find what is wrong before anything is trained: methods, options that conflict with the folder's, data, model."""
+    _check_methods(methods)
+    if config.data is None and given.federation is None:
+        find_scenario(config.scenario or DEFAULT_SCENARIO)
+    if kept is not None:
+        _check_same_options(kept.options, common, place)
+    if waiting:
+        federation, scenario = (given.federation, Defaults()) if given.federation else make_federation(config)
+        make_architecture(given.model or config.model or scenario.model, federation)
+
+
+def _check_methods(methods: Sequence[str]) -> None:
+    """ConfigError that names everything that is wrong with the methods."""
     problems = []
     for method in methods:
         try:
@@ -231,19 +258,17 @@ def _check(
             problems.append(f"{method}: {_words(problem)}")
     if problems:
         raise ConfigError("; ".join(problems))
-    if config.data is None and given.federation is None:
-        find_scenario(config.scenario or DEFAULT_SCENARIO)
-    defaults = {key: field.default for key, field in RunConfig.model_fields.items()}
-    for key in sorted(set(kept.options) | set(common)) if kept else ():
-        held, now = (table.get(key, defaults.get(key)) for table in (kept.options if kept else {}, common))
-        if held != now:
+
+
+def _check_same_options(held: Mapping[str, Any], now: Mapping[str, Any], place: Path) -> None:
+    """RunError where the folder's comparison was made with other options."""
+    for key in sorted(set(held) | set(now)):
+        before, after = (table.get(key, DEFAULTS.get(key)) for table in (held, now))
+        if before != after:
             raise RunError(
-                f"{place}: holds a comparison with {key}={held!r}, now it is {now!r}: "
-                f"give {key}={held!r} to add to it, or choose another --out"
+                f"{place}: holds a comparison with {key}={before!r}, now it is {after!r}: "
+                f"give {key}={before!r} to add to it, or choose another --out"
             )
-    if waiting:
-        federation, scenario = (given.federation, Defaults()) if given.federation else make_federation(config)
-        make_architecture(given.model or config.model or scenario.model, federation)
 
 
 def _fingerprints(given: Given) -> dict[str, Any]:

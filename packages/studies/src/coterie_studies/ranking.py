@@ -54,36 +54,47 @@ class Leaderboard:
 
 def rank(trials: Sequence[ComparedRun], failures: Mapping[tuple[str, int], str], place: Path) -> Leaderboard:
     """Read the finished runs and put the methods side by side, in the order in which they were named."""
-    summaries = {}
+    found = {trial: RunFolder(trial.folder).summary() for trial in trials}
+    summaries = {trial: summary for trial, summary in found.items() if summary is not None}
+    of_method: dict[str, list[ComparedRun]] = {}
     for trial in trials:
-        found = RunFolder(trial.folder).summary()
-        if found is not None:
-            summaries[trial] = found
-    methods = list(dict.fromkeys(trial.method for trial in trials))
-    rows = []
-    for method in methods:
-        mine = [trial for trial in trials if trial.method == method]
-        rows.append(
-            {
-                "method": method,
-                "folders": {str(trial.seed): trial.folder.relative_to(place).as_posix() for trial in mine},
-                "finished": [trial.seed for trial in mine if trial in summaries],
-                "failures": {
-                    str(trial.seed): failures[key] for trial in mine if (key := (method, trial.seed)) in failures
-                },
-                **_measures([summaries[trial] for trial in mine if trial in summaries]),
-            }
-        )
-    known = {row["method"]: row["accuracy"]["mean"] for row in rows if row["accuracy"] is not None}
-    losses = {row["method"]: -row["loss"]["mean"] for row in rows if row["loss"] is not None}
-    marks = known or losses
-    best = max(marks, key=lambda method: marks[method]) if marks else None
-    target = SHARE_OF_BEST * known[best] if known and best is not None else None
+        of_method.setdefault(trial.method, []).append(trial)
+    rows = [_row(method, mine, summaries, failures, place) for method, mine in of_method.items()]
+    best, target = _best_of(rows)
     for row in rows:
-        mine = [trial for trial in trials if trial.method == row["method"] and trial in summaries]
-        row["exchanges_to_target"] = [exchanges_to(RunFolder(trial.folder).history(), target) for trial in mine]
+        finished = [trial for trial in of_method[row["method"]] if trial in summaries]
+        row["exchanges_to_target"] = [exchanges_to(RunFolder(trial.folder).history(), target) for trial in finished]
     spent = spent_by_all([(trial.seed, summary) for trial, summary in summaries.items()])
     return Leaderboard(rows, sorted({trial.seed for trial in trials}), best, target, spent)
+
+
+def _row(
+    method: str,
+    trials: Sequence[ComparedRun],
+    summaries: Mapping[ComparedRun, Summary],
+    failures: Mapping[tuple[str, int], str],
+    place: Path,
+) -> dict[str, Any]:
+    """A method's runs: where they are, which finished, which failed, and what they measured."""
+    finished = [trial for trial in trials if trial in summaries]
+    failed = [trial.seed for trial in trials if (method, trial.seed) in failures]
+    return {
+        "method": method,
+        "folders": {str(trial.seed): trial.folder.relative_to(place).as_posix() for trial in trials},
+        "finished": [trial.seed for trial in finished],
+        "failures": {str(seed): failures[method, seed] for seed in failed},
+        **_measures([summaries[trial] for trial in finished]),
+    }
+
+
+def _best_of(rows: Sequence[Mapping[str, Any]]) -> tuple[str | None, float | None]:
+    """The best method, by accuracy where any has one, else by loss; and the accuracy that counts as reached."""
+    accuracies = {row["method"]: row["accuracy"]["mean"] for row in rows if row["accuracy"] is not None}
+    losses = {row["method"]: row["loss"]["mean"] for row in rows if row["loss"] is not None}
+    if accuracies:
+        best = max(accuracies, key=lambda method: accuracies[method])
+        return best, SHARE_OF_BEST * accuracies[best]
+    return (min(losses, key=lambda method: losses[method]) if losses else None), None
 
 
 def measure_of(table: Mapping[str, Any]) -> Measure:

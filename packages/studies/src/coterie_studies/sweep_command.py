@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from coterie.cli.options import config_options, examples
+from coterie.cli.options import RunCommand, config_options, examples
 from coterie.cli.terminal import make_console
 from coterie.runs import make_config
 
@@ -18,10 +18,11 @@ MOST_ROWS = 20
 
 
 @click.command(
+    cls=RunCommand,
     epilog=examples(
         "coterie sweep --search lr=log:0.001:1 --method fedavg --scenario digits-permuted --trials 20",
         "coterie sweep --search method=ifca,cfl --search ifca.k=2:6 --search lr=log:0.01:1 --data FOLDER",
-    )
+    ),
 )
 @click.option("--search", "searches", multiple=True, required=True, metavar="KEY=WHAT",
               help="what to search, several times: lr=log:0.001:1, epochs=1:5, batch_size=10,20, method=ifca,cfl, "
@@ -34,7 +35,7 @@ MOST_ROWS = 20
               help="metric to go by, its mean over the clients  [default: accuracy, for regression loss]")  # fmt: skip
 @config_options(defaults={"method": "fedavg, or those that are searched"})
 def sweep(searches: tuple[str, ...], trials: int, seeds: int, objective: str | None, **given: Any) -> None:
-    """Search for the method and the options that serve the clients best on validation data (Optuna).
+    """Search for the method and the options that serve the clients best (Optuna).
 
     Every trial is an ordinary run folder under --out. Test data stays unseen: the clients' validation data takes its
     place, or a fifth of the training data where there is none. The same command again goes on where it was stopped, and

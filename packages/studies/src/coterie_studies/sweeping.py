@@ -11,19 +11,20 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Unpack
 
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
 from coterie.data import Defaults
 from coterie.errors import ConfigError, CoterieError, RunError, did_you_mean
 from coterie.federation import Federation, on_validation
-from coterie.metrics import higher_is_better
+from coterie.metrics import higher_is_better, listed
 from coterie.runs import (
     PLACE_KEYS,
+    SOURCE_KEYS,
     Model,
     Result,
     RunConfig,
@@ -48,11 +49,6 @@ from coterie_studies.search_space import Searched, Space, Value, make_space
 from coterie_studies.trials import Sweep, Trial, as_text, shown
 
 FILE = "sweep.json"
-OF_THE_DATA = frozenset(
-    {"scenario", "data", "clients", "samples", "groups"}
-    | {"label", "client_column", "drop", "categorical", "decimal", "task", "image_size", "image_colour"}
-)
-"""Options that the federation is made of."""
 
 
 @pydantic_dataclass(frozen=True)
@@ -75,9 +71,7 @@ def sweep(
     method: str | None = None,
     objective: str | None = None,
     model: Model | None = None,
-    loss: str | Loss | None = None,
     out: str | Path | None = None,
-    workers: int | Literal["auto"] = "auto",
     say: Callable[[str], None] | None = None,
     **options: Unpack[RunOptions],
 ) -> Sweep:
@@ -96,11 +90,9 @@ def sweep(
         method: the method, where it is not searched.
         objective: the metric to go by, as a mean over the clients; by default accuracy, for regression the loss.
         model: as in `run`.
-        loss: as in `run`.
         out: the folder to keep the runs in; by default a new one under runs/.
-        workers: worker processes of every run, as in `run`; the trials follow one another.
         say: is given a line of text as each trial ends.
-        options: the other options of `run`, for all trials.
+        options: the other options of `run`, for all trials, in groups or by themselves; the trials follow one another.
 
     Returns:
         The trials, the best one and its command.
@@ -123,38 +115,39 @@ def sweep(
     need_optuna()
     if trials < 1 or seeds < 1:
         raise ConfigError(f"trials={trials}, seeds={seeds}: expected 1 or more")
-    values = config_values(options, model, loss) | {"workers": workers} | ({} if method is None else {"method": method})
+    values, own_model, own_loss = config_values(options, model)
+    if method is not None:
+        values["method"] = method
     space = make_space(search, values)
     config = make_config(values)
-    objects = None if isinstance(model, str) else model, None if isinstance(loss, str) else loss
-    shared = _Shared(config, values, federation, *objects, seeds)
-    regression = shared.check(space).classes == 0
-    goal = objective or ("loss" if regression else "accuracy")
-    asked = values.get("metrics") or ()
-    known = {"accuracy", "loss", *(asked.split(",") if isinstance(asked, str) else asked)}
-    if goal not in known:
-        raise ConfigError(f"objective={goal!r}: no metric of these runs: {did_you_mean(goal, known)}")
+    shared = _Shared(config, values, federation, own_model, own_loss, seeds)
+    goal = _checked_goal(objective, shared.check(space), listed(config.metrics))
     place = Path(out) if out else new_folder(config, "sweep")
     kept = KeptSweep(shared.identity(), _spelled(space), seeds, goal, [])
     done = _claim(place, kept)
     talk = say or (lambda text: None)
     if done:
         talk(f"{len(done)} trials are kept from before")
-    while len(done) < trials:
-        parameters = propose(space, done, config.seed, lower=not higher_is_better(goal))
-        if parameters is None:
-            talk(f"all of the space is tried after {len(done)} trials")
-            break
-        trial = shared.perform(space, parameters, len(done) + 1, place, goal)
-        done.append(trial)
+    for trial in shared.new_trials(space, done, trials, place, goal):
         _write(place, replace(kept, trials=done))
         talk(f"trial {trial.number}: {_told(trial)}")
+    if len(done) < trials:
+        talk(f"all of the space is tried after {len(done)} trials")
     common = {key: value for key, value in values.items() if key not in (PLACE_KEYS - {"data_dir"}) | {"method"}}
-    of_python = any(value is not None for value in (federation, *objects))
+    of_python = any(value is not None for value in (federation, own_model, own_loss))
     found = Sweep(place, goal, done, space, common, of_python)
     if found.best.value is None:
         raise RunError(f"every trial failed; the first: {done[0].problem}")
     return found
+
+
+def _checked_goal(objective: str | None, federation: Federation, metrics: Sequence[str]) -> str:
+    """The metric that trials are judged by; ConfigError for one that the runs do not have."""
+    goal = objective or ("accuracy" if federation.classes else "loss")
+    known = {"accuracy", "loss", *metrics}
+    if goal not in known:
+        raise ConfigError(f"objective={goal!r}: no metric of these runs: {did_you_mean(goal, known)}")
+    return goal
 
 
 def _told(trial: Trial) -> str:
@@ -197,6 +190,15 @@ class _Shared:
             found["federation"] = fingerprint(self.federation)
         return found
 
+    def new_trials(self, space: Space, done: list[Trial], trials: int, place: Path, goal: str) -> Iterator[Trial]:
+        """Propose and do trials until there are enough, or all of the space is tried; each is added to `done`."""
+        while len(done) < trials:
+            parameters = propose(space, done, self.config.seed, lower=not higher_is_better(goal))
+            if parameters is None:
+                return
+            done.append(self.perform(space, parameters, len(done) + 1, place, goal))
+            yield done[-1]
+
     def perform(self, space: Space, parameters: dict[str, Value], number: int, place: Path, goal: str) -> Trial:
         """Do a trial's runs, or resume them; a trial that fails says why."""
         reached, seconds = [], 0.0
@@ -221,7 +223,7 @@ class _Shared:
         if RunFolder(folder).has("config.json"):
             places = {key: own[key] for key in PLACE_KEYS & own.keys()}
             return resume(folder, federation=federation, model=self.model, loss=self.loss, **places)
-        config = make_config({key: value for key, value in own.items() if key not in OF_THE_DATA})
+        config = make_config({key: value for key, value in own.items() if key not in SOURCE_KEYS})
         prepared, used = assemble(config, federation=federation, model=self.model, loss=self.loss, defaults=defaults)
         try:
             with RunFolder.create(folder, used) as opened:

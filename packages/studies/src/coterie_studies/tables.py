@@ -201,40 +201,42 @@ def as_csv(table: Mapping[str, Any]) -> str:
 
     Then the paired difference against the baseline, with its interval and p-values.
     """
-    kinds = ("mean", "std", "sem")
+    others = list(dict.fromkeys(name for row in table["rows"] for name in row.get("metrics", {})))
+    titles = [f"{name}_{kind}" for name in (*MEASURES, *others) for kind in OVER_SEEDS]
+    against = [f"difference_{kind}" for kind in OF_A_DIFFERENCE]
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
-    others = list(dict.fromkeys(name for row in table["rows"] for name in row.get("metrics", {})))
-    titles = [f"{name}_{kind}" for name in (*MEASURES, *others) for kind in kinds]
-    compared = ("mean", "low", "high", "p", "p_holm")
-    against = [f"difference_{kind}" for kind in compared]
     writer.writerow(
         ["method", "seeds", *titles, "exchanges_to_target", "seeds_at_target", "problem", "baseline", *against]
     )
-    why: dict[str, str] = {}
+    why: dict[str, list[str]] = {}
     for method, text in problems(table):
-        why[method] = f"{why[method]}; {text}" if method in why else text
+        why.setdefault(method, []).append(text)
     differences = {one["method"]: one for one in table.get("differences") or []}
     for row in table["rows"]:
-        known = [value for value in row["exchanges_to_target"] if value is not None]
-        values = [row[name] for name in MEASURES] + [row.get("metrics", {}).get(name) for name in others]
-        numbers = [None if value is None else value[kind] for value in values for kind in kinds]
+        method, known = row["method"], [value for value in row["exchanges_to_target"] if value is not None]
         mean_exchanges = sum(known) / len(known) if known else None
-        own = differences.get(row["method"])
-        writer.writerow(
-            [
-                *(
-                    row["method"],
-                    len(row["finished"]),
-                    *numbers,
-                    mean_exchanges,
-                    len(known),
-                    why.get(row["method"], ""),
-                ),
-                *([own["baseline"], *(own[kind] for kind in compared)] if own else [None] * (1 + len(compared))),
-            ]
-        )
+        problem = "; ".join(why.get(method, ()))
+        numbers = [*_csv_numbers(row, others), mean_exchanges, len(known), problem]
+        writer.writerow([method, len(row["finished"]), *numbers, *_csv_difference(differences.get(method))])
     return lines.getvalue()
+
+
+OVER_SEEDS = ("mean", "std", "sem")
+OF_A_DIFFERENCE = ("mean", "low", "high", "p", "p_holm")
+
+
+def _csv_numbers(row: Mapping[str, Any], metrics: Sequence[str]) -> list[float | None]:
+    """Mean, deviation and standard error of every measure of a row, and of the further metrics."""
+    values = [row[name] for name in MEASURES] + [row.get("metrics", {}).get(name) for name in metrics]
+    return [None if value is None else value[kind] for value in values for kind in OVER_SEEDS]
+
+
+def _csv_difference(found: Mapping[str, Any] | None) -> list[Any]:
+    """The baseline and the paired difference against it; empty where there is none."""
+    if found is None:
+        return [None] * (1 + len(OF_A_DIFFERENCE))
+    return [found["baseline"], *(found[kind] for kind in OF_A_DIFFERENCE)]
 
 
 LATEX = {

@@ -1,0 +1,163 @@
+"""Robust rules as users write them, and the one that a stated number of hostile clients asks for.
+
+A rule, after steps with plus signs between: `krum(2)`, `nnm+trimmed-mean(2)`, `bucketing(2)+geometric-median`. Where
+`nnm` has no number of its own it expects as many hostile clients as the rule.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple, NoReturn
+
+import numpy as np
+import numpy.typing as npt
+from torch import Tensor
+
+from coterie.clustering import robust
+from coterie.errors import ConfigError, did_you_mean
+
+HOSTILE, RADIUS, SIZE = "hostile clients: 2 or 10%", "length: 1.5", "bucket's size from 2: 2"
+"""What the number in a term's brackets is."""
+RULES: dict[str, str] = {
+    "mean": "",
+    "median": "",
+    "trimmed-mean": HOSTILE,
+    "krum": HOSTILE,
+    "multi-krum": HOSTILE,
+    "geometric-median": "",
+    "centred-clip": RADIUS,
+}
+STEPS = {"nnm": HOSTILE, "bucketing": SIZE}
+"""What may stand before a rule."""
+KAPPA: dict[str, Callable[[float], float]] = {
+    "median": lambda ratio: 4 * (1 + ratio) ** 2,
+    "geometric-median": lambda ratio: 4 * (1 + ratio) ** 2,
+    "trimmed-mean": lambda ratio: 6 * ratio * (1 + ratio),
+    "krum": lambda ratio: 6 * (1 + ratio),
+    "multi-krum": lambda ratio: 6 * (1 + ratio),
+}
+"""The κ of each rule (see `coterie.clustering.robust`), as a function of f/(n − 2f)."""
+_TERM = re.compile(r"([a-z-]+)(?:\(([^()]*)\))?")
+
+
+class Amount(NamedTuple):
+    """A number, or a share of the updates."""
+
+    value: float
+    percent: bool = False
+
+    @classmethod
+    def parse(cls, text: str) -> Amount | None:
+        """The number in "2", "1.5" or "10%"; None where there is no finite number of at least 0."""
+        digits = text.strip().removesuffix("%")
+        try:
+            value = float(digits)
+        except ValueError:
+            return None
+        return cls(value, text.strip().endswith("%")) if 0 <= value < math.inf else None
+
+    def of(self, count: int) -> int:
+        """The whole number of `count` that is meant: a share is rounded up."""
+        return math.ceil(self.value * count / 100 - 1e-9) if self.percent else int(self.value)
+
+    @property
+    def counts_clients(self) -> bool:
+        """Whether it is a whole number, or a share below a half."""
+        return self.value < 50 if self.percent else self.value == int(self.value)
+
+
+class Term(NamedTuple):
+    """A step or a rule, with the number that it takes."""
+
+    name: str
+    amount: Amount | None = None
+
+
+@dataclass(frozen=True)
+class RobustRule:
+    """Steps and the rule after them."""
+
+    steps: tuple[Term, ...]
+    rule: Term
+
+    @classmethod
+    def parse(cls, text: str) -> RobustRule:
+        """The rule in a text; a misspelling is a ConfigError."""
+        parts = text.replace(" ", "").split("+")
+        last = _term(text, parts[-1], RULES)
+        steps = tuple(
+            _term(text, part, STEPS, last.amount if RULES[last.name] == HOSTILE else None) for part in parts[:-1]
+        )
+        return cls(steps, last)
+
+    def center(self, rows: Tensor, order: npt.NDArray[np.integer]) -> Tensor:
+        """The rows `(n, d)` as one vector `(d,)`; `order` is a random order of them."""
+        count = len(rows)
+        for name, amount in self.steps:
+            assert amount is not None
+            if name == "nnm":
+                rows = robust.nearest_neighbour_mixing(rows, min(amount.of(count), (count - 1) // 2))
+            else:
+                rows = robust.bucketing(rows, int(amount.value), order)
+        name, amount = self.rule
+        if name == "centred-clip":
+            assert amount is not None
+            return robust.centred_clip(rows, amount.value)
+        if amount is not None:
+            expecting = {"trimmed-mean": robust.trimmed_mean, "krum": robust.krum, "multi-krum": robust.multi_krum}
+            return expecting[name](rows, amount.of(count))
+        plain = {"median": robust.coordinate_median, "geometric-median": robust.geometric_median, "mean": robust.mean}
+        return plain[name](rows)
+
+    def kappa(self, count: int) -> float | None:
+        """The published κ with as many of `count` updates hostile as are expected; None where there is none."""
+        expected = [amount.of(count) for name, amount in (*self.steps, self.rule) if amount and name in EXPECTING]
+        hostile = max(expected, default=0)
+        bound = KAPPA.get(self.rule.name)
+        if bound is None or not 0 < 2 * hostile < count or any(name != "nnm" for name, _ in self.steps):
+            return None
+        kappa = bound(hostile / (count - 2 * hostile))
+        return 8 * hostile / (count - hostile) * (kappa + 1) if self.steps else kappa
+
+
+EXPECTING = frozenset(name for name, takes in (RULES | STEPS).items() if takes == HOSTILE)
+
+
+def rule_against(expect: str, clients: int) -> str:
+    """The rule for so many hostile clients ("2") or such a share ("10%") of all; all may be in one cluster."""
+    amount = Amount.parse(expect)
+    if amount is None or not amount.counts_clients:
+        raise ConfigError(f"expect_hostile={expect!r}: expected a number of clients such as 2, or a share such as 10%")
+    hostile = amount.of(clients)
+    if 2 * hostile >= clients:
+        raise ConfigError(f"expect_hostile={expect!r} of {clients} clients: no rule stands half of them, expect fewer")
+    return f"nnm+trimmed-mean({hostile})" if hostile else "mean"
+
+
+def _term(text: str, part: str, known: dict[str, str], default: Amount | None = None) -> Term:
+    found = _TERM.fullmatch(part)
+    name = found[1] if found else part
+
+    def refuse(why: str) -> NoReturn:
+        raise ConfigError(f"aggregate={text!r}: {why}")
+
+    if found is None or name not in known:
+        other = "a step comes before a rule, as in nnm+trimmed-mean(2)" if name in STEPS else did_you_mean(name, known)
+        refuse(f"{part!r}: {other}")
+    takes, given = known[name], found[2]
+    if not takes and given is not None:
+        refuse(f"{name} takes no number, write {name!r}")
+    amount = Amount.parse(given) if given else default
+    if takes and (amount is None or not _fits(amount, takes)):
+        refuse(f"{part!r}: expected in brackets a {takes}")
+    return Term(name, amount if takes else None)
+
+
+def _fits(amount: Amount, takes: str) -> bool:
+    if takes == HOSTILE:
+        return amount.counts_clients
+    whole = amount.value == int(amount.value) and amount.value >= 2
+    return not amount.percent and (amount.value > 0 if takes == RADIUS else whole)
