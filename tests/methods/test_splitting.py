@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+import coterie
 from coterie.errors import ConfigError
 from coterie.methods.compared import ComparedHalves
 from coterie.methods.splitting import PaperRule, make_rule
@@ -124,3 +125,12 @@ def test_two_clients_can_be_cut_in_one_way() -> None:
     assert reproduces(
         Candidate((np.array([False, True]),) * 2, np.array([False, True])), halves_of_groups((1, 1), 1.0, 0)
     )
+
+
+def test_updates_that_cancel_split_where_the_mean_norm_has_not_fallen_to_a_tenth() -> None:
+    assert PaperRule(eps1="cancelled").thresholds(Seen(largest=5.0, longest=2.0)) == {"eps1": 0.2, "eps2": 0.8}
+    result = coterie.run("cfl:as=paper,rule=paper(eps1=cancelled)", scenario="digits-permuted", rounds=55, workers=1)
+    norms = [record.clusters[0].mean_norm or 0.0 for record in result.history if len(record.clusters) == 1]
+    assert min(norms) > 0.1 * max(norms)
+    assert len(result.clusters) == 2
+    assert (result.summary.ari or 0) > 0.2  # no group is in two clusters

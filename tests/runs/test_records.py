@@ -412,3 +412,23 @@ def test_records_are_values() -> None:
     assert replace(record, round=2) != record
     with pytest.raises(AttributeError):
         record.round = 2  # type: ignore[misc]
+
+
+def test_what_is_spent_is_counted_from_the_first_message() -> None:
+    options = {"scenario": "digits-permuted", "clients": 6, "groups": 2, "rounds": 3, "epochs": 2, "workers": 1}
+    plain, seeded = (coterie.run(f"ifca:k=2,init={init}", **options) for init in ("random", "k-means++"))
+    each = 6 * (2 + 2 / 3)  # six clients train for two epochs, and look at two models, a third of a pass each
+    assert [record.passes for record in plain.history] == [pytest.approx(each)] * 3
+    assert [record.exchanges for record in plain.history] == [1, 1, 1]
+    assert seeded.history[0].passes > plain.history[0].passes + options["epochs"]
+    assert seeded.history[0].exchanges > 1
+    for result in (plain, seeded):
+        assert sum(record.bytes.total for record in result.history) == result.summary.bytes.total
+        assert sum(record.passes for record in result.history) == pytest.approx(result.summary.passes, abs=0.01)
+        assert sum(record.exchanges for record in result.history) == result.summary.exchanges
+
+
+def test_a_run_ends_when_its_passes_are_spent() -> None:
+    result = coterie.run("fedavg", scenario="digits-iid", clients=4, rounds=50, epochs=1, max_passes=10, workers=1)
+    assert (result.summary.rounds, result.summary.passes) == (3, 12)
+    assert "12.0 passes over clients' data, of max_passes=10" in str(result.summary.stopped)

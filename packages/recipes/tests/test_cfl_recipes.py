@@ -23,6 +23,7 @@ from coterie_recipes import (
     cfl_gap,
     cfl_map,
     cfl_newcomers,
+    cfl_norms,
     cfl_runs,
     cfl_toy,
     find_recipe,
@@ -167,22 +168,49 @@ def test_remaining_norm_is_over_a_few_rounds() -> None:
     assert cfl_congruence.imbalance(cell) == 3.0
 
 
+def test_the_largest_threshold_that_fires_is_taken_where_the_mean_is_below_a_tenth() -> None:
+    mean, largest = [10.0, 5.0, 0.9, 0.5], [10.0, 8.0, 4.0, 6.0]
+    course = {"mean": mean, "max": largest, "turn": [0.0] * 4}
+    assert cfl_norms.largest_multiple(course, 2) == 0.0
+    assert cfl_norms.largest_multiple(course, 3) == 4.0
+    assert cfl_norms.largest_multiple(course, 4) == 6.0
+    assert cfl_norms.remaining(mean) == 0.05
+
+
+@pytest.mark.parametrize(
+    ("congruent", "incongruent", "words"),
+    [
+        (0.0, 0.0, "late"),
+        (6.0, 0.0, "late"),
+        (0.0, 4.0, "separate"),
+        (3.0, 4.0, "separate"),
+        (5.0, 4.0, "both fire"),
+        (12.0, 14.0, "both fire"),  # no ε2 up to 10 ε1 leaves the congruent ones together
+    ],
+)
+def test_a_map_says_whether_some_threshold_separates(congruent: float, incongruent: float, words: str) -> None:
+    assert cfl_norms.Verdict(congruent, incongruent).words == words
+
+
 def test_splits_of_permuted_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cfl_runs, "CIFAR", {"scenario": "digits-permuted", "clients": 9, "groups": 3, "samples": 120})
-    monkeypatch.setattr(cfl_runs, "CIFAR_QUICK", {"rounds": 60, "evaluate_every": 2})
+    small = {"scenario": "digits-permuted", "clients": 9, "groups": 3, "samples": 120, "model": "mlp", "batch_size": 20}
+    monkeypatch.setattr(cfl_runs, "CIFAR_QUICK", {**small, "rounds": 110, "evaluate_every": 2})
     study = Study(tmp_path / "out", workers=1)
     reproduce("cfl-cifar-permuted", study)
-    cell = json.loads((study.out / "cells" / "seed0.json").read_text())
-    assert cell["ari"] == 1.0
-    assert len(cell["splits"]) == len(cell["gaps"]) == len(cell["after"]) == 2
-    assert min(cell["gaps"]) > 0 >= cell["last_gap"]
-    assert cell["accuracy"] > 1.5 * cell["plateau"]
-    assert cell["after"][-1] == cell["mean"][-1]
     rows = read(study.out)
-    assert rows["CIFAR-10, permuted labels", "FL plateau accuracy %"]["paper"] == "≈ 20"
-    assert rows["split 1", "round"]["ours"]["values"] == [float(cell["splits"][0])]
-    assert (study.out / "figure9.png").stat().st_size > 1000
-    assert (study.out / "runs" / "cfl-seed0" / "summary.json").exists()
+    for path in (study.out / "cells").glob("*-seed0*.json"):
+        cell = json.loads(path.read_text())
+        assert cell["ari"] == 1.0
+        assert len(cell["splits"]) == len(cell["gaps"]) == len(cell["after"]) == 2
+        assert min(cell["gaps"]) > 0 >= cell["last_gap"]
+        assert cell["accuracy"] > 1.5 * cell["plateau"]
+        assert cell["after"][-1] == cell["mean"][-1]
+    assert rows["CIFAR-10, permuted labels, our default", "FL plateau accuracy %"]["paper"] == "≈ 20"
+    splits = [rows[f"split {number}, as published", "round"]["ours"]["values"] for number in (1, 2)]
+    assert splits == [[50.0], [100.0]]
+    for name in ("published", "default"):
+        assert (study.out / f"figure9-{name}.png").stat().st_size > 1000
+    assert (study.out / "runs" / "as-published-seed0" / "summary.json").exists()
 
 
 def test_a_kept_run_is_not_done_twice(tmp_path: Path) -> None:
@@ -209,13 +237,15 @@ def test_values_before_a_round() -> None:
 
 
 def test_news_by_topic_reports_perplexities(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cfl_runs, "NEWS", {"scenario": "digits-permuted", "clients": 8, "groups": 2})
-    monkeypatch.setattr(cfl_runs, "NEWS_QUICK", {"rounds": 30, "evaluate_every": 2})
+    small = {"scenario": "digits-permuted", "clients": 8, "groups": 2, "rounds": 40, "evaluate_every": 2}
+    monkeypatch.setattr(cfl_runs, "NEWS_QUICK", small)
     reproduce("cfl-agnews", Study(tmp_path / "out", workers=1))
     rows = read(tmp_path / "out")
-    fl, cfl = (rows["AG-News by topic", f"{name} perplexity"]["ours"]["mean"] for name in ("FL", "CFL"))
-    assert 1 < cfl < fl
-    assert rows["AG-News by topic", "CFL / FL perplexity"]["ours"]["mean"] == pytest.approx(cfl / fl)
+    fl = rows["AG-News by topic", "FL perplexity"]["ours"]["mean"]
+    for name in ("CFL", "CFL, our default"):
+        cfl = rows["AG-News by topic", f"{name}: perplexity"]["ours"]["mean"]
+        assert 1 < cfl < fl
+        assert rows["AG-News by topic", f"{name}: perplexity / FL's"]["ours"]["mean"] == pytest.approx(cfl / fl)
     assert (tmp_path / "out" / "figure10.png").stat().st_size > 1000
 
 

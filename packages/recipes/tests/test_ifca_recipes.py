@@ -83,7 +83,7 @@ def test_a_column_has_every_row_and_its_cells_are_kept(tmp_path: Path) -> None:
     assert rows["local, 2 rounds, accuracy %"].ours[0] < rows["local accuracy %"].ours[0]
     ifca_tables._rows(study, column())
     assert study.computed == 4
-    more = ifca_tables._rows(study, replace(column(), random="ifca:k=2,init=random"))
+    more = ifca_tables._rows(study, replace(column(), published={"random start": "ifca:k=2,init=random"}))
     assert study.computed == 5  # the random start only
     assert [row.paper for row in more if row.measure == "IFCA, random start, accuracy %"] == ["1"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,9 @@ from typing import Any
 import pytest
 
 from coterie.errors import ConfigError
-from coterie_recipes import list_recipes, papers
-from coterie_recipes.papers import BEGIN, END, PAPERS, differs, rebuilt, shown
+from coterie_recipes import flt_tables, freshness, list_recipes, papers
+from coterie_recipes.freshness import is_fresh, recipe_source
+from coterie_recipes.papers import BEGIN, END, END_OF_CODE, FROM_CODE, PAPERS, differs, rebuilt, shown
 from coterie_recipes.papers_index import Item
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -43,6 +45,35 @@ def test_every_command_on_the_page_names_a_recipe() -> None:
                 assert one.stored["date"]
 
 
+def test_no_recipe_has_changed_since_a_result_that_names_its_code() -> None:
+    stored = [json.loads(path.read_text()) for path in DOCS.glob("results/**/*.json")]
+    changed = [one["command"] for one in stored if "recipe" in one and is_fresh(one) is False]
+    assert not changed, "run and store these again; without time for that, delete their source: the page then says so"
+
+
+def test_what_a_recipe_uses_is_in_its_hash(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = {name: recipe_source(name) for name in ("flt-table1", "flt-table2", "cfl-fig3")}
+    text = Path(flt_tables.__file__).read_text()
+    changed = text.replace("QUICK_ROUNDS = 50", "QUICK_ROUNDS = 51").replace('"""FedSEM as', '"""Former FedSEM as')
+    assert changed.count("51") > text.count("51")
+    real = Path.read_text
+    monkeypatch.setattr(
+        Path, "read_text", lambda p, *a, **k: changed if p.name == "flt_tables.py" else real(p, *a, **k)
+    )
+    for function in (recipe_source, freshness._definitions):
+        function.cache_clear()
+    after = {name: recipe_source(name) for name in before}
+    for function in (recipe_source, freshness._definitions):
+        function.cache_clear()
+    assert [name for name in before if before[name] != after[name]] == ["flt-table1", "flt-table2"]
+
+
+def test_comments_and_docstrings_are_not() -> None:
+    texts = ['def a(x):\n    """Old."""\n    return x  # why\n', 'def a(\n    x,\n):\n    """New."""\n    return x\n']
+    codes = [freshness.Definition(ast.parse(text).body[0], text).code().replace(",)", ")") for text in texts]
+    assert codes[0] == codes[1] == "defa(x):returnx"
+
+
 @pytest.mark.parametrize(
     ("values", "paper", "far"),
     [
@@ -66,11 +97,13 @@ def test_a_page_is_built_between_its_marks(tmp_path: Path, monkeypatch: pytest.M
         "Table 1", "a table", "toy", (("iid", "accuracy*"), ("iid", "*")), says="it rises.", differs="fewer rounds."
     )
     monkeypatch.setattr(papers, "PAPERS", {"A": (item, Item("Figure 1", "a drawing", not_run="a drawing"))})
-    page = f"# Papers\n\n{BEGIN}\nold\n{END}\nafter\n"
+    page = f"# Papers\n\n{FROM_CODE}\n{END_OF_CODE}\n{BEGIN}\nformer text\n{END}\nafter\n"
     built = rebuilt(page, kept(tmp_path, row([1.0, 2.0, 3.0], 9.0), row([5.0], measure="|loss|")))
     assert built.startswith("# Papers\n")
     assert built.endswith("\nafter\n")
-    assert "old" not in built
+    assert "former text" not in built
+    assert "| `fedsem` | `weighting` | uniform |" in built
+    assert "`fedavg`" in built.split("No default departs in")[1].split(".")[0]
     assert "2 entries, 1 of them run: 1 rows with ours beside the paper's here, and 2 below." in built
     first = "iid: accuracy % | 9.0 | 2 ± 0.58 † | `coterie reproduce toy --seeds 3`, 3 seeds, 4 min |"
     assert f"| A | Table 1: a table | {first}" in built

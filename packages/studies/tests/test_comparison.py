@@ -21,7 +21,7 @@ from coterie.runs.config import RunConfig, make_config
 from coterie.runs.records import Bytes, RoundRecord, Spread, to_json
 from coterie_studies import side_by_side
 from coterie_studies.comparison import read_comparison, run_folder, run_methods, split_methods
-from coterie_studies.ranking import ComparedRun, over_seeds, rounds_to
+from coterie_studies.ranking import ComparedRun, exchanges_to, over_seeds
 from coterie_studies.run_options import RunOptions, config_values
 from coterie_studies.side_by_side import NOTHING, ComparisonJob, Given, next_job, performed_in_pool
 from coterie_studies.tables import (
@@ -108,9 +108,9 @@ def test_rounds_to_a_target_are_the_first_that_reach_it():
         RoundRecord(t, [], Bytes(), 0.0, {} if mean is None else {"accuracy": Spread(mean)})
         for t, mean in means.items()
     ]
-    assert rounds_to(course, 0.8) == 3
-    assert rounds_to(course, 0.81) is None
-    assert rounds_to(course, None) is None
+    assert exchanges_to(course, 0.8) == 3
+    assert exchanges_to(course, 0.81) is None
+    assert exchanges_to(course, None) is None
 
 
 def test_mean_and_deviation_by_hand():
@@ -140,7 +140,7 @@ def test_the_table_says_what_the_summaries_say(compared):
         reached = [
             next(
                 (
-                    r["round"]
+                    sum(one["exchanges"] for one in history(f)[: r["round"]])
                     for r in history(f)
                     if "accuracy" in r["metrics"] and r["metrics"]["accuracy"]["mean"] >= table["target"]
                 ),
@@ -148,7 +148,7 @@ def test_the_table_says_what_the_summaries_say(compared):
             )
             for f in folders
         ]
-        assert row["rounds_to_target"] == reached
+        assert row["exchanges_to_target"] == reached
     best = max(table["rows"][1:], key=lambda row: row["accuracy"]["mean"])
     assert table["best"] == best["method"]
     assert table["target"] == pytest.approx(0.9 * best["accuracy"]["mean"])
@@ -279,7 +279,7 @@ def test_markdown_csv_and_latex_hold_the_same_numbers(compared):
     rows = [line.split(",") for line in as_csv(table).replace("case=1,", "").splitlines()]
     assert rows[0][:5] == ["method", "seeds", "accuracy_mean", "accuracy_std", "accuracy_sem"]
     assert [float(number) for number in rows[2][2:5]] == [accuracy[kind] for kind in ("mean", "std", "sem")]
-    assert len(columns(table)) == len(cells(table)[0]) == 10
+    assert len(columns(table)) == len(cells(table)[0]) == 11
     latex = as_latex(table).splitlines()
     body = latex[latex.index(r"    \toprule") : latex.index(r"    \bottomrule")]
     assert {line.count(" & ") for line in body if line.endswith(r"\\")} == {latex[5].count("r") - 1}
@@ -430,3 +430,16 @@ def test_latex_sets_in_bold_all_that_cannot_be_told_from_the_best(tmp_path):
     apart = coterie.compare(["fedavg", "local"], scenario="digits-permuted", out=tmp_path / "apart", **how)
     assert apart.table["ties"] == []
     assert next(line for line in apart.to_latex().splitlines() if r"\textbf{" in line).strip().startswith("local")
+
+
+def test_the_settings_of_a_table_hold_for_every_method_of_a_comparison(tmp_path: Path) -> None:
+    table = run_methods(["fedavg", "flt:as=table1", "local"], out=tmp_path / "c", as_published=True, **TABLE_OPTIONS)
+    assert [row["method"] for row in table["rows"]] == ["fedavg:as=paper", "flt:as=table1", "local"]
+    for row in table["rows"]:
+        stored = json.loads((tmp_path / "c" / row["folders"]["0"] / "config.json").read_text())
+        assert (stored["participation"], stored["batch_size"], stored["lr"]) == (0.2, 10, 0.5)
+    with pytest.raises(ConfigError, match="name tables with different settings"):
+        run_methods(["flt:as=table1", "ifca:as=table1-mnist"], out=tmp_path / "d", **TABLE_OPTIONS)
+
+
+TABLE_OPTIONS = {"scenario": "digits-iid", "clients": 10, "rounds": 1, "lr": 0.5, "workers": 1}

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
@@ -19,14 +20,16 @@ from coterie.cli.terminal import make_console
 from coterie.engines import available_cores, pool_start_method
 from coterie.engines.children import performed_beside
 from coterie.errors import RunError
-from coterie.methods import method_classes
+from coterie.methods import make_method, method_classes
 from coterie.methods.base import find_method
 from coterie.methods.option_types import describe_options, value_in_words
-from coterie.methods.published import departures_of
+from coterie.methods.papers import Paper
+from coterie.methods.published import departures_of, paper_of, table_of
 from coterie.models import list_models
 from coterie.runs import Result, api, load
 from coterie.runs.config import LIMIT_KEYS, PLACE_KEYS, RunConfig, make_config, overlay, read_config_file
 from coterie.runs.folder import RunFolder
+from coterie.runs.options import option_default
 
 
 @click.command(
@@ -112,9 +115,10 @@ def resume(folder: str, quiet: bool | None, **given: Any) -> None:
         show_results([result], result.path)
 
 
-@click.command(epilog=examples("coterie methods", "coterie methods cfl"))
+@click.command(epilog=examples("coterie methods", "coterie methods cfl", "coterie methods ifca --as table1-mnist"))
 @click.argument("name", required=False, shell_complete=complete_method)
-def methods(name: str | None) -> None:
+@click.option("--as", "version", metavar="paper|TABLE", help="the settings that the paper, or a table of it, prints")
+def methods(name: str | None, version: str | None) -> None:
     """List the methods; with NAME, the options of one."""
     console = make_console()
     if name is None:
@@ -124,6 +128,9 @@ def methods(name: str | None) -> None:
         console.print(table)
         return
     cls = find_method(name)
+    if version is not None:
+        show_published(console, name, cls, version)
+        return
     summary, _, more = inspect.cleandoc(cls.__doc__ or "").partition("\n")
     console.print(f"[bold]{name}[/]: {escape(summary)}", soft_wrap=True)
     if more.strip():
@@ -136,14 +143,55 @@ def methods(name: str | None) -> None:
     for option in options:
         table.add_row(option.name, escape(option.type), escape(option.default), escape(one_line(option.text)))
     console.print(table)
-    if departures := departures_of(cls):
-        console.print(f"\nWhere the defaults depart from the paper; {name}:as=paper undoes all of it:", markup=False)
+    show_paper(console, name, cls)
+    first = options[0]
+    console.print(f"Given as {name}:{first.name}={first.default},…", markup=False)
+
+
+def show_paper(console: Console, name: str, cls: type) -> None:
+    """Print what a method is published in, where ours is different, and the tables whose settings it knows."""
+    paper, departures = paper_of(cls), departures_of(cls)
+    if paper is None:
+        return
+    says = f"{name}:as=paper undoes where the defaults depart from it:" if departures else "by default as printed there"
+    console.print(f"\nPaper: {paper.citation}; {says}", markup=False, soft_wrap=True)
+    if departures:
         table = Table("option", "as=paper", "what the default does instead", box=None, pad_edge=False)
         for departure in departures:
             table.add_row(departure.option, escape(value_in_words(departure.paper)), escape(departure.why))
         console.print(table)
-    first = options[0]
-    console.print(f"Given as {name}:{first.name}={first.default},…", markup=False)
+    show_differences(console, paper)
+    if paper.tables:
+        console.print(f"Settings of its tables: {', '.join(f'{name}:as={known}' for known in paper.tables)}")
+
+
+def show_differences(console: Console, paper: Paper) -> None:
+    """Print what no option undoes."""
+    for one in paper.differences:
+        text = f"Different whatever the options are: {one.printed}; here {one.here} ({one.why})"
+        console.print(text, markup=False, soft_wrap=True)
+
+
+def show_published(console: Console, name: str, cls: type, version: str) -> None:
+    """Print every setting of a method as its paper, or a table of it, prints it; * marks what is not our default."""
+    printed, paper = table_of(cls, name, version), paper_of(cls)
+    assert paper is not None  # or there were no table
+    made, default = make_method(f"{name}:as={version}"), make_method(name)
+    console.print(f"{name}:as={version}: {paper.citation}: {printed.about}", markup=False, soft_wrap=True)
+    table = Table("setting", "as printed", "our default", box=None, pad_edge=False)
+    for option in describe_options(cls):
+        values = [getattr(method, option.name) for method in (made, default)]
+        mark = "" if values[0] == values[1] else " *"
+        table.add_row(option.name + mark, *(escape(value_in_words(value)) for value in values))
+    for part, inner in getattr(made, "parts", dict)().items():
+        for option in describe_options(type(inner)):
+            table.add_row(f"  {part}: {option.name}", escape(value_in_words(getattr(inner, option.name))), "")
+    for key, value in {**printed.training, **printed.federation}.items():
+        table.add_row(f"--{key.replace('_', '-')} *", escape(value_in_words(value)), escape(option_default(key)))
+    console.print(table)
+    if printed.ours:
+        console.print(printed.ours, markup=False, soft_wrap=True)
+    show_differences(console, paper)
 
 
 @click.command(epilog=examples("coterie models"))

@@ -19,17 +19,36 @@ class Fault(NamedTuple):
     reason: str
 
 
-@dataclass
-class Traffic:
-    """Bytes sent since they were last drained, as `tasks.wire` counts them."""
+class Spent(NamedTuple):
+    """What clients were asked for: bytes sent, passes over their data, and exchanges."""
 
     down: int = 0
     up: int = 0
+    passes: float = 0.0
+    exchanges: int = 0
+
+
+@dataclass
+class Traffic:
+    """What was spent since it was last drained; bytes as `tasks.wire` counts them."""
+
+    down: int = 0
+    up: int = 0
+    passes: float = 0.0
+    """Passes of one client over its training data, in units of training: a look without a gradient is a third of one.
+    A network, whose clients' work is not seen, counts none."""
+    exchanges: int = 0
+    """How often clients were asked and answered, one after another."""
 
     def drain(self) -> tuple[int, int]:
         """The bytes sent down and up; counting starts again at zero."""
-        counted = (self.down, self.up)
-        self.down = self.up = 0
+        return self.drain_all()[:2]
+
+    def drain_all(self) -> Spent:
+        """All that was spent; counting starts again at zero."""
+        counted = Spent(self.down, self.up, self.passes, self.exchanges)
+        self.down = self.up = self.exchanges = 0
+        self.passes = 0.0
         return counted
 
 

@@ -22,7 +22,7 @@ from coterie.metrics import MetricFunction
 from coterie.parameters import Layout
 from coterie.privacy import Mask, MaskedTrainer
 from coterie.privacy.keys import Secret, make_key
-from coterie.tasks.base import ClientContext, Reduction, Reply, ReplyBlock, Request, perform
+from coterie.tasks.base import GRADIENT_COST, ClientContext, Reduction, Reply, ReplyBlock, Request, perform
 from coterie.tasks.wire import not_finite, reply_bytes, same_form, task_bytes
 from coterie.trainers.base import Trainer
 from coterie.trainers.batched import GRAM_BYTES, BatchedTrainer
@@ -135,7 +135,8 @@ class LocalEngine:
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
         """Do the requests block by block; a reply that is not finite is left out and named in `faults`."""
-        work = self._work(requests)
+        costs = [request.task.cost(self.contexts[request.client].client) for request in requests]
+        work = self._work(costs)
         width = block_width(
             len(requests),
             self.layout.size,
@@ -148,6 +149,11 @@ class LocalEngine:
         blocks = [requests[part.start : part.stop] for part in rows]
         reductions = [None if reduce is None else reduce.at(part) for part in rows]
         self.traffic.down += self._bytes_down(requests)
+        self.traffic.passes += sum(
+            cost / (GRADIENT_COST * max(1, self.samples[client]))
+            for cost, (client, _) in zip(costs, requests, strict=True)
+        )
+        self.traffic.exchanges += bool(requests)
         pool = self._pool_for(requests, len(blocks), work)
         done_blocks = (
             pool.run(blocks, reductions)
@@ -193,11 +199,10 @@ class LocalEngine:
             broadcast_bytes=BROADCAST_MODELS * vector + 2**20,
         )
 
-    def _work(self, requests: Sequence[Request]) -> float:
-        """Roughly how many multiplications the requests take."""
-        passes = sum(request.task.cost(self.contexts[request.client].client) for request in requests)
+    def _work(self, costs: Sequence[float]) -> float:
+        """Roughly how many multiplications requests of such costs take."""
         # A weight of a convolution is used many times for a sample, one of a linear layer once.
-        return passes * self.layout.size * (1 if self.batched else 10)
+        return sum(costs) * self.layout.size * (1 if self.batched else 10)
 
     def _send_vectors(self, requests: Sequence[Request]) -> bool:
         """Whether any reply holds a vector, as far as one task of each kind shows."""

@@ -112,6 +112,7 @@ class FlowerEngine:
         sendable = [(request, node) for request, node in zip(requests, nodes, strict=True) if node is not None]
         messages = [self._message(node, packer.pack(request.task)) for request, node in sendable]
         self.traffic.down += sum(task_bytes(request.task, self.layout) for request, _ in sendable)
+        self.traffic.exchanges += bool(sendable)
         answers = self.exchange.send(messages)
         for position, (request, node) in enumerate(zip(requests, nodes, strict=True)):
             if node is None:

@@ -396,6 +396,7 @@ class PlainEngine:
             group = f"{self._round}.{self._sent}"
             messages.append(Message(content, int(ask.client), kind, ttl=self.exchange.timeout, group_id=group))
         self.traffic.down += TENSOR_NUMBER * self.layout.size * len(messages)
+        self.traffic.exchanges += bool(messages)
         answers = self.exchange.send(messages)
         for position, (ask, message, answer) in enumerate(zip(asks, messages, answers, strict=True)):
             if answer.content is None:

@@ -15,7 +15,8 @@ from torch import Tensor
 from coterie.errors import ConfigError, did_you_mean
 from coterie.methods.option_types import field_types
 from coterie.methods.options import parse_options, unknown_option, with_checked_options
-from coterie.methods.published import as_published
+from coterie.methods.papers import Table
+from coterie.methods.published import PRINTED, as_published, paper_of, table_of
 from coterie.methods.server import Server
 from coterie.plugins import check_name, load, offered
 
@@ -167,7 +168,8 @@ class Method(Protocol):
     * `finish(state, server) -> state`, called once after the last round;
     * `place(state, clients, server) -> dict[str, int]`, the clusters' ids of newcomers, who train but change nothing;
       without it they go where a cluster's model has the lowest loss on their data;
-    * `departures`, where its defaults are not its paper's (see `published.Departure`); `as=paper` undoes them;
+    * `paper`, what it is published in (see `papers.Paper`), and `departures`, where its defaults are not the paper's
+      (see `published.Departure`); `as=paper` undoes them;
     * `places_unlabelled = True`, if `place` looks at no labels;
     * `path(state, client) -> dict[int, Tensor]`, the models on the way to a client's cluster by id, the first first.
     """
@@ -271,3 +273,18 @@ def build_method(name: str, options: dict[str, Any]) -> Method:
     except (TypeError, ValueError) as problem:  # a class of another package, with checks of its own
         raise ConfigError(f"method {name!r}: {problem}") from problem
     return made
+
+
+def published_spec(spec: str) -> str:
+    """The method with `as=paper`, unless it names a version of its own or has no paper."""
+    name, _, text = spec.partition(":")
+    if "as" in parse_options(text, spec) or paper_of(find_method(name)) is None:
+        return spec
+    return f"{name}:as={PRINTED}" + (f",{text}" if text else "")
+
+
+def published_table(spec: str) -> tuple[str, Table] | None:
+    """The version that a method names by `as`, and what it stands for; None where it names none."""
+    name, _, text = spec.partition(":")
+    version = parse_options(text, spec).get("as") if "as" in text else None
+    return None if version is None else (str(version), table_of(find_method(name), name, version))

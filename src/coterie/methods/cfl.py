@@ -72,6 +72,10 @@ class CFL:
         instead = "give compare=projection(1024) and privacy='projection'"
         return Needs("never" if asked else "must", tasks, instead=instead)
 
+    def parts(self) -> dict[str, SplitRule]:
+        """The rule where it is named, whose options are settings of the method too."""
+        return {} if self.rule == "auto" else {"rule": make_rule(self.rule)}
+
     def split_rule(self, server: Server) -> SplitRule:
         """The rule in use."""
         return make_rule(self.rule if self.rule != "auto" else "benefit" if server.asks_halves else "flattened")

@@ -32,6 +32,7 @@ from coterie.methods.averaging import average_clusters, members_of
 from coterie.methods.base import Assignment, Event, Info, method
 from coterie.methods.needs import Needs
 from coterie.methods.placing import lowest_loss
+from coterie.methods.published import Departure
 from coterie.methods.server import Server
 from coterie.snapshot import saved
 from coterie.tasks import Evaluate
@@ -60,6 +61,9 @@ class FedDrift:
     """Clusters for clients whose data changes: a rise of the loss opens a model, models that do the same are merged."""
 
     needs: ClassVar[Needs] = Needs(unnoised="clients are clustered by their exact losses")
+    departures: ClassVar[tuple[Departure, ...]] = (
+        Departure("start_with", "one", "each client begins with a model, since groups may be there from the start"),
+    )
 
     start_with: Literal["each", "one"] = "each"
     """Models of the first round: one per client, up to `most`, which are merged later; or one for all."""

@@ -45,6 +45,7 @@ def run(
     federation: Federation | None = None,
     model: Model | None = None,
     *,
+    as_published: bool = False,
     data: DataOptions | str | Path | None = None,
     training: TrainingOptions | None = None,
     limits: LimitOptions | None = None,
@@ -66,6 +67,9 @@ def run(
     Args:
         method: a method's name with its options, as in "ifca:k=4", or an object such as `IFCA(k=4)`.
         federation: the clients. Without it a scenario or a folder of data is named.
+        as_published: compute what the method's paper prints, as "METHOD:as=paper" does; a method without a paper is as
+            it is. "METHOD:as=TABLE" also takes the hyper-parameters that a table of the paper was made with, where none
+            are given here: see `coterie methods METHOD`.
         model: a known name such as "mlp:hidden=64", an `nn.Module`, or a callable that makes one; by default the
             scenario's.
         data: your own data, or a scenario and its sizes; a text is short for `DataOptions(data=…)`.
@@ -115,6 +119,7 @@ def run(
     loss = given.get("loss")
     named = {
         "method": method if isinstance(method, str) else "fedavg",  # stands in for an object, which is what counts
+        "as_published": as_published,
         "model": _as_name(model),
         "loss": _as_name(loss),
         "metrics": metric_names,
@@ -122,7 +127,7 @@ def run(
         "out": out,
     }
     return start(
-        make_config(given | named),
+        make_config(given | named, own_federation=federation is not None),
         out=Path(out) if out else None,
         callbacks=followed(callbacks, progress),
         federation=federation,
@@ -190,7 +195,8 @@ def resume(
         callbacks: objects that follow the run, as in `run`.
         progress: print a line that follows the run, as in `run`.
         options: `loss` and `metrics`, the functions that were given to `run`, if any were; options of the engine by
-            themselves; `data_dir`; and other limits than the run was begun with: `max_seconds`, `max_bytes`.
+            themselves; `data_dir`; and other limits than the run was begun with: `max_seconds`, `max_bytes`,
+            `max_passes`.
 
     Returns:
         The finished run.
@@ -221,7 +227,8 @@ def resume(
             config, federation=federation, model=model, method=method, loss=loss, metrics=own_metrics
         )
         try:
-            check_same_run(used | {key: stored.get(key) for key in LIMIT_KEYS}, stored, folder.path)
+            held = {key: stored.get(key) for key in LIMIT_KEYS | {"published"}}
+            check_same_run(used | held, stored, folder.path)
             return execute(prepared, folder, followed(callbacks, progress))
         finally:
             prepared.engine.close()

@@ -27,6 +27,7 @@ from coterie.federation.images import holds_images
 from coterie.federation.table_files import find_tables, is_table_path, read_table
 from coterie.federation.validation import hold_out
 from coterie.methods import Method, Server, make_method
+from coterie.methods.base import published_table
 from coterie.methods.needs import check_network, check_protection, needs_of
 from coterie.methods.options import literal
 from coterie.methods.server_optimizer import ServerOptimizer
@@ -201,8 +202,10 @@ def _assembled(
     if engine.remote:
         check_network(method, engine.secure)
     scenario = None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
+    version = published_table(config.method)
     named = {"method": describe_method(method), "scenario": scenario, "model": _stored_name("model", _name_of(network))}
     objects = {
+        "published": version[0] if version else None,
         "own_metrics": ",".join(metrics) or None,
         "federation": fingerprint(federation),
         "loss": _stored_name("loss", config.loss or loss_name(loss)),
@@ -411,7 +414,7 @@ def clients_secret(seed: int) -> int:
 
 def stored_values(stored: Mapping[str, Any]) -> dict[str, Any]:
     """The configuration in a run's folder, without what is only there to tell runs apart."""
-    values = {key: value for key, value in stored.items() if key not in {"federation", "own_metrics"}}
+    values = {key: value for key, value in stored.items() if key not in {"federation", "own_metrics", "published"}}
     loss = values.get("loss")
     # The name of a function from Python is there to be compared; it cannot be found again.
     return values if loss is None or loss in LOSSES or ":" in loss else values | {"loss": None}

@@ -14,6 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from coterie.errors import ConfigError, did_you_mean
 from coterie.methods.aggregation import Aggregation
+from coterie.methods.base import published_spec, published_table
 from coterie.methods.option_types import Placeholder, takes, type_in_words, union_members
 from coterie.methods.options import parse_options
 from coterie.methods.server_optimizer import ServerOptimizer
@@ -40,7 +41,7 @@ from coterie.trainers.schedules import make_schedule
 
 PLACE_KEYS = frozenset({"out", "data_dir", "quiet", *(option.name for option in fields(EngineOptions))})
 """Keys that say where and how fast a run runs, not what it computes: they may differ when a run is resumed."""
-LIMIT_KEYS = frozenset({"max_seconds", "max_bytes"})
+LIMIT_KEYS = frozenset({"max_seconds", "max_bytes", "max_passes"})
 """Keys that are kept with a run, and may be given again when it is resumed."""
 LIST_KEYS = frozenset({"drop", "categorical", "class_weights", "metrics"})
 """Keys whose value may be a list."""
@@ -83,8 +84,8 @@ class RunConfig(
         return self.validation.partition(":")[2] if isinstance(self.validation, str) else None
 
     def identity(self) -> dict[str, Any]:
-        """The part of the configuration that decides what is computed."""
-        return {key: value for key, value in self.model_dump().items() if key not in PLACE_KEYS}
+        """The part of the configuration that decides what is computed; `as_published` is part of the method by then."""
+        return {key: value for key, value in self.model_dump().items() if key not in PLACE_KEYS | {"as_published"}}
 
     def aggregation(self, clients: int) -> Aggregation:
         """How the updates of this number of clients become one."""
@@ -102,7 +103,7 @@ class RunConfig(
     def limits(self) -> Limits:
         """What ends the run early."""
         most = None if self.max_bytes is None else size_in_bytes("max_bytes", self.max_bytes)
-        return Limits(self.patience, self.monitor or "loss", self.max_seconds, most)
+        return Limits(self.patience, self.monitor or "loss", self.max_seconds, most, self.max_passes)
 
     def training(self, default: Training) -> Training:
         """Local training: what was given, else the scenario's default."""
@@ -285,10 +286,33 @@ def flat_values(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
     return {key: _as_text(key, value) for key, value in ungrouped(values, where).items()}
 
 
-def make_config(values: Mapping[str, Any], origin: str = "") -> RunConfig:
-    """A checked configuration of options and groups; an unknown key or a bad value is one line with a suggestion."""
+def with_published(values: Mapping[str, Any], own_federation: bool = False) -> dict[str, Any]:
+    """The values with the method as published where that is asked for, and its table's settings where none are given.
+
+    A table's federation does not count beside a federation, data or a scenario that is given.
+    """
+    given = {key: value for key, value in values.items() if value is not None}
+    method = given.get("method")
+    if given.get("as_published") is True:
+        method = given["method"] = published_spec(str(method or "fedavg"))
+    named = published_table(method) if isinstance(method, str) else None
+    if named is None:
+        return dict(values) | given
+    table = named[1]
+    elsewhere = own_federation or "scenario" in given or "data" in given
+    return overlay(dict(table.training) | ({} if elsewhere else dict(table.federation)), given)
+
+
+def make_config(values: Mapping[str, Any], origin: str = "", *, own_federation: bool = False) -> RunConfig:
+    """A checked configuration of options and groups; an unknown key or a bad value is one line with a suggestion.
+
+    Args:
+        values: what is given; a table that the method names by `as` gives the rest (see `with_published`).
+        origin: the file that they are from, for messages.
+        own_federation: whether a federation is given as an object.
+    """
     where = f"{origin}: " if origin else ""
-    flat = flat_values(values, where)
+    flat = with_published(flat_values(values, where), own_federation)
     for key, value in flat.items():
         _check_value(key, value, where)
     try:

@@ -32,6 +32,7 @@ class FlatOptions(TypedDict, total=False):
     monitor: str | None
     max_seconds: float | None
     max_bytes: int | str | None
+    max_passes: float | None
     lr: float | None
     epochs: int | None
     steps: int | None

@@ -14,7 +14,7 @@ from typing import Any
 
 from torch import Tensor
 
-from coterie.engines.base import Engine
+from coterie.engines.base import Engine, Spent
 from coterie.errors import CallbackError
 from coterie.methods import Assignment, ClusterInfo, ClusterSplit, Event, Info, Server
 from coterie.methods.needs import needs_of
@@ -102,7 +102,7 @@ def _checkpoint(run: Run, store: Store | None) -> Checkpoint:
         server.restore(known.server)
         return known
     state = run.method.start(server)
-    fresh = Checkpoint(0, state, {}, *server.traffic.drain(), seconds=0.0, server=server.state())
+    fresh = _with_spent(Checkpoint(0, state, {}, 0, 0, 0.0, server=server.state()), server.traffic.drain_all())
     if store and run.save_every_round:
         store.save_checkpoint(fresh)
     return fresh
@@ -133,19 +133,22 @@ class Progress:
         """Do, evaluate, record and keep a round; what ends the run after it, or None."""
         began = time.monotonic()
         state, info = self._exchange(t)
-        down, up = self.run.server.traffic.drain()
+        spent = self.run.server.traffic.drain_all()
         self.evaluation = self._evaluated(state, t, info)
         info = self._with_explosion(info)
-        record = _record(self.run, t, info, self.evaluation, self._clusters, self._mixtures, Bytes(up, down))
+        done = _with_spent(self.done, spent)
+        # What was sent before the first round is the first round's.
+        of_round = Spent(done.bytes_down, done.bytes_up, done.passes, done.exchanges) if t == 1 else spent
+        record = _record(self.run, t, info, self.evaluation, self._clusters, self._mixtures, of_round)
         self._clusters.update(record.assignment)
         self._mixtures.update(record.mixtures)
-        best = _best(self.run, t, state, record, self.done.best)
-        spent = time.monotonic() - began
-        record = replace(record, seconds=round(spent, 4))
+        best = _best(self.run, t, state, record, done.best)
+        seconds = time.monotonic() - began
+        record = replace(record, seconds=round(seconds, 4))
         self.history.append(record)
-        before = self.done
-        sent = before.bytes_down + down, before.bytes_up + up
-        self.done = Checkpoint(t, state, {}, *sent, before.seconds + spent, self.run.server.state(), best)
+        total, server = done.seconds + seconds, self.run.server.state()
+        done = replace(done, round=t, state=state, client_states={}, seconds=total)
+        self.done = replace(done, server=server, best=best, last=None)
         stop = self.run.limits.reached(self.history, self.done)
         self._keep(record, info, stop)
         return self._follow(record, info, stop)
@@ -296,8 +299,7 @@ def _finish(progress: Progress, last: KeptRound, restored: int | None) -> None:
         # The finished state is stored, but not its bytes: they are counted again if this is done again.
         going_on = last if done.round < server.rounds or restored is not None else None
         progress.store.save_checkpoint(replace(done, client_states=run.engine.client_states(), last=going_on))
-    down, up = server.traffic.drain()
-    progress.done = replace(done, bytes_down=done.bytes_down + down, bytes_up=done.bytes_up + up)
+    progress.done = _with_spent(done, server.traffic.drain_all())
 
 
 def _report_end(progress: Progress, events: Sequence[Event], result: Result) -> None:
@@ -437,14 +439,14 @@ def _record(
     evaluation: Evaluation | None,
     known: Mapping[str, int | None],
     mixed: Mapping[str, Mapping[int, float]],
-    sent: Bytes,
+    spent: Spent,
 ) -> RoundRecord:
     """The round's record; `known` is the cluster of every client as recorded so far, `mixed` the mixtures."""
     everybody = evaluation if evaluation and not evaluation.participants_only else None
     return RoundRecord(
         round=t,
         clusters=_clusters(info, evaluation),
-        bytes=sent,
+        bytes=Bytes(spent.up, spent.down),
         seconds=0.0,
         metrics=evaluation.spreads if evaluation else {},
         validation=evaluation.validation_spreads if evaluation else {},
@@ -455,6 +457,24 @@ def _record(
         events=[EventRecord(event.kind, event.text, to_json(event.details)) for event in info.events],
         faults=[FaultRecord(fault.client, fault.reason) for fault in run.engine.faults()],
         epsilon=_epsilon(run.server, t),
+        passes=_passes(run, spent.passes),
+        exchanges=spent.exchanges,
+    )
+
+
+def _passes(run: Run, counted: float) -> float | None:
+    """Passes for the records; None where clients' work is not seen."""
+    return None if run.engine.remote else round(counted, 3)
+
+
+def _with_spent(done: Checkpoint, spent: Spent) -> Checkpoint:
+    """The checkpoint with what was spent since."""
+    return replace(
+        done,
+        bytes_down=done.bytes_down + spent.down,
+        bytes_up=done.bytes_up + spent.up,
+        passes=done.passes + spent.passes,
+        exchanges=done.exchanges + spent.exchanges,
     )
 
 

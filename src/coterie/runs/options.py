@@ -56,6 +56,8 @@ class BasicOptions:
 
     method: MethodText = "fedavg"
     """The method, with options as name:key=value,key=value."""
+    as_published: bool = False
+    """The method as its paper prints it, as METHOD:as=paper does; one without a paper as it is."""
     model: ModelText | None = unset()
     """The network: a known name with options, as in mlp:hidden=64, or module:callable."""
     seed: Annotated[int, Field(ge=0)] = 0
@@ -115,6 +117,9 @@ class LimitOptions:
     """Stop after the round in which this number of seconds has passed."""
     max_bytes: Whole | Size | None = unset("no limit")
     """Stop after the round in which this much has been sent, up and down, as 500MB or a number of bytes."""
+    max_passes: Positive | None = unset("no limit")
+    """Stop after the round in which clients have made this number of passes over their data in sum; a look without a
+    gradient is a third of one."""
 
 
 @dataclass(frozen=True)

@@ -183,6 +183,11 @@ class RoundRecord(WithSpreads):
     in the record before."""
     epsilon: float | None = None
     """What the models up to this round give away of any one client, at the run's δ, where noise was asked for."""
+    passes: float | None = None
+    """Passes of a client over its training data that the round took, in units of training; a look without a gradient is
+    a third. As `bytes` and `exchanges`, the first round's include what was spent before it. None: not counted."""
+    exchanges: int | None = None
+    """How often clients were asked and answered, one after another."""
 
 
 @dataclass(frozen=True, slots=True, config=STRICT)
@@ -257,6 +262,9 @@ class Summary(WithSpreads):
     and there is no record of any client."""
     train_samples: int | None = None
     """Training samples of all clients."""
+    passes: float | None = None
+    """As in the rounds, of the whole run."""
+    exchanges: int | None = None
 
     @property
     def sizes(self) -> list[int]:

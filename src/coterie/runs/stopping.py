@@ -25,6 +25,8 @@ class Limits:
     max_seconds: float | None = None
     max_bytes: int | None = None
     """Bytes up and down together."""
+    max_passes: float | None = None
+    """Passes of a client over its training data (see `Traffic.passes`)."""
 
     def is_better(self, validation: dict[str, Spread], best: KeptRound | None) -> bool:
         """Whether a round's validation metrics beat the best so far; RunError where they say nothing."""
@@ -52,6 +54,9 @@ class Limits:
             )
         if self.max_bytes is not None and sent >= self.max_bytes:
             return Event(STOPPED, f"{sent:,} bytes sent, of max_bytes={self.max_bytes:,}", {"bytes": sent})
+        if self.max_passes is not None and done.passes >= self.max_passes:
+            text = f"{done.passes:.1f} passes over clients' data, of max_passes={self.max_passes:g}"
+            return Event(STOPPED, text, {"passes": done.passes})
         return None
 
 

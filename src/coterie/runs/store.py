@@ -38,6 +38,8 @@ class Checkpoint:
     bytes_down: int
     bytes_up: int
     seconds: float
+    passes: float = 0.0
+    exchanges: int = 0
     server: ServerState = field(default_factory=ServerState)
     best: KeptRound | None = None
     """The best round so far, where the run keeps it."""

@@ -21,6 +21,8 @@ from coterie.federation import Client
 from coterie.parameters import Layout, span_size
 from coterie.trainers.base import Reduction, SumNoise, Trained, Trainer, Training, TrainingJob
 
+GRADIENT_COST = 3.0
+"""Passes through the network that a gradient takes: forward once, and backward about twice that."""
 ClientState = MutableMapping[str, Tensor]
 """What a client keeps between rounds and never sends, such as private layers."""
 
@@ -162,7 +164,7 @@ class Task(ABC):
         """Roughly how many samples go through the network for this client; a gradient counts as two more."""
         training = getattr(self, "training", None)
         n = len(client.train)
-        return 3.0 * (training.samples_seen(n) if isinstance(training, Training) else n)
+        return GRADIENT_COST * (training.samples_seen(n) if isinstance(training, Training) else n)
 
     @property
     def keeps_state(self) -> bool:

@@ -138,6 +138,9 @@ class StagedTraining(Task):
         size = layout.size + self.specific.numel()
         return ReplySchema(size, {"loss": Number()}, private=layout.select(self.private))
 
+    def cost(self, client: Client) -> float:
+        return (1 + len(self.specific)) * super().cost(client)
+
     def batch_key(self) -> Hashable:
         # Clients of all clusters are trained together first, exactly as the base method would train them.
         return StagedTraining, self.training, self.layers, self.private

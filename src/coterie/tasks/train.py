@@ -12,6 +12,7 @@ from torch import Tensor
 from coterie.federation import Client
 from coterie.parameters import Layout, gather, scatter, span_size
 from coterie.tasks.base import (
+    GRADIENT_COST,
     ClientContext,
     ClientState,
     Number,
@@ -66,7 +67,7 @@ class Train(Task):
 
     def cost(self, client: Client) -> float:
         more = 0 if self.personal is None else self.personal.samples_seen(len(client.train))
-        return super().cost(client) + 3.0 * more
+        return super().cost(client) + GRADIENT_COST * more
 
     def perform(
         self,
@@ -127,6 +128,9 @@ class Collect(Task):
 
     def schema(self, layout: Layout) -> ReplySchema:
         return ReplySchema(span_size(layout.select(self.private)), shown=self.shown)
+
+    def cost(self, client: Client) -> float:
+        return 0.0
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         own = context.state.get("private")

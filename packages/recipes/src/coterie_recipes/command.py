@@ -90,7 +90,7 @@ def reproduce(
         workers=workers,
         log=(lambda text: None) if quiet else (lambda text: click.echo(text, err=True)),
     )
-    with timed(study):
+    with timed(study, name):
         results = run_recipe(name, study)
     if store is not None:
         store_results(results, study, _repeating(name, study), Path(store))

@@ -15,6 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from coterie.errors import ConfigError
+from coterie.methods import method_classes
+from coterie.methods.option_types import value_in_words
+from coterie.methods.published import departures_of, paper_of
+from coterie_recipes.freshness import is_fresh
 from coterie_recipes.papers_cfl_ifca import CFL, IFCA
 from coterie_recipes.papers_cuau_flt import FEDCUAU, FLT
 from coterie_recipes.papers_index import Item, Pattern
@@ -23,6 +27,9 @@ from coterie_recipes.stored import standard_error
 PAPERS = {"CFL": CFL, "IFCA": IFCA, "FedCUAU": FEDCUAU, "FLT": FLT}
 BEGIN = "<!-- From here on the page is built by `python -m coterie_recipes.papers docs` from docs/results. -->"
 END = "<!-- End of what is built. -->"
+CHANGED = "the recipe has changed since"
+FROM_CODE = "<!-- From here to the next mark, built by the same command from the methods themselves. -->"
+END_OF_CODE = "<!-- End of what the methods say. -->"
 MARK = "†"
 """Stands at a value that is further from the paper's than two standard errors."""
 NUMBER = re.compile(r"(?:≈ )?(-?\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?$")
@@ -40,17 +47,44 @@ class Shown:
 
 
 def rebuilt(page: str, results: Path) -> str:
-    """The page with what stands between its marks built anew from the folder of stored results.
+    """The page with what stands between its marks built anew: departures, and the folder of stored results.
 
     Raises:
         ConfigError: a mark is missing, a result lacks a row of the index, or a row that differs from the paper's lacks
             a sentence on what differs.
     """
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise ConfigError(f"the page must hold {BEGIN!r} and {END!r} once each")
-    before, _, rest = page.partition(BEGIN)
-    _, _, after = rest.partition(END)
-    return f"{before}{BEGIN}\n\n{_body(results)}\n{END}{after}"
+    page = _between(page, FROM_CODE, END_OF_CODE, departures_markdown())
+    return _between(page, BEGIN, END, _body(results))
+
+
+def _between(page: str, begin: str, end: str, text: str) -> str:
+    """The page with another text between two marks."""
+    if page.count(begin) != 1 or page.count(end) != 1:
+        raise ConfigError(f"the page must hold {begin!r} and {end!r} once each")
+    before, _, rest = page.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n\n{text}\n{end}{after}"
+
+
+def departures_markdown() -> str:
+    """Where defaults depart from a paper, what no option undoes, and the tables whose settings are known."""
+    found = [(name, cls, paper) for name, cls in method_classes().items() if (paper := paper_of(cls)) is not None]
+    lines = ["| method | option | `as=paper` | what the default does instead |", "|---|---|---|---|"]
+    for name, cls, _ in found:
+        for one in departures_of(cls):
+            lines.append(f"| `{name}` | `{one.option}` | {value_in_words(one.paper)} | {one.why} |")
+    plain = [f"`{name}`" for name, cls, _ in found if not departures_of(cls)]
+    lines += ["", f"No default departs in {', '.join(plain)}. Different whatever the options are:", ""]
+    lines += ["| method | as printed | here | why |", "|---|---|---|---|"]
+    lines += [f"| `{name}` | {a} | {b} | {why} |" for name, _, paper in found for a, b, why in paper.differences]
+    lines += ["", "Tables and figures whose hyper-parameters are known by name:", ""]
+    lines += ["| method | settings | beside them |", "|---|---|---|"]
+    for name, _, paper in found:
+        for known, table in paper.tables.items():
+            chosen = {**table.training, **table.federation}
+            settings = ", ".join(f"{key}={value}" for key, value in chosen.items())
+            lines.append(f"| `{name}:as={known}` | {settings} | {table.ours} |")
+    return "\n".join(lines) + "\n"
 
 
 def _body(results: Path) -> str:
@@ -138,6 +172,8 @@ def _scale(stored: Mapping[str, Any]) -> str:
     seconds = stored.get("cpu_seconds")
     if seconds is not None:
         words.append(f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min")
+    if "recipe" in stored and not is_fresh(stored):
+        words.append(CHANGED)
     return ", ".join(words)
 
 

@@ -18,6 +18,7 @@ from typing import Any
 from coterie.errors import RunError
 from coterie.runs import write_atomically
 from coterie_recipes.base import Study
+from coterie_recipes.freshness import recipe_source
 
 ATTEMPTS = "attempts.json"
 DIGITS = 6
@@ -25,19 +26,20 @@ DIGITS = 6
 
 
 @contextmanager
-def timed(study: Study) -> Iterator[None]:
-    """Note the processor time that is spent inside, and the commit, in the study's folder, if cells were computed.
+def timed(study: Study, name: str) -> Iterator[None]:
+    """Note processor time, commit and the recipe's hash in the study's folder, if cells were computed inside.
 
     A study is computed in several attempts where it was stopped, or seed by seed: all of them count.
     """
-    before, commit = _cpu_seconds(), _commit()
+    before, commit, source = _cpu_seconds(), _commit(), recipe_source(name)
     try:
         yield
     finally:
         if study.computed and study.out.is_dir():
             known = _attempts(study.out)
             seconds = round(_cpu_seconds() - before, 1)
-            known.append({"date": f"{datetime.now(UTC):%Y-%m-%d}", "commit": commit, "cpu_seconds": seconds})
+            today = f"{datetime.now(UTC):%Y-%m-%d}"
+            known.append({"date": today, "commit": commit, "cpu_seconds": seconds, "source": source})
             write_atomically(study.out / ATTEMPTS, json.dumps(known, indent=1).encode())
 
 
@@ -56,6 +58,7 @@ def store(results: Mapping[str, Any], study: Study, command: str, path: Path) ->
         "command": command,
         "commit": ", ".join(dict.fromkeys(attempt["commit"] for attempt in attempts)),
         "machine": f"{_processor()}, {os.cpu_count()} cores, no GPU used",
+        "source": _one_source(attempts),
         "date": attempts[-1]["date"],
         "cpu_seconds": round(sum(attempt["cpu_seconds"] for attempt in attempts), 1),
         "scale": results["scale"],
@@ -70,6 +73,12 @@ def store(results: Mapping[str, Any], study: Study, command: str, path: Path) ->
 def standard_error(values: Sequence[float]) -> float | None:
     """Of the mean of independent values; None of a single one."""
     return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else None
+
+
+def _one_source(attempts: Sequence[Mapping[str, Any]]) -> str | None:
+    """The hash of the recipe that made all cells; None where they were made by several versions of it."""
+    made_by = {attempt.get("source") for attempt in attempts}
+    return made_by.pop() if len(made_by) == 1 else None
 
 
 def _row(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from coterie.errors import ConfigError
 from coterie.report import need_matplotlib
 from coterie.runs import make_config, new_folder
 from coterie_studies import tables
+from coterie_studies.budgets import BUDGETS
 from coterie_studies.compared import Comparison, write_tables
 from coterie_studies.comparison import run_methods, split_methods
 from coterie_studies.differences import TESTS
@@ -40,6 +41,8 @@ FILE_WIDTH = 110
               shell_complete=complete_method)  # fmt: skip
 @click.option("--test", default="t", show_default=True, type=click.Choice(TESTS),
               help="paired t test, or Wilcoxon's signed ranks")  # fmt: skip
+@click.option("--equal", default="rounds", show_default=True, type=click.Choice(BUDGETS),
+              help="budget that is held; without --max-bytes or --max-passes, the first method's")  # fmt: skip
 @click.option("--latex", metavar="FILE", help="write the table for a paper, too (booktabs)")
 @click.option("--pdf", metavar="FILE", help="write the figures for a paper, too, one per page")
 @config_options(leave_out=frozenset({"method"}))
@@ -48,6 +51,7 @@ def compare(
     seeds: int,
     baseline: str | None,
     test: str,
+    equal: str,
     latex: str | None,
     pdf: str | None,
     **given: Any,
@@ -56,8 +60,9 @@ def compare(
 
     In --methods, commas separate methods and also the options of one: a part with '=' before any ':' belongs to the
     method before it, as in fedavg,ifca:k=4,init=random,cfl. The option may also be given several times. Several runs go
-    at once (--workers of them, each on one core). The same command again goes on where it was stopped. Into a folder
-    that holds a comparison, --out adds: other methods' rows stay, and options that are not given are the folder's.
+    at once (--workers of them, each on one core). With --equal bytes or passes a run ends when the budget is spent. The
+    same command again goes on where it was stopped. Into a folder that holds a comparison, --out adds: other methods'
+    rows stay, and options that are not given are the folder's.
     """
     values = {key: value for key, value in given.items() if value is not None}
     config = make_config(values)
@@ -81,6 +86,7 @@ def compare(
         workers=config.workers,
         baseline=baseline,
         test=test,
+        equal=equal,
         say=say,
         **options,
     )

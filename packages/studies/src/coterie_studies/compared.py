@@ -116,12 +116,15 @@ def compare(
     seeds: int = 1,
     baseline: str | None = None,
     test: Literal["t", "wilcoxon"] = "t",
+    equal: Literal["rounds", "bytes", "passes"] = "rounds",
     model: Model | None = None,
     out: str | Path | None = None,
     say: Callable[[str], None] | None = None,
     **options: Unpack[RunOptions],
 ) -> Comparison:
     """Run several methods on the same clients with the same budget, and put them side by side.
+
+    The caption says which of rounds, bytes and passes over clients' data were equal.
 
     Everything is checked before anything is trained. A folder that holds a comparison is added to: what is complete
     is not done again, other methods' rows stay, options that are not given are the folder's.
@@ -132,6 +135,8 @@ def compare(
         seeds: how many seeds, from `seed` on. A seed makes the same federation for every method.
         baseline: the method to measure the others against; by default the best.
         test: "t" (paired t test) or "wilcoxon" (signed-rank test), over the seeds; with one seed over its clients.
+        equal: the budget that is held: "rounds", or "bytes" or "passes", of which each run may spend `max_bytes` or
+            `max_passes`, by default what the first method spends; a run ends after `rounds` in any case.
         model: as in `run`.
         out: the folder to keep the runs in; by default a new one under runs/.
         say: is given a line of text as each run ends.
@@ -168,6 +173,7 @@ def compare(
         workers=values.pop("workers", 1),
         baseline=baseline,
         test=test,
+        equal=equal,
         say=say or (lambda text: None),
         given=Given(federation, own_model, own_loss),
         **values,

@@ -20,6 +20,7 @@ from coterie.data import Defaults, find_scenario
 from coterie.engines import available_cores, pool_start_method
 from coterie.errors import ConfigError, CoterieError, RunError
 from coterie.methods import make_method, split_outside_brackets
+from coterie.methods.base import published_spec
 from coterie.runs import (
     DEFAULT_SCENARIO,
     RunConfig,
@@ -31,7 +32,9 @@ from coterie.runs import (
     overlay,
     write_atomically,
 )
+from coterie.runs.config import with_published
 from coterie.runs.records import from_json, parse_json
+from coterie_studies.budgets import LIMITS, Budget, check_budget, spent
 from coterie_studies.differences import Test, check_test, find_baseline
 from coterie_studies.ranking import ComparedRun, rank, tested
 from coterie_studies.side_by_side import (
@@ -104,11 +107,15 @@ def run_methods(
     workers: int | str = "auto",
     baseline: str | None = None,
     test: str = "t",
+    equal: str = "rounds",
     say: Callable[[str], None] = lambda text: None,
     given: Given = NOTHING,
     **options: Any,
 ) -> dict[str, Any]:
     """Run every method with every seed, several at once, and return the table as in `comparison.json`.
+
+    With `equal` of bytes or passes a run also ends when it has spent as much as `max_bytes` or `max_passes` says; where
+    that is not given, as much as the first method does in its rounds.
 
     A seed makes the same federation for every method; its first is `seed=`. The other options are those of a run and
     hold for all. Methods, options, data and folder are checked before anything is trained. Runs that are complete in
@@ -119,7 +126,8 @@ def run_methods(
         raise ConfigError(f"seeds={seeds}: expected 1 or more")
     if "method" in options:
         raise ConfigError("method goes with one run: a comparison takes methods=[…]")
-    chosen, place = check_test(test), Path(out)
+    chosen, place, budget = check_test(test), Path(out), check_budget(equal)
+    methods, options = _as_published(methods, options)
     values, kept = _agreed(place, options, say)
     config = make_config(values | {"workers": workers})
     common = {key: value for key, value in config.identity().items() if key not in ("method", "seed")}
@@ -136,17 +144,47 @@ def run_methods(
     if done:
         say(f"{done} of {len(trials)} runs are kept from before")
     shared = {key: value for key, value in values.items() if key != "seed"}
-    jobs = [ComparisonJob(trial, shared) for trial in waiting]
-    for trial, problem in _performed(jobs, config.workers, given):
-        done += 1
-        if problem is not None:
-            failures[trial.method, trial.seed] = _words(problem)
-        outcome = failures.get((trial.method, trial.seed), "done")
-        say(f"{trial.method}, seed {trial.seed}: {outcome} ({done} of {len(trials)})")
-        record()
+    limit = LIMITS.get(budget)
+    sets_budget = [trial for trial in waiting if limit and limit not in shared and trial.method == methods[0]]
+    for part in (sets_budget, [trial for trial in waiting if trial not in sets_budget]):
+        jobs = [ComparisonJob(trial, shared | _budget(trial, trials, shared, budget)) for trial in part]
+        for trial, problem in _performed(jobs, config.workers, given):
+            done += 1
+            if problem is not None:
+                failures[trial.method, trial.seed] = _words(problem)
+            outcome = failures.get((trial.method, trial.seed), "done")
+            say(f"{trial.method}, seed {trial.seed}: {outcome} ({done} of {len(trials)})")
+            record()
     if len(failures) == len(trials):
         raise RunError(f"every method failed; {trials[0].method}: {failures[trials[0].method, trials[0].seed]}")
     return record(against=against, test=chosen)
+
+
+def _budget(
+    trial: ComparedRun, trials: Sequence[ComparedRun], values: Mapping[str, Any], budget: Budget
+) -> dict[str, Any]:
+    """What a run may spend: as much as the first method did with the same seed, unless a limit is given."""
+    first = next(one for one in trials if one.seed == trial.seed)
+    if budget == "rounds" or LIMITS[budget] in values or trial == first:
+        return {}
+    summary = RunFolder(first.folder).summary()
+    amount = None if summary is None else spent(summary)[budget]
+    if not amount:
+        raise RunError(f"equal={budget!r}: {first.method} spent none with seed {first.seed}: give {LIMITS[budget]}")
+    return {LIMITS[budget]: amount}
+
+
+def _as_published(methods: Sequence[str], options: Mapping[str, Any]) -> tuple[list[str], dict[str, Any]]:
+    """The methods as published where that is asked for, and the options with a table's settings, which hold for all."""
+    given = {key: value for key, value in options.items() if value is not None and key != "as_published"}
+    named = [published_spec(method) for method in methods] if options.get("as_published") else list(methods)
+    tables = {method: with_published({"method": method, **given}) for method in named}
+    settings = {method: {k: v for k, v in found.items() if k != "method"} for method, found in tables.items()}
+    changed = {method: found for method, found in settings.items() if found != given}
+    first = next(iter(changed), None)
+    if other := next((method for method in changed if changed[method] != changed[first or ""]), None):
+        raise ConfigError(f"{first} and {other} name tables with different settings: compare the methods of one table")
+    return named, changed[first] if first else given
 
 
 def _trials(methods: Sequence[str], seeds: Sequence[int], place: Path) -> list[ComparedRun]:
@@ -167,7 +205,7 @@ def _performed(jobs: Sequence[ComparisonJob], workers: int | str, given: Given) 
     """Do the runs, in processes side by side where there are several and the objects of Python reach them."""
     count = available_cores() if workers == "auto" else int(workers)
     method = pool_start_method()
-    if count == 1 or len(jobs) == 1 or (given and method != "fork"):
+    if count == 1 or len(jobs) <= 1 or (given and method != "fork"):
         return performed_here(jobs, given)
     return performed_in_pool(jobs, count, given, method)
 

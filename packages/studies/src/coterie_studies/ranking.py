@@ -12,10 +12,11 @@ from coterie.runs import RunFolder
 from coterie.runs.measures import ACCURACY, LOSS, Measure, judged_by
 from coterie.runs.records import RoundRecord, Summary
 from coterie.runs.verdict import LEVEL, shared_training, standard_error
+from coterie_studies.budgets import spent_by_all
 from coterie_studies.differences import Test, find_baseline, paired_differences
 
 SHARE_OF_BEST = 0.9
-"""Speed is the number of rounds until a run reaches this share of the best method's final mean accuracy."""
+"""Speed is the number of exchanges until a run reaches this share of the best method's final mean accuracy."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Leaderboard:
     best: str | None
     """The method with the highest mean accuracy, or with the lowest loss where there is no accuracy."""
     target: float | None
+    spent: dict[str, dict[str, Any]]
+    """For each of rounds, bytes and passes the least and most that a run took, and whether that was equal."""
 
     def table(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """The leaderboard as plain data."""
@@ -44,6 +47,7 @@ class Leaderboard:
             "seeds": self.seeds,
             "best": self.best,
             "target": self.target,
+            "spent": self.spent,
             "rows": self.rows,
         }
 
@@ -59,8 +63,9 @@ def rank(trials: Sequence[ComparedRun], failures: Mapping[tuple[str, int], str],
     best, target = _best_of(rows)
     for row in rows:
         finished = [trial for trial in of_method[row["method"]] if trial in summaries]
-        row["rounds_to_target"] = [rounds_to(RunFolder(trial.folder).history(), target) for trial in finished]
-    return Leaderboard(rows, sorted({trial.seed for trial in trials}), best, target)
+        row["exchanges_to_target"] = [exchanges_to(RunFolder(trial.folder).history(), target) for trial in finished]
+    spent = spent_by_all([(trial.seed, summary) for trial, summary in summaries.items()])
+    return Leaderboard(rows, sorted({trial.seed for trial in trials}), best, target, spent)
 
 
 def _row(
@@ -136,14 +141,19 @@ def _shared_training(place: Path, finished: Sequence[Mapping[str, Any]]) -> floa
     return shared_training(samples, summary.train_samples if summary else None)
 
 
-def rounds_to(history: Iterable[RoundRecord], target: float | None) -> int | None:
-    """The first round whose mean accuracy is at least the target, or None."""
+def exchanges_to(history: Iterable[RoundRecord], target: float | None) -> int | None:
+    """The exchanges with clients, from the first message on, until the mean accuracy is at least the target, or None.
+
+    Seeding before the first round and checks between rounds count. A record from before they were counted has one.
+    """
     if target is None:
         return None
+    made = 0
     for record in history:
+        made += 1 if record.exchanges is None else record.exchanges
         reached = record.accuracy.mean
         if reached is not None and reached >= target:
-            return record.round
+            return made
     return None
 
 
@@ -158,6 +168,7 @@ def _measures(summaries: Sequence[Summary]) -> dict[str, Any]:
         "clusters": over_seeds(len(s.clusters) for s in summaries),
         "ari": over_seeds(s.ari for s in summaries),
         "bytes": over_seeds(s.bytes.total for s in summaries),
+        "passes": over_seeds(s.passes for s in summaries),
         "seconds": over_seeds(s.seconds for s in summaries),
         "metrics": {name: over_seeds(s.metrics[name].mean for s in summaries if name in s.metrics) for name in others},
     }

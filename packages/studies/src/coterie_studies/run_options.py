@@ -21,6 +21,7 @@ from coterie.runs import FlatOptions, flat_values
 class RunOptions(FlatOptions, total=False):
     """Options that all runs share, in groups or by themselves; each means what it means to `coterie.run`."""
 
+    as_published: bool
     seed: int
     data: DataOptions | str | Path | None
     training: TrainingOptions | None

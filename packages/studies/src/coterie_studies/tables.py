@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.runs.measures import LOSS
+from coterie_studies.budgets import budgets_in_words
 
 NONE = "–"
 MINUS = "−"
@@ -21,8 +22,9 @@ def columns(table: Mapping[str, Any]) -> list[str]:
     quality = [RATE, WORST, "variance"] if any(row["accuracy"] is not None for row in rows) else ["loss", WORST]
     others = dict.fromkeys(name for row in rows for name in row.get("metrics", {}))
     seeds = ["seeds"] if len({len(row["finished"]) for row in rows}) > 1 else []
-    speed = ["rounds to 90 % of best"] if table.get("target") is not None else []
-    return ["method", *seeds, *quality, *others, "clusters", "ARI", "MB", "seconds", *speed]
+    speed = ["exchanges to 90 % of best"] if table.get("target") is not None else []
+    passes = ["passes"] if any(row.get("passes") is not None for row in rows) else []
+    return ["method", *seeds, *quality, *others, "clusters", "ARI", "MB", *passes, "seconds", *speed]
 
 
 def cells(table: Mapping[str, Any]) -> list[list[str]]:
@@ -52,8 +54,8 @@ def _cell(title: str, row: Mapping[str, Any]) -> str:
         return str(len(row["finished"]))
     if not row["finished"]:
         return "failed" if row["failures"] and title in {RATE, "loss"} else NONE
-    if title.startswith("rounds"):
-        return rounds_text(row["rounds_to_target"])
+    if title.startswith("exchanges"):
+        return exchanges_text(row["exchanges_to_target"])
     own = row.get("metrics", {})
     name, scale, form = {
         RATE: ("accuracy", 100.0, ".2f"),
@@ -63,6 +65,7 @@ def _cell(title: str, row: Mapping[str, Any]) -> str:
         "clusters": ("clusters", 1.0, ".3g"),
         "ARI": ("ari", 1.0, ".3f"),
         "MB": ("bytes", 1e-6, ".1f"),
+        "passes": ("passes", 1.0, ".4g"),
         "seconds": ("seconds", 1.0, ".1f"),
     }.get(title, (title, 1.0, ".4g"))
     value = own.get(title) if title in own else row.get(name)
@@ -73,8 +76,8 @@ def _cell(title: str, row: Mapping[str, Any]) -> str:
     return text if error is None else f"{text} ± {format(scale * error, form if form != '.4g' else '.2g')}"
 
 
-def rounds_text(reached: Sequence[int | None]) -> str:
-    """Rounds to the target: their mean, and with how many seeds it was reached if not with all."""
+def exchanges_text(reached: Sequence[int | None]) -> str:
+    """Exchanges to the target: their mean, and with how many seeds it was reached if not with all."""
     known = [value for value in reached if value is not None]
     if not known:
         return "never"
@@ -94,6 +97,8 @@ def caption(table: Mapping[str, Any]) -> str:
         text += f" ARI: adjusted Rand index; {NONE}, as there are no groups to compare with."
     if table["target"] is not None:
         text += f" 90 % of the best is an accuracy of {100 * table['target']:.2f} %."
+    if budgets := budgets_in_words(table.get("spent", {})):
+        text += f" {budgets}"
     return text
 
 
@@ -202,17 +207,17 @@ def as_csv(table: Mapping[str, Any]) -> str:
     lines = io.StringIO()
     writer = csv.writer(lines, lineterminator="\n")
     writer.writerow(
-        ["method", "seeds", *titles, "rounds_to_target", "seeds_at_target", "problem", "baseline", *against]
+        ["method", "seeds", *titles, "exchanges_to_target", "seeds_at_target", "problem", "baseline", *against]
     )
     why: dict[str, list[str]] = {}
     for method, text in problems(table):
         why.setdefault(method, []).append(text)
     differences = {one["method"]: one for one in table.get("differences") or []}
     for row in table["rows"]:
-        method, known = row["method"], [value for value in row["rounds_to_target"] if value is not None]
-        mean_rounds = sum(known) / len(known) if known else None
+        method, known = row["method"], [value for value in row["exchanges_to_target"] if value is not None]
+        mean_exchanges = sum(known) / len(known) if known else None
         problem = "; ".join(why.get(method, ()))
-        numbers = [*_csv_numbers(row, others), mean_rounds, len(known), problem]
+        numbers = [*_csv_numbers(row, others), mean_exchanges, len(known), problem]
         writer.writerow([method, len(row["finished"]), *numbers, *_csv_difference(differences.get(method))])
     return lines.getvalue()
 
@@ -253,7 +258,9 @@ def as_latex(table: Mapping[str, Any], label: str = "tab:comparison") -> str:
     """
     titles, rows = columns(table), cells(table)
     kept = [
-        i for i, title in enumerate(titles) if title not in {"variance", "seconds"} and not title.startswith("rounds")
+        i
+        for i, title in enumerate(titles)
+        if title not in {"variance", "passes", "seconds"} and not title.startswith("exchanges")
     ]
     rated = titles.index(RATE) if RATE in titles else titles.index("loss")
     differences = {row[0]: row[1:] for row in difference_cells(table)}

@@ -23,6 +23,8 @@ from coterie.tasks import Noise, Request, Task
 
 EPSILON2_MULTIPLE = 4.0
 """ε2 = "auto" is this multiple of ε1 (the paper recommends 1 to 10)."""
+TENTH = 0.1
+"""The paper's recommendation for ε1, of the largest mean norm."""
 MOST_IN_MATRIX = 1000
 """Members of a cluster whose similarities are kept for the report."""
 Auto = Literal["auto"]
@@ -36,6 +38,8 @@ class Seen:
     """The largest norm of a mean update so far."""
     considered: int = 0
     """The round in which its updates were last compared."""
+    longest: float = 0.0
+    """The largest norm of a client's update in its last round."""
 
 
 @split_rule("paper")
@@ -44,8 +48,10 @@ class PaperRule(SplitRule):
 
     tasks: ClassVar[tuple[type[Task], ...]] = (Noise,)
 
-    eps1: PositiveFloat | Auto = "auto"
-    """ε1: the norm of the mean update must be below it; "auto" is a tenth of the largest that the cluster has had."""
+    eps1: PositiveFloat | Literal["auto", "cancelled"] = "auto"
+    """ε1: the norm of the mean update must be below it; "auto" is a tenth of the largest that the cluster has had, the
+    paper's rule of thumb; "cancelled" a tenth of the largest norm of a client's update in the same round: no mean need
+    tend to zero, the updates need only cancel."""
     eps2: PositiveFloat | Auto = "auto"
     """ε2: the norm of some client's update must be above it; "auto" is four times ε1."""
     gamma_max: NonNegativeFloat | Auto = "auto"
@@ -64,7 +70,7 @@ class PaperRule(SplitRule):
 
     def consider(self, memory: Seen, seen: LeafRound, t: int, server: Server) -> Look:
         mean_norm = float(seen.total.mean()[: server.layout.trainable].norm())
-        memory = replace(memory, largest=max(memory.largest, mean_norm))
+        memory = replace(memory, largest=max(memory.largest, mean_norm), longest=seen.total.max_norm)
         limits = self.thresholds(memory)
         at_rest = mean_norm < limits["eps1"] and seen.total.max_norm > limits["eps2"]  # eq. 30 and 31
         if not at_rest or not self._is_due(memory, seen.leaf, t):
@@ -81,7 +87,8 @@ class PaperRule(SplitRule):
         return measured_noise(seen, t, server) if self.gamma_max == "auto" else float(self.gamma_max)
 
     def thresholds(self, memory: Seen) -> dict[str, float]:
-        eps1 = memory.largest / 10 if self.eps1 == "auto" else float(self.eps1)
+        known = {"auto": TENTH * memory.largest, "cancelled": TENTH * memory.longest}
+        eps1 = known[self.eps1] if isinstance(self.eps1, str) else float(self.eps1)
         return {"eps1": eps1, "eps2": EPSILON2_MULTIPLE * eps1 if self.eps2 == "auto" else float(self.eps2)}
 
     def obstacles(self, server: Server) -> list[str]:
