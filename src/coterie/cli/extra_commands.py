@@ -23,10 +23,16 @@ OWN_PACKAGES = {
     "compare": "coterie-studies",
     "sweep": "coterie-studies",
     "attack": "coterie-attacks",
+    "advise": "coterie-advice",
+    "diagnose": "coterie-advice",
+    "explain": "coterie-advice",
 }
 """Commands that come with packages of this repository, by the name of the package."""
 SUMMARIES = {
     "compare": "Run several methods on the same federation with the same budget, and put them in a table.",
+    "advise": "One model, several, or one per client? Probe the clients, say which method to run and what it costs.",
+    "diagnose": "Are these clients congruent? Train one model, then tell what a split would find, without splitting.",
+    "explain": "Why are these clusters different? Try every cluster's model on the others' clients, in words.",
     "sweep": "Search for the method and the options that serve the clients best on validation data (Optuna).",
 }
 """First words of the commands of a package of ours that has several, the same as in their docstrings."""

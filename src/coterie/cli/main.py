@@ -48,21 +48,6 @@ COMMANDS = (
     ("evaluate", "model_commands", "Measure a client's model, or a cluster's, on new labelled data."),
     ("export", "model_commands", "Write a client's model, or a cluster's, as a file that needs no Coterie."),
     (
-        "explain",
-        "model_commands",
-        "Why are these clusters different? Try every cluster's model on the others' clients, and say it in words.",
-    ),
-    (
-        "advise",
-        "advise_command",
-        "One model, several, or one for each client? Probe the clients, and say which method to run and what it costs.",
-    ),
-    (
-        "diagnose",
-        "tree_commands",
-        "Are these clients congruent? Train one model, then tell what a split would find, without splitting.",
-    ),
-    (
         "serve",
         "serve_commands",
         "Show the runs in DIR on a live page: rounds as they come, the tree as it splits, many runs in one picture.",

@@ -1,11 +1,17 @@
 """A run: a method on a federation with a model and an engine, recorded and resumable."""
 
-from coterie.runs.advising import advise
 from coterie.runs.api import new_folder, resume, run, start
-from coterie.runs.assemble import Model, assemble, check_federation, fingerprint, make_architecture, make_federation
+from coterie.runs.assemble import (
+    Model,
+    assemble,
+    check_federation,
+    fingerprint,
+    make_architecture,
+    make_federation,
+    stored_values,
+)
 from coterie.runs.callbacks import Callback
 from coterie.runs.config import DEFAULT_SCENARIO, PLACE_KEYS, RunConfig, make_config, overlay
-from coterie.runs.diagnosis import diagnose
 from coterie.runs.folder import RunFolder
 from coterie.runs.history import History
 from coterie.runs.loading import open_run
@@ -28,10 +34,8 @@ __all__ = [
     "Run",
     "RunConfig",
     "RunFolder",
-    "advise",
     "assemble",
     "check_federation",
-    "diagnose",
     "execute",
     "fingerprint",
     "global_accuracy",
@@ -48,5 +52,6 @@ __all__ = [
     "run",
     "score_clients",
     "start",
+    "stored_values",
     "write_atomically",
 ]

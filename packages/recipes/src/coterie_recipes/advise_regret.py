@@ -12,7 +12,8 @@ import torch
 from coterie import Federation, Result, run
 from coterie.data import available
 from coterie.errors import CoterieError
-from coterie.runs import advise, make_config
+from coterie.runs import make_config
+from coterie_advice import advise
 from coterie_recipes.advise_federations import Case, draw, federation_of, training_of
 from coterie_recipes.base import Findings, Row, Study, recipe
 

@@ -11,7 +11,7 @@ import torch
 from coterie.benefit import Benefit
 from coterie.federation import Client, Federation, Split
 from coterie.runs.config import make_config
-from coterie.runs.diagnosis import Diagnosis, diagnose
+from coterie_advice.diagnosis import Diagnosis, diagnose
 
 
 def sites(kinds: int, scales: np.ndarray, seed: int = 3) -> Federation:

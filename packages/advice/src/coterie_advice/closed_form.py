@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from coterie.federation import Client, Federation
 from coterie.randomness import numpy_generator, torch_generator
-from coterie.trainers.threads import one_torch_thread
+from coterie.trainers import one_torch_thread
 
 FEATURES = 128
 """Random features: enough for the ranking of the ways of sharing, few enough to solve in a millisecond."""

@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy.stats import t
 
-from coterie.runs.advice_rule import Difference, Evidence, best_way, confidence, doubt, expected_gain, recommend
+from coterie_advice.advice_rule import Difference, Evidence, best_way, confidence, doubt, expected_gain, recommend
 
 
 def evidence(

@@ -14,8 +14,9 @@ from coterie.cli.main import main
 from coterie.data.scenarios import find_scenario
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
-from coterie.runs import advise, make_config
-from coterie.runs.advising import next_command
+from coterie.runs import make_config
+from coterie_advice import advise
+from coterie_advice.advising import next_command
 
 PLAN = {"model": "mlp:hidden=32", "rounds": 60, "lr": 0.1, "epochs": 3, "batch_size": 32, "workers": 1}
 

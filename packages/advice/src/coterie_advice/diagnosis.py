@@ -12,17 +12,11 @@ import torch
 from coterie.benefit import FIRST_LOOK, Benefit, benefit
 from coterie.errors import ConfigError
 from coterie.federation import Federation
-from coterie.methods.aggregation import WeightedSum
+from coterie.methods import FedAvg, Server, WeightedSum
 from coterie.methods.compared import Compared
-from coterie.methods.fedavg import FedAvg
-from coterie.methods.server import Server
 from coterie.methods.splitting import BenefitRule, LeafRound, Look
 from coterie.methods.tree import Tree
-from coterie.runs.assemble import Model, assemble
-from coterie.runs.callbacks import Callback
-from coterie.runs.config import RunConfig
-from coterie.runs.loop import execute
-from coterie.runs.result import Result
+from coterie.runs import Callback, Model, Result, RunConfig, assemble, execute
 from coterie.tasks import Evaluate, Reply, Request
 
 ALONE_ROUNDS = 5

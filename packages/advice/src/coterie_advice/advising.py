@@ -11,17 +11,15 @@ from typing import Any
 
 import numpy as np
 
-from coterie.data.scenario import Defaults
+from coterie.data import Defaults
 from coterie.errors import ConfigError, CoterieError
 from coterie.federation import Federation
 from coterie.methods import IFCA, FedAvg, Method, make_method
-from coterie.runs.advice_rule import Difference, Evidence, Recommendation, Way, recommend
-from coterie.runs.assemble import Model, assemble, make_federation
-from coterie.runs.closed_form import Scores, Sharing, compare_sharing
-from coterie.runs.config import RunConfig
-from coterie.runs.diagnosis import going_alone, look_once
-from coterie.runs.prepared import Run
+from coterie.runs import Model, Run, RunConfig, assemble, make_federation
 from coterie.runs.records import to_json
+from coterie_advice.advice_rule import Difference, Evidence, Recommendation, Way, recommend
+from coterie_advice.closed_form import Scores, Sharing, compare_sharing
+from coterie_advice.diagnosis import going_alone, look_once
 
 MOST_CHECKED = 24
 """Clients that are checked for conflict there, and that go on alone."""

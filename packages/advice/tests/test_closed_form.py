@@ -8,8 +8,8 @@ import torch
 
 from coterie.data.scenarios import find_scenario
 from coterie.federation import Client, Federation, Split
-from coterie.runs import closed_form
-from coterie.runs.closed_form import _between, _Fold, _own_models, _samples, _skew, compare_sharing
+from coterie_advice import closed_form
+from coterie_advice.closed_form import _between, _Fold, _own_models, _samples, _skew, compare_sharing
 
 
 def fold(sizes: tuple[int, ...] = (7, 4), p: int = 3, c: int = 2) -> _Fold:
