@@ -34,6 +34,8 @@ MODULES = frozenset(
         "cli.terminal",
         "errors",
         "methods.compared",
+        "methods.served",
+        "methods.sharing",
         "methods.splitting",
         "methods.tree",
         "metrics",

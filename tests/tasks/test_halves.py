@@ -139,3 +139,11 @@ def test_only_a_bias_of_the_outputs_takes_the_offset():
     [moved] = trainer.with_offsets(start, offsets, data())
     before, after = trainer.outputs(data(), torch.stack([start, moved]))
     assert torch.allclose(after, before + offsets)
+
+
+def test_blocks_stay_in_one_half() -> None:
+    block = torch.arange(6).repeat_interleave(4)
+    data = Split(block.float()[:, None], torch.zeros(24, dtype=torch.long), block)
+    first, second = halves_of(data, 3)
+    assert not set(first.x[:, 0].tolist()) & set(second.x[:, 0].tolist())
+    assert len(first) == len(second) == 12

@@ -1,7 +1,7 @@
 """Each paper's tables and figures, by name, on Coterie's public API."""
 
 from coterie_recipes import (
-    advise_regret,
+    auto_regret,
     cfl_congruence,
     cfl_gap,
     cfl_map,
@@ -36,7 +36,7 @@ __all__ = [
     "Recipe",
     "Row",
     "Study",
-    "advise_regret",
+    "auto_regret",
     "cfl_congruence",
     "cfl_gap",
     "cfl_map",
