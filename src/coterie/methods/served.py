@@ -165,14 +165,14 @@ def _events(found: Judged, chosen: Mapping[str, int], longer: Mapping[str, Doubl
         clients = [client for client, own in chosen.items() if own == way]
         if not clients:
             continue
-        text = f"{len(clients)} of {len(found.clients)} clients are served by {name}: their validation loss falls "
+        text = f"{len(clients)} of {len(found.clients)} clients are served by {name}: validation loss falls "
         details: dict[str, Any] = {"way": name, "clients": clients}
         if found.together[way].p_value <= found.level:
             text += f"by {found.together[way]}"
             details |= _numbers(found.together[way])
         else:
             own = {client: found.alone[found.clients.index(client)][way] for client in clients}
-            text += "of " + "; ".join(f"{client} by {gain}" for client, gain in own.items())
+            text += "for " + "; ".join(f"{client} by {gain}" for client, gain in own.items())
             details |= {"gains": {client: _numbers(gain) for client, gain in own.items()}}
         if way == len(WAYS) - 1:
             details |= {"own_rounds": {client: 2 ** longer[client].times for client in clients}}
