@@ -28,15 +28,25 @@ CURATED = frozenset(
 MODULES = frozenset(
     f"coterie.{name}"
     for name in (
+        "benefit",
         "cli.options",
+        "cli.progress",
         "cli.terminal",
         "errors",
+        "methods.compared",
+        "methods.served",
+        "methods.sharing",
+        "methods.splitting",
+        "methods.tree",
         "metrics",
         "parameters",
         "randomness",
         "runs.measures",
         "runs.records",
+        "runs.samples",
+        "runs.using",
         "runs.verdict",
+        "runs.words",
     )
 )
 """Plain modules of which every name without a leading underscore is public."""

@@ -14,6 +14,8 @@ import numpy.typing as npt
 
 LIARS = 0.05
 """Share of the clients whose numbers are left out at either end, so that one of twenty neither forces nor vetoes."""
+LEVEL = 0.05
+"""Probability that what does not help is ever taken, over all candidates and looks of a decision."""
 FEWEST = 6
 """Clients from which on the spread over clients is the error; of fewer it is that over their samples."""
 FIRST_LOOK = 4
@@ -83,6 +85,27 @@ def _by_samples(values: npt.NDArray[np.float64], within: npt.NDArray[np.float64]
     gain, error = float(values.mean()), math.sqrt(float(within.sum())) / count
     p_value = stats.norm.sf(gain / error) if error > 0 else float(gain <= 0)
     return Benefit(gain, error, float(p_value), count)
+
+
+def shrunk(differences: npt.NDArray[np.float64], within: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """What B gains for each client, as far as it is to be believed: the less sure a number, the nearer to the mean.
+
+    The random effects of DerSimonian and Laird (1986) with a trimmed mean: clients differ by as much as their numbers
+    spread beyond the squared errors `within` of these. A client whose error is not known has the mean.
+
+    Example:
+        >>> shrunk(np.array([0.0, 1.0, 2.0]), np.array([0.0, 1.0, 2.0])).round(2).tolist()
+        [1.0, 1.0, 1.0]
+        >>> shrunk(np.array([0.0, 0.0, 9.0]), np.array([1.0, 1.0, 1.0])).round(2).tolist()
+        [0.11, 0.11, 8.78]
+    """
+    mean = benefit(differences, within).gain
+    known = np.isfinite(within)
+    if known.sum() < 2:
+        return np.full_like(differences, mean)
+    between = max(0.0, float(differences[known].var(ddof=1) - within[known].mean()))
+    total = between + np.where(known, within, math.inf)
+    return mean + np.divide(between, total, out=np.zeros_like(total), where=total > 0) * (differences - mean)
 
 
 def level_of_look(level: float, look: int) -> float:

@@ -237,11 +237,11 @@ def test_the_first_look_gives_both_methods_whether_they_run_at_once_or_not(coter
     monkeypatch.setattr(run_commands, "available_cores", lambda: cores)
     code, out, err = coterie("run", *FIRST_LOOK, "--out", "both")
     assert code == 0
-    assert "cfl on digits-permuted: 4 clients" in err
+    assert "auto on digits-permuted: 4 clients" in err
     at_once = cores == 2 and run_commands.pool_start_method() == "fork"
     assert ("fedavg on digits-permuted" in err) != at_once
-    table = [line.split()[0] for line in out.splitlines() if line.startswith(("fedavg ", "cfl "))]
-    assert table == ["fedavg", "cfl"]
+    table = [line.split()[0] for line in out.splitlines() if line.startswith(("fedavg ", "auto "))]
+    assert table == ["fedavg", "auto"]
     assert coterie("run", *FIRST_LOOK, "--method", "fedavg", "--workers", "1", "--out", "alone", "--quiet")[0] == 0
     model = Path("models") / "cluster-0.safetensors"
     both, alone = (tmp_path / folder / model for folder in ("both/fedavg", "alone"))

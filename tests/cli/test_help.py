@@ -90,7 +90,7 @@ def test_every_option_of_a_run_shows_its_type_and_its_default(coterie: Called) -
         assert re.match(rf" {flag} (\[\S+\|\S+\]|[A-Z]+) ", shown), shown
     for value in [value for values in FLAGS.values() for value in values]:
         assert f" --{value} " in text
-    assert re.search(r"--method METHOD .*default: fedavg, and then cfl\]", text)
+    assert re.search(r"--method METHOD .*default: fedavg, and then auto\]", text)
     for expected in (
         "--workers [INTEGER|auto]", "--precision [float32|float64|bf16]", "--participation NUMBER",
         "[above 0 and up to 1; default: 1.0]", "[from 1; default: the scenario's]",

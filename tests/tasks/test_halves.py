@@ -150,3 +150,11 @@ def test_the_norm_of_a_vector_of_several_models_is_over_the_trainable_numbers_of
     assert with_norm(Reply("a", 1, two), layout).norm == 5
     assert with_norm(Reply("a", 1, two[:5]), layout).norm == 3
     assert with_norm(Reply("a", 1, two[:3]), layout).norm == 3  # of some layers only
+
+
+def test_blocks_stay_in_one_half() -> None:
+    block = torch.arange(6).repeat_interleave(4)
+    data = Split(block.float()[:, None], torch.zeros(24, dtype=torch.long), block)
+    first, second = halves_of(data, 3)
+    assert not set(first.x[:, 0].tolist()) & set(second.x[:, 0].tolist())
+    assert len(first) == len(second) == 12

@@ -24,10 +24,12 @@ from coterie.tasks import (
     Divergence,
     Embed,
     Evaluate,
+    FeatureMoments,
     Gradient,
     HalfUpdates,
     HeldOut,
     ImportanceWeights,
+    InputMoments,
     LayerUpdate,
     MixtureTraining,
     MixtureWeights,
@@ -38,12 +40,14 @@ from coterie.tasks import (
     ReplySchema,
     ScoreHidden,
     Sent,
+    ServeBy,
     SoftTraining,
     StagedTraining,
     Subspaces,
     Task,
     Train,
     TrainHidden,
+    TryToServe,
     WordSums,
 )
 from coterie.tasks.wire import BadReply, check_values, decode, encode, find_task, reply_bytes, same_form, task_bytes
@@ -167,6 +171,15 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
     ),
     "word sums": (WordSums("pca", (2, 2), 3, torch.randn(16), torch.randn(4, 3)), {"weights": 16, "words": 12}, set()),
     "subspaces": (Subspaces(3, False), {}, set()),
+    "input moments": (InputMoments(), {}, set()),
+    "feature moments": (
+        FeatureMoments(torch.zeros(5), torch.ones(5), 4, False, 3, 3, 1, 2),
+        {"mean": 5, "scale": 5},
+        set(),
+    ),
+    "try to serve": (TryToServe(LEARNED.repeat(2, 1), HOW, 7), {"models": 2 * (HEAD + BODY)}, set()),
+    "try to serve, further": (TryToServe(LEARNED.repeat(0, 1), HOW, 7), {"models": 0}, set()),
+    "serve by": (ServeBy(1), {}, set()),
     "personalise": (Personalise(LEARNED, HOW, 9, ("3",)), {"model": HEAD + BODY}, set()),
 }
 """A task, how many numbers of each tensor are sent, and which tensors are drawn by the client, in whole or in part."""

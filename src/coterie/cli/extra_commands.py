@@ -23,6 +23,9 @@ OWN_PACKAGES = {
     "compare": "coterie-studies",
     "sweep": "coterie-studies",
     "attack": "coterie-attacks",
+    "advise": "coterie-advice",
+    "diagnose": "coterie-advice",
+    "explain": "coterie-advice",
 }
 """Commands that come with packages of this repository, by the name of the package."""
 SUMMARIES = {
@@ -33,6 +36,9 @@ SUMMARIES = {
     "compare": "Run several methods on one federation with one budget, and compare them.",
     "sweep": "Search for the method and the options that serve the clients best (Optuna).",
     "attack": "Run methods with hostile clients under rules of aggregation.",
+    "advise": "Probe the clients, and say which method to run and what it costs.",
+    "diagnose": "Train one model, and report what a split would find, without splitting.",
+    "explain": "Explain why clusters differ: every cluster's model on the others' clients.",
 }
 """What the commands of our packages do, in one line."""
 SECTIONS = {

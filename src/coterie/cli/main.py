@@ -39,9 +39,6 @@ COMMANDS = (
     ("predict", "model_commands", "Predict with a client's model, or a cluster's: one line of CSV per sample."),
     ("evaluate", "model_commands", "Measure a client's model, or a cluster's, on new labelled data."),
     ("export", "model_commands", "Write a client's model, or a cluster's, as a file that needs no Coterie."),
-    ("explain", "model_commands", "Explain why clusters differ: every cluster's model on the others' clients."),
-    ("advise", "advise_command", "Probe the clients, and say which method to run and what it costs."),
-    ("diagnose", "tree_commands", "Train one model, and report what a split would find, without splitting."),
     ("serve", "serve_commands", "Show the runs in DIR on a live page: rounds, trees, many runs in one picture."),
     ("deploy", "deploy_commands", "Write a ready Flower app: the app, a file of data per client, the commands."),
 )

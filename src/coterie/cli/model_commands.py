@@ -1,10 +1,9 @@
-"""Commands that use a finished run's models: predict, evaluate, export, explain."""
+"""Commands that use a finished run's models: predict, evaluate, export."""
 
 from __future__ import annotations
 
 import csv
 import io
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -12,10 +11,8 @@ from typing import TypeVar
 import click
 from rich.table import Table
 
-from coterie.cli.options import complete_folder, examples, run_option
+from coterie.cli.options import complete_folder, examples
 from coterie.cli.terminal import make_console
-from coterie.runs.explaining import clients_of
-from coterie.runs.folder import RunFolder
 from coterie.runs.result import load
 from coterie.runs.using import shape_of
 from coterie.snapshot import write_atomically
@@ -118,25 +115,3 @@ def export(folder: str, path: str, client: str | None, cluster: int | None, form
     What the model takes and answers is written beside it, to PATH.json.
     """
     click.echo(load(folder).export(path, client=client, cluster=cluster, format=format))
-
-
-@click.command(epilog=examples("coterie explain runs/cfl", "coterie explain runs/cfl --json"))
-@click.argument("folder", shell_complete=complete_folder)
-@click.option(
-    "--data", default=None, help="where the run's own files lie now  [default: where they were]", metavar="PATH"
-)
-@run_option("data_dir")
-@click.option("--json", "as_json", is_flag=True, help="print all numbers as JSON")
-def explain(folder: str, data: str | None, data_dir: str | None, as_json: bool) -> None:
-    """Explain why clusters differ: every cluster's model on the others' clients.
-
-    The clients' data must be at hand: the scenario or the files that the run was trained on. What is found is kept in
-    the run's folder, and `coterie report` shows it.
-    """
-    result = load(folder)
-    found = result.explain(clients_of(result, data, data_dir))
-    if as_json:
-        click.echo(json.dumps(found.to_json(), indent=2, ensure_ascii=False))
-    else:
-        make_console().print(str(found), markup=False, soft_wrap=True)
-    RunFolder(Path(folder)).write_explanation(found.record())

@@ -42,17 +42,17 @@ from coterie.runs.options import option_default
     ),
 )
 @click.argument("config_file", required=False, metavar="[CONFIG.toml]")
-@config_options(defaults={"method": "fedavg, and then cfl"})
+@config_options(defaults={"method": "fedavg, and then auto"})
 def run(config_file: str | None, **given: Any) -> None:
     """Train a method on a federation; the command line wins over CONFIG.toml.
 
-    Without a method: FedAvg, one model for all, and CFL, which splits them, side by side. Without data too, where there
-    are two cores, both run at the same time, and the progress is CFL's.
+    Without a method: auto, which finds out how these clients are served best, beside FedAvg, one model for all. Without
+    data too, where there are two cores, both run at the same time, and the progress is auto's.
     """
     table = read_config_file(Path(config_file)) if config_file else {}
     values = overlay(table, {key: value for key, value in given.items() if value is not None})
     both = "method" not in values
-    configs = [make_config(values | {"method": name}) for name in (("fedavg", "cfl") if both else (values["method"],))]
+    configs = [make_config(values | {"method": name}) for name in (("fedavg", "auto") if both else (values["method"],))]
     quiet = configs[0].quiet
     place = Path(configs[0].out) if configs[0].out else api.new_folder(configs[0], "compared" if both else None)
     if both and RunFolder(place).has("config.json"):

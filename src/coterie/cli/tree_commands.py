@@ -1,20 +1,16 @@
-"""Commands about clusters: print the tree of splits, place newcomers, and ask whether clients are congruent."""
+"""Commands about clusters: print the tree of splits, and place newcomers."""
 
 from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import click
 from rich.table import Table
 
-from coterie.cli.options import RunCommand, complete_folder, config_options, examples
-from coterie.cli.progress import Progress
+from coterie.cli.options import complete_folder, examples
 from coterie.cli.terminal import make_console
 from coterie.errors import ConfigError, RunError
-from coterie.runs.config import make_config
-from coterie.runs.diagnosis import diagnose as examine
 from coterie.runs.folder import RunFolder
 from coterie.runs.records import TreeNode, tree_of
 from coterie.runs.result import load
@@ -89,19 +85,3 @@ def assign(folder: str, given: str | None, data: str | None, client: str | None)
         steps = " → ".join(str(node.id) for node in ancestors(nodes, cluster)) or str(cluster)
         table.add_row(newcomer, str(cluster), steps, f"{members[cluster]} clients")
     console.print(table)
-
-
-@click.command(
-    cls=RunCommand,
-    epilog=examples("coterie diagnose --data FOLDER", "coterie diagnose --scenario digits-permuted --rounds 40"),
-)
-@config_options(leave_out=frozenset({"method", "out", "evaluate_every"}))
-def diagnose(**given: Any) -> None:
-    """Train one model, and report what a split would find, without splitting."""
-    config = make_config({key: value for key, value in given.items() if value is not None})
-    progress = Progress(quiet=config.quiet)
-    with progress:
-        found = examine(config, callbacks=[progress])
-    console = make_console()
-    for line in found.words():
-        console.print(line, markup=False, soft_wrap=True)

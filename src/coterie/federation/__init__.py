@@ -3,7 +3,7 @@
 from coterie.federation.base import Federation
 from coterie.federation.changing import ChangingFederation
 from coterie.federation.client import PARTS, Client, Split, as_target, as_tensor, make_client, part_bounds
-from coterie.federation.validation import on_validation
+from coterie.federation.validation import hold_out, on_validation
 
 __all__ = [
     "PARTS",
@@ -13,6 +13,7 @@ __all__ = [
     "Split",
     "as_target",
     "as_tensor",
+    "hold_out",
     "make_client",
     "on_validation",
     "part_bounds",

@@ -7,6 +7,7 @@ from pydantic import Field, NonNegativeFloat, NonNegativeInt, PositiveFloat, Pos
 
 from coterie.errors import ConfigError
 from coterie.methods.aggregation import Aggregation, WeightedSum
+from coterie.methods.auto import Auto
 from coterie.methods.averaging import average_clusters, cluster_info, members_of
 from coterie.methods.base import (
     Assignment,
@@ -74,6 +75,7 @@ __all__ = [
     "Aggregation",
     "Array",
     "Assignment",
+    "Auto",
     "CLoVE",
     "ClientContext",
     "ClusterInfo",

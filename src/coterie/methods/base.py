@@ -19,8 +19,10 @@ from coterie.methods.papers import Table
 from coterie.methods.published import PRINTED, as_published, paper_of, table_of
 from coterie.methods.server import Server
 from coterie.plugins import check_name, load, offered
+from coterie.snapshot import saved
 
 
+@saved
 @dataclass(frozen=True)
 class Event:
     """Something that happened: its kind, in words, and its evidence in numbers."""
@@ -121,6 +123,8 @@ class Assignment:
     """The models of `served_by` that are no cluster's, by id."""
     served_because: str = ""
     """Why clients are in `served_by`, for the record."""
+    events: Sequence[Event] = ()
+    """What to record about how clients are served, in the end."""
     hidden: Hidden | None = None
     """Where clients keep their choice of a model to themselves; `members` are then empty."""
 

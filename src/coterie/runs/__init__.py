@@ -1,11 +1,17 @@
 """A run: a method on a federation with a model and an engine, recorded and resumable."""
 
-from coterie.runs.advising import advise
 from coterie.runs.api import new_folder, resume, run, start
-from coterie.runs.assemble import Model, assemble, check_federation, fingerprint, make_architecture, make_federation
+from coterie.runs.assemble import (
+    Model,
+    assemble,
+    check_federation,
+    fingerprint,
+    make_architecture,
+    make_federation,
+    stored_values,
+)
 from coterie.runs.callbacks import Callback
 from coterie.runs.config import PLACE_KEYS, SOURCE_KEYS, RunConfig, flat_values, make_config, overlay
-from coterie.runs.diagnosis import diagnose
 from coterie.runs.flat_options import FlatOptions
 from coterie.runs.folder import RunFolder
 from coterie.runs.history import History
@@ -32,10 +38,8 @@ __all__ = [
     "Run",
     "RunConfig",
     "RunFolder",
-    "advise",
     "assemble",
     "check_federation",
-    "diagnose",
     "execute",
     "fingerprint",
     "flat_values",
@@ -53,5 +57,6 @@ __all__ = [
     "run",
     "score_clients",
     "start",
+    "stored_values",
     "write_atomically",
 ]

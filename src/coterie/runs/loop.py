@@ -254,9 +254,9 @@ def _end(progress: Progress, stop: Event | None) -> Result:
     _close_last_record(history, events, restored, store)
     _finish(progress, last, restored)
     evaluation = progress.full_evaluation()
-    if history and (event := served_elsewhere(evaluation.assignment)):
-        _amend(history, _as_served(history[-1], evaluation, event), store)
-        events.append(event)
+    if history and (served := served_elsewhere(evaluation.assignment)):
+        _amend(history, _as_served(history[-1], evaluation, served), store)
+        events += served
     result = _conclude(run, progress.done, history, evaluation, store, stop)
     _report_end(progress, events, result)
     return result
@@ -333,23 +333,25 @@ def _with_result(problem: CallbackError, progress: Progress) -> CallbackError:
     return problem
 
 
-def served_elsewhere(assignment: Assignment) -> Event | None:
-    """What to tell of clients that are given another model than their cluster's in the end; None without any."""
+def served_elsewhere(assignment: Assignment) -> list[Event]:
+    """What to record of clients that are served by something other than their cluster's model in the end."""
+    if assignment.events:
+        return [replace(event, kind=FALLBACK) for event in assignment.events]
     served = {
         client.client: client.model_id
         for client in assignment.served()
         if client.model_id != client.cluster and not client.mixture
     }
     if not served:
-        return None
+        return []
     named = [f"{client} by model {number}" for client, number in list(served.items())[:5]]
     more = [f"{len(served) - 5} more"] if len(served) > 5 else []
     text = f"served by another model than their cluster's: {', '.join(named + more)}"
     text += f": {assignment.served_because}" if assignment.served_because else ""
-    return Event(FALLBACK, text, {"served": served})
+    return [Event(FALLBACK, text, {"served": served})]
 
 
-def _as_served(record: RoundRecord, evaluation: Evaluation, event: Event) -> RoundRecord:
+def _as_served(record: RoundRecord, evaluation: Evaluation, events: Sequence[Event]) -> RoundRecord:
     """The last round's record with the clients' models as they are given in the end: the same numbers as in tables."""
     clusters = []
     for cluster in record.clusters:
@@ -361,7 +363,7 @@ def _as_served(record: RoundRecord, evaluation: Evaluation, event: Event) -> Rou
         record,
         clusters=clusters,
         metrics=evaluation.spreads,
-        events=[*told, EventRecord(event.kind, event.text, to_json(event.details))],
+        events=[*told, *(EventRecord(event.kind, event.text, to_json(event.details)) for event in events)],
     )
 
 

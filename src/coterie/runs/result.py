@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from coterie import plugins
 from coterie.errors import ConfigError, did_you_mean
 from coterie.models.ensemble import Ensemble
 from coterie.parameters import Layout, scatter, span_size
@@ -24,9 +25,9 @@ if TYPE_CHECKING:
     from coterie.federation import Federation
     from coterie.federation.tables import Table
     from coterie.runs.assemble import Model
-    from coterie.runs.explaining import Explanation
     from coterie.runs.newcomers import Drift, Placing
     from coterie.trainers.losses import Loss
+    from coterie_advice import Explanation
 
 
 @dataclass(frozen=True)
@@ -326,9 +327,9 @@ class Result:
             >>> print(result.explain(data).pairs[0].kind)
             labels
         """
-        from coterie.runs.explaining import explain
-
-        return explain(self, federation)
+        explain = plugins.required("coterie.results", "explain", "Result.explain", "coterie-advice")
+        explanation: Explanation = explain(self, federation)
+        return explanation
 
 
 def load(path: str | Path, *, model: Model | None = None, loss: Loss | None = None) -> Result:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from coterie.errors import ConfigError, users_code
 from coterie.metrics import METRICS, compute
+from coterie.parameters import span_size
 from coterie.runs.records import model_file
 from coterie.runs.samples import ModelShape, read_samples
 from coterie.runs.target_scaling import TargetScaling
@@ -49,7 +50,8 @@ def _cluster_vector(result: Result, cluster: int | None) -> Tensor:
     alone = result.record_of(members[0]) if len(members) == 1 else None
     if alone is not None and (alone.private or not alone.mixture):
         return result.vector_of(alone.client)
-    if any(row.private for row in result.clients):
+    whole = span_size(result.layout.select(result.private_layers)) == result.layout.size  # beside a client's own model
+    if any(row.private for row in result.clients) and not whole:
         raise ConfigError(
             f"the clients of cluster {cluster} keep layers of their own, so it has no whole model: give client=…"
         )

@@ -23,8 +23,10 @@ from coterie.tasks.gradient import Gradient
 from coterie.tasks.halves import HalfUpdates, HeldOut
 from coterie.tasks.hidden_choice import CountChoice, ScoreHidden, TrainHidden
 from coterie.tasks.mixture import MixtureTraining, MixtureWeights
+from coterie.tasks.moments import FeatureMoments, InputMoments
 from coterie.tasks.noise import Noise
 from coterie.tasks.personalise import Personalise
+from coterie.tasks.serving import ServeBy, TryToServe
 from coterie.tasks.soft import ImportanceWeights, SoftTraining
 from coterie.tasks.staged import Divergence, LayerUpdate, StagedTraining
 from coterie.tasks.subspaces import Subspaces
@@ -41,10 +43,12 @@ __all__ = [
     "Divergence",
     "Embed",
     "Evaluate",
+    "FeatureMoments",
     "Gradient",
     "HalfUpdates",
     "HeldOut",
     "ImportanceWeights",
+    "InputMoments",
     "LayerUpdate",
     "MixtureTraining",
     "MixtureWeights",
@@ -58,12 +62,14 @@ __all__ = [
     "Request",
     "ScoreHidden",
     "Sent",
+    "ServeBy",
     "SoftTraining",
     "StagedTraining",
     "Subspaces",
     "Task",
     "Train",
     "TrainHidden",
+    "TryToServe",
     "WordSums",
     "perform",
     "reduced",

@@ -26,6 +26,7 @@ from coterie.tasks.base import (
     tensor_key,
     with_norm,
 )
+from coterie.tasks.moments import part_of_samples
 from coterie.trainers.base import Trainer, Training, TrainingJob
 from coterie.trainers.losses import output_offset
 
@@ -37,6 +38,9 @@ TARGETS_AT_ONCE = 2**14
 
 def halves_of(data: Split, seed: int) -> tuple[Split, Split]:
     """Two disjoint halves of the data, a function of the seed; a single sample is both."""
+    if data.block is not None and len(data.block.unique()) > 1:  # a recording, a day or a patient stays whole
+        half = part_of_samples(data, 2, seed)
+        return data.take(half == 0), data.take(half == 1)
     order = torch.randperm(len(data), generator=torch_generator(seed, "halves"))
     first, second = (order, order) if len(data) == 1 else order.chunk(2)
     return Split(data.x[first], data.y[first]), Split(data.x[second], data.y[second])

@@ -1,7 +1,7 @@
 """Each paper's tables and figures, by name, on Coterie's public API."""
 
 from coterie_recipes import (
-    advise_regret,
+    auto_regret,
     cfl_congruence,
     cfl_gap,
     cfl_map,
@@ -37,7 +37,7 @@ __all__ = [
     "Recipe",
     "Row",
     "Study",
-    "advise_regret",
+    "auto_regret",
     "cfl_congruence",
     "cfl_gap",
     "cfl_map",

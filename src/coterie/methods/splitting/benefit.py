@@ -70,7 +70,8 @@ class BenefitRule(SplitRule):
 
     def consider(self, memory: Looks, seen: LeafRound, t: int, server: Server) -> Look:
         age = t - seen.leaf.born
-        asked = self._asked(seen, t, server)
+        there = {reply.client for reply in seen.replies}
+        asked = self.asked([client for client in seen.leaf.members if client in there], t, seen.leaf.id, server)
         if age < memory.due or len(asked) < max(2, 2 * self.min_size):
             return Look(memory)
         halves = seen.compared.of_halves(asked, seen.after, t, server)
@@ -114,14 +115,13 @@ class BenefitRule(SplitRule):
         found = candidates(memory, single=halves.updates is None)
         return memory, [one for one in found if reproduces(one, halves)]
 
-    def _asked(self, seen: LeafRound, t: int, server: Server) -> list[str]:
-        """The members of this look: those that took part in the round, at most as many as can be compared."""
-        there = {reply.client for reply in seen.replies}
-        members = [client for client in seen.leaf.members if client in there]
+    @staticmethod
+    def asked(members: list[str], t: int, cluster: int, server: Server) -> list[str]:
+        """Of a cluster's members that took part in the round, as many as can be compared in one look."""
         most = max(2, min(MOST_COMPARED, MOST_NUMBERS // (2 * server.layout.size)))
         if len(members) <= most:
             return members
-        drawn = numpy_generator(server.seed, "compared", t, seen.leaf.id).choice(len(members), most, replace=False)
+        drawn = numpy_generator(server.seed, "compared", t, cluster).choice(len(members), most, replace=False)
         return [members[i] for i in np.sort(drawn)]
 
     def _branches(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
 
@@ -19,11 +20,11 @@ from coterie.data.scenarios import find_scenario
 from coterie.errors import ConfigError, DataError
 from coterie.federation import Client, Federation, Split
 from coterie.methods.groups import Groups
-from coterie.runs.cluster_differences import Crossing, PairDifference, label_mix
-from coterie.runs.explaining import Explanation
 from coterie.runs.folder import RunFolder
-from coterie.runs.input_shift import Separation, alike_in_labels, separation
-from coterie.runs.label_matching import LabelMatch, confusion, cycles, in_words, match_labels
+from coterie_advice.cluster_differences import Crossing, PairDifference, label_mix
+from coterie_advice.explaining import Explanation
+from coterie_advice.input_shift import Separation, alike_in_labels, separation
+from coterie_advice.label_matching import LabelMatch, confusion, cycles, in_words, match_labels
 
 
 def test_a_confusion_counts_labels_by_what_they_are_called() -> None:
@@ -176,6 +177,14 @@ def test_turned_images_are_a_difference_of_the_inputs() -> None:
 
 def test_clients_that_are_alike_are_said_to_be() -> None:
     assert explained("iid").pairs[0].kind == "alike"
+
+
+def test_a_model_without_clients_is_left_out() -> None:
+    data = find_scenario("digits-iid").build(clients=4, groups=1, seed=0)
+    result = coterie.run("ifca:k=2", data, model="mlp", rounds=1, workers=1)
+    empty = replace(result, clusters=[[client for group in result.clusters for client in group], []])
+    empty = replace(empty, summary=replace(result.summary, cluster_ids=[0, 1]))
+    assert len(empty.explain(data).clusters) == 1
 
 
 def test_a_regression_by_another_rule() -> None:

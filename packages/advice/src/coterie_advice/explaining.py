@@ -13,23 +13,20 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError, DataError
-from coterie.federation import Federation
-from coterie.federation.validation import hold_out
+from coterie.federation import Federation, hold_out
 from coterie.randomness import numpy_generator
-from coterie.runs.assemble import fingerprint, make_federation, stored_values
-from coterie.runs.cluster_differences import Crossing, PairDifference, label_mix
-from coterie.runs.config import make_config
-from coterie.runs.folder import RunFolder
-from coterie.runs.input_shift import Separation, alike_in_labels, as_features, separation
-from coterie.runs.label_matching import LabelMatch, confusion, match_labels
+from coterie.runs import RunFolder, fingerprint, make_config, make_federation, stored_values
 from coterie.runs.records import ExplanationRecord, to_json
 from coterie.runs.samples import ModelShape, Samples, read_samples
 from coterie.runs.using import loss_of, losses_of, module_for, outputs_of, shape_of
 from coterie.runs.words import MOST_CLUSTERS
-from coterie.trainers.losses import predicted_labels
+from coterie.trainers import predicted_labels
+from coterie_advice.cluster_differences import Crossing, PairDifference, label_mix
+from coterie_advice.input_shift import Separation, alike_in_labels, as_features, separation
+from coterie_advice.label_matching import LabelMatch, confusion, match_labels
 
 if TYPE_CHECKING:
-    from coterie.runs.result import Result
+    from coterie.runs import Result
 
 MOST_SAMPLES = 4000
 """Samples of a cluster that are used of training data, and of test data; of more, so many are drawn."""
@@ -165,7 +162,8 @@ def explain(result: Result, federation: Federation | None = None) -> Explanation
     """Compare the clusters of a run; see `Result.explain`."""
     shape = shape_of(result)
     clients = clients_of(result) if federation is None else federation
-    members = dict(zip(result.summary.cluster_ids, result.clusters, strict=True))
+    clusters = zip(result.summary.cluster_ids, result.clusters, strict=True)
+    members = {number: group for number, group in clusters if group}  # a model may be without clients
     absent = [client for group in members.values() for client in group if client not in clients.ids]
     if absent:
         raise DataError(f"client {absent[0]!r} of the run is not in the federation: give all of its clients")

@@ -11,7 +11,7 @@ import torch
 from coterie.benefit import Benefit
 from coterie.federation import Client, Federation, Split
 from coterie.runs.config import make_config
-from coterie.runs.diagnosis import Diagnosis, diagnose
+from coterie_advice.diagnosis import Diagnosis, diagnose
 
 
 def sites(kinds: int, scales: np.ndarray, seed: int = 3) -> Federation:
@@ -59,7 +59,7 @@ def test_the_words_name_the_sides_and_the_numbers_that_decided() -> None:
 
 def test_the_answers_by_hand() -> None:
     nothing, sure = Benefit(0.0, 0.1, 0.5, 12), Benefit(0.3, 0.05, 1e-6, 12)
-    base = Diagnosis(5, 12, 0.9, sure, nothing, None, ())
+    base = Diagnosis(None, 5, 12, 0.9, sure, (nothing,), None, ())
     assert base.verdict == "congruent"
     assert "not found again" in " ".join(base.words()) or "was found again" in " ".join(base.words())
     assert replace(base, apart=sure, sides=(("a",), ("b",))).verdict == "incongruent"

@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from coterie.runs.input_shift import Separation
-from coterie.runs.label_matching import LabelMatch, in_words
+from coterie_advice.input_shift import Separation
+from coterie_advice.label_matching import LabelMatch, in_words
 
 LEAST_GAP = 0.02
 """The share of samples (or of the variance) that another cluster's model must lose to matter."""

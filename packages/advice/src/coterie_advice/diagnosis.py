@@ -1,4 +1,4 @@
-"""One model or several? Train one for all, then look once, as CFL's rule does, without splitting."""
+"""One model or several? Train one for all, then look once, as method `auto` does, without splitting."""
 
 from __future__ import annotations
 
@@ -12,21 +12,15 @@ import torch
 from coterie.benefit import FIRST_LOOK, Benefit, benefit
 from coterie.errors import ConfigError
 from coterie.federation import Federation
-from coterie.methods.aggregation import WeightedSum
+from coterie.methods import FedAvg, Server, WeightedSum
+from coterie.methods.closed_form import Sharing, compare_sharing
 from coterie.methods.compared import Compared
-from coterie.methods.fedavg import FedAvg
-from coterie.methods.server import Server
+from coterie.methods.served import WAYS, try_to_serve
 from coterie.methods.splitting import BenefitRule, LeafRound, Look
 from coterie.methods.tree import Tree
-from coterie.runs.assemble import Model, assemble
-from coterie.runs.callbacks import Callback
-from coterie.runs.config import RunConfig
-from coterie.runs.loop import execute
-from coterie.runs.result import Result
-from coterie.tasks import Evaluate, Reply, Request
-
-ALONE_ROUNDS = 5
-"""Rounds that every client trains on alone from the common model, to see whether it would leave."""
+from coterie.runs import Callback, Model, Result, RunConfig, assemble, execute
+from coterie.tasks import Reply
+from coterie_advice.advising import evidence_lines
 
 Verdict = Literal["congruent", "incongruent", "undecided"]
 
@@ -35,13 +29,15 @@ Verdict = Literal["congruent", "incongruent", "undecided"]
 class Diagnosis:
     """What held-out data says of the model that was trained for all clients."""
 
+    sharing: Sharing | None
+    """What it says before training, as `advise` prints it."""
     rounds: int
     clients: int
     accuracy: float | None
     learned: Benefit
     """How much better than a constant answer the model serves a client, in accuracy or in shares of the loss."""
-    alone: Benefit
-    """The share of its validation loss that going on alone saves a client."""
+    own: tuple[Benefit, ...]
+    """What a client's own versions of the model gain on validation data; none without validation data."""
     apart: Benefit | None
     """What the best split saves of the loss on held-out data; None where no split reproduces on both halves."""
     sides: tuple[tuple[str, ...], ...]
@@ -54,24 +50,27 @@ class Diagnosis:
             return "incongruent"
         level = BenefitRule().level
         hint = self.apart is not None and self.apart.p_value <= level
+        before = self.sharing is not None and any(way.chosen for way in self.sharing.ways if way.kind == "clusters")
         learned = self.learned.p_value <= level  # else its updates say little
-        return "congruent" if learned and not hint and self.clients > 1 else "undecided"
+        return "congruent" if learned and not hint and not before and self.clients > 1 else "undecided"
 
     def words(self) -> list[str]:
         """The diagnosis in sentences, made from the numbers that decided."""
         accuracy = "" if self.accuracy is None else f", mean accuracy {self.accuracy:.3f}"
-        lines = [f"After {self.rounds} rounds of one model for {self.clients} clients{accuracy}:"]
+        lines = [*evidence_lines(self.sharing)]
+        lines.append(f"After {self.rounds} rounds of one model for {self.clients} clients{accuracy}:")
         lines.append(f"  it is better than a constant answer by {self.learned}")
-        if math.isfinite(self.alone.error):
-            lines.append(f"  going on alone saves a client {self.alone} of its validation loss (1 is all of it)")
+        lines += [
+            f"  {name} lowers the validation loss by {own}" for name, own in zip(WAYS[1:], self.own, strict=False)
+        ]
         if self.apart is None:
             lines.append("  no split found on one half of the clients' data was found again on the other")
         else:
             lines.append(f"  the best split lowers the loss on held-out data by {self.apart}")
         lines += [f"  side {i + 1}: {', '.join(side)}" for i, side in enumerate(self.sides)]
         reason = {
-            "incongruent": "Both sides are surely better served by models of their own: method cfl splits here.",
-            "undecided": "Not enough was learned to tell, or two models may serve better: give more rounds or samples.",
+            "incongruent": "Both sides are surely better served by models of their own: methods auto and cfl split.",
+            "undecided": "One model learned too little to tell, or several may serve better: give more rounds or data.",
             "congruent": "No split surely serves both sides better: one model is right, as far as can be told.",
         }[self.verdict]
         return [*lines, f"{self.verdict.capitalize()}. {reason}"]
@@ -84,21 +83,24 @@ def diagnose(
     model: Model | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Diagnosis:
-    """Train one model for the configured rounds, then judge it and the best split, without making it."""
+    """Train one model for the configured rounds, then judge it, own versions of it and the best split."""
     if config.rounds is not None and config.rounds < 1:
         raise ConfigError(f"rounds={config.rounds}: a diagnosis needs at least one")
     run, _ = assemble(config, federation=federation, model=model, method=FedAvg())
     try:
+        sharing = compare_sharing(run.server)
         result = execute(run, None, callbacks)
         server, common = replace(run.server, needs=None), result.state.model
         t = server.rounds + 1
         look = look_once(server.clients, common, t, server)
-        alone = going_alone(server.clients, common, t, server)
+        models = dict.fromkeys(server.clients, common.expand(2, -1))
+        own = try_to_serve(models, server.schedule.at(1), t, server)
         sides = () if look.split is None else tuple(branch.members for branch in look.split.branches)
         seen = look.memory
         apart = None if math.isnan(seen.p_value) else Benefit(seen.gain, seen.error, seen.p_value, len(seen.clients))
-        accuracy = result.summary.accuracy.mean
-        return Diagnosis(server.rounds, len(server.clients), accuracy, learned_of(result), alone, apart, sides)
+        accuracy, learned = result.summary.accuracy.mean, learned_of(result)
+        found = tuple(own.together[1:]) if own.clients else ()
+        return Diagnosis(sharing, server.rounds, len(server.clients), accuracy, learned, found, apart, sides)
     finally:
         run.engine.close()
 
@@ -119,18 +121,3 @@ def look_once(clients: Sequence[str], model: torch.Tensor, t: int, server: Serve
     there = [Reply(client, server.samples[client], None, {}) for client in clients]
     rule = BenefitRule()
     return rule.consider(rule.begin(), LeafRound(leaf, WeightedSum(0), there, model, Compared(), "samples"), t, server)
-
-
-def going_alone(
-    members: Sequence[str], model: torch.Tensor, t: int, server: Server, rounds: int = ALONE_ROUNDS
-) -> Benefit:
-    """The share of its validation loss that each client saves by training on alone, for so many rounds' training."""
-    how = server.schedule.at(t)
-    longer = replace(how, epochs=rounds * how.epochs, steps=None if how.steps is None else rounds * how.steps)
-    requests = []
-    for reply in server.ask(server.training_requests(members, model, t, longer)):
-        if reply.vector is not None:
-            models = torch.stack([model, model + reply.vector.to(model.dtype)])
-            requests.append(Request(reply.client, Evaluate(models, "validation")))
-    losses = [reply.values["loss"] for reply in server.ask(requests)]
-    return benefit([1 - alone / common if common > 0 else math.nan for common, alone in losses])

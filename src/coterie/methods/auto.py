@@ -1,0 +1,124 @@
+"""Auto: find out how these clients are served best, while training, by what held-out data surely says.
+
+Before training the ways to share models are compared in closed form; clusters that are found alike in every part of the
+data are a first split. Then clusters train, are split where that surely helps, and joined again where it does not last
+(CFL by held-out benefit). In the end every client is served by what serves it best: its cluster's model or another on
+its path, with a private output offset, or trained further on its own data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import field, replace
+from typing import ClassVar
+
+from torch import Tensor
+
+from coterie.benefit import FIRST_LOOK
+from coterie.clustering.sketch import sketch
+from coterie.methods import cfl
+from coterie.methods.base import Assignment, Event, Info, method
+from coterie.methods.closed_form import compare_sharing
+from coterie.methods.compared import Compared
+from coterie.methods.needs import Needs
+from coterie.methods.served import serve
+from coterie.methods.server import Server, apply_update
+from coterie.methods.splitting import BenefitRule
+from coterie.methods.tree import Branch, splits_since
+from coterie.snapshot import saved
+from coterie.tasks import FeatureMoments, InputMoments
+from coterie.tasks.serving import ServeBy, TryToServe
+
+
+@saved
+class State:
+    """The tree of clusters, what was found before training, and in the end how clients are served."""
+
+    trained: cfl.State
+    clusters: tuple[tuple[str, ...], ...] = ()
+    """Clusters to begin with; none: one of all clients."""
+    evidence: dict[str, float] = field(default_factory=dict)
+    found: str = ""
+    """What was found before training, in words."""
+    by_model: dict[str, int] = field(default_factory=dict)
+    """Clients that another model on their path serves, in the end."""
+    own: tuple[str, ...] = ()
+    """Clients that a version of their own serves, in the end."""
+    served: tuple[Event, ...] = ()
+    """What there is to record about how clients are served."""
+
+
+@method("auto")
+class Auto:
+    """Whatever serves the clients best, by held-out data: one model, clusters, private offsets, own training."""
+
+    server_steps: ClassVar[bool] = True
+    tree: ClassVar[cfl.CFL] = cfl.CFL(fallback=False)
+
+    @property
+    def needs(self) -> Needs:
+        """Single updates, moments of features, and versions of models that single clients keep."""
+        tasks = (*self.tree.needs.tasks, InputMoments, FeatureMoments, TryToServe, ServeBy)
+        instead = "use cfl:compare=projection(1024) with privacy='projection', or fedavg"
+        return Needs("must", tasks, personal=True, of_data="moments of the clients' inputs", instead=instead)
+
+    def start(self, server: Server) -> State:
+        begun = self.tree.start(server)
+        sharing = compare_sharing(server) if server.asks_halves else None
+        if sharing is None:
+            return State(begun)
+        way = sharing.advised
+        if way is None:
+            return State(begun, found=sharing.sentence())
+        evidence = {"gain": way.gain.gain, "gain_error": way.gain.error, "p_value": way.gain.p_value}
+        return State(begun, sharing.clusters, evidence, sharing.sentence())
+
+    def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
+        trained, info = self.tree.round(state.trained, t, server)
+        if t == 1 and state.found:
+            info = replace(info, events=[Event("found", state.found, dict(state.evidence)), *info.events])
+        if t == 1 and state.clusters:
+            trained = self._split(trained, state, server)
+            info = replace(info, splits=splits_since(trained.tree, 1))
+        return replace(state, trained=trained, by_model={}, own=(), served=()), info
+
+    def _split(self, trained: cfl.State, state: State, server: Server) -> cfl.State:
+        """Give every cluster that was found before training the mean step of its own members from the first model."""
+        root, rule = trained.tree.nodes[0], BenefitRule()
+        halves = Compared().of_halves(rule.asked(server.participants(1), 1, root.id, server), root.model, 1, server)
+        updates = halves.vectors.mean(0)
+        branches = []
+        for members in map(set, state.clusters):
+            rows = [i for i, client in enumerate(halves.clients) if client in members]
+            model = root.model.clone()
+            if rows:  # none of the members may have taken part
+                model[: updates.shape[1]] = apply_update(model[: updates.shape[1]], updates[rows].double().mean(0))
+            branches.append(Branch(tuple(c for c in root.members if c in members), model, sketch(updates[rows])))
+        tree = trained.tree.split(root.id, branches, 1, state.evidence)
+        begun = replace(rule.begin(), due=FIRST_LOOK)
+        memory = {0: trained.memory[0]} | {child.id: begun for child in tree.nodes[1:]}
+        return replace(trained, tree=tree, memory=memory)
+
+    def assignment(self, state: State, server: Server) -> Assignment:
+        found = state.trained.tree.assignment(server.clients, state.by_model)
+        private = server.layout.names if state.own else ()
+        return replace(
+            found, private=private, served_because="their validation loss is surely lower", events=state.served
+        )
+
+    def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
+        """The leaf of each newcomer, by CFL's Algorithm 4."""
+        return self.tree.place(state.trained, clients, server)
+
+    def path(self, state: State, client: str) -> dict[int, Tensor]:
+        """The models from the root to the client's cluster."""
+        return self.tree.path(state.trained, client)
+
+    def foresee(self, server: Server) -> list[str]:
+        """What makes a split impossible, in words."""
+        return self.tree.foresee(server)
+
+    def finish(self, state: State, server: Server) -> State:
+        """Find out how every client is served best, by its validation data."""
+        ending = serve(state.trained.tree, server.schedule.at(1), server.rounds + 1, server)
+        return replace(state, by_model=ending.by_model, own=ending.own, served=tuple(ending.events))

@@ -1,0 +1,90 @@
+"""Auto: what is found before training, how clients are served in the end, and what of it is recorded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import coterie
+from coterie.data.scenarios import find_scenario
+from coterie.methods.served import judged
+from coterie.runs.using import module_for, outputs_of
+
+PLAN = {"model": "mlp:hidden=32", "rounds": 12, "lr": 0.1, "epochs": 2, "batch_size": 32, "workers": 1}
+
+
+def test_clusters_that_are_sure_before_training_are_where_it_begins() -> None:
+    data = find_scenario("digits-permuted").build(clients=8, samples=60, groups=2, seed=5)
+    result = coterie.run("auto", data, **PLAN)  # type: ignore[arg-type]
+    assert result.summary.ari == 1
+    [first] = [event for event in result.history[0].events if event.kind == "found"]
+    assert "2 models, one per cluster" in first.text
+    assert first.details["p_value"] < 0.01
+    assert result.history[0].splits[0].cluster == 0
+
+
+def test_one_distribution_is_one_model_and_as_good_as_fedavg() -> None:
+    data = find_scenario("digits-iid").build(clients=8, samples=60, seed=5)
+    result = coterie.run("auto", data, **PLAN)  # type: ignore[arg-type]
+    assert len(result.clusters) == 1
+    assert "nothing is surely better than one model" in result.history[0].events[0].text
+    common = coterie.run("fedavg", data, **PLAN)  # type: ignore[arg-type]
+    assert result.summary.accuracy.mean >= common.summary.accuracy.mean - 0.02  # type: ignore[operator]
+
+
+@pytest.fixture(scope="module")
+def skewed(tmp_path_factory: pytest.TempPathFactory) -> tuple[coterie.Federation, coterie.Result, coterie.Result]:
+    data = find_scenario("digits:none+classes(2)").build(clients=8, seed=1)
+    out: Path = tmp_path_factory.mktemp("auto") / "run"
+    result = coterie.run("auto", data, out=out, **PLAN)  # type: ignore[arg-type]
+    return data, result, coterie.load(out)
+
+
+def test_label_skew_is_served_by_versions_of_the_clients_own(skewed) -> None:  # type: ignore[no-untyped-def]
+    data, result, _ = skewed
+    common = coterie.run("fedavg", data, **PLAN)
+    assert result.summary.accuracy.mean > common.summary.accuracy.mean + 0.1
+    served = [event for event in result.history[-1].events if event.kind == "fallback"]
+    named = [client for event in served for client in event.details["clients"]]
+    assert sorted(named) == sorted(row.client for row in result.clients if row.private)
+    for event in served:
+        gains = event.details.get("gains", {"all": event.details})
+        assert all(found["p_value"] <= 0.05 / 4 for found in gains.values())
+
+
+def test_a_client_is_predicted_for_by_what_serves_it_also_from_the_folder(skewed, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    data, result, loaded = skewed
+    row = next(row for row in result.clients if row.private)
+    for one in (result, loaded):
+        assert one.evaluate(data[row.client].test, client=row.client)["accuracy"] == pytest.approx(row.accuracy)
+    own = outputs_of(module_for(loaded, client=row.client), data[row.client].test.x)
+    shared = outputs_of(module_for(loaded, cluster=row.cluster), data[row.client].test.x)
+    assert not torch.allclose(own, shared)
+    assert loaded.export(tmp_path / "own.pt", client=row.client).exists()
+
+
+def test_a_finished_run_that_is_resumed_stays_as_it_is(skewed) -> None:  # type: ignore[no-untyped-def]
+    _, result, loaded = skewed
+    again = coterie.resume(result.path, federation=skewed[0])
+    assert [row.metrics for row in again.clients] == [row.metrics for row in loaded.clients]
+    assert again.history[-1].events == loaded.history[-1].events
+
+
+LOSSES = np.array([[1.0, 0.8, 1.2]] * 8) + np.linspace(0, 0.01, 8)[:, None] * np.array([0, 1, -1])
+
+
+def test_a_way_is_taken_where_it_surely_helps_all() -> None:
+    found = judged([f"c{i}" for i in range(8)], LOSSES, np.full((8, 3), 0.01), [10] * 8)
+    assert found.chosen() == [0] * 8
+    assert found.together[1].p_value > 0.5
+
+
+def test_one_client_is_moved_by_its_own_samples_alone() -> None:
+    losses = np.ones((8, 2)) + np.linspace(-0.01, 0.01, 8)[:, None] * np.array([0, 1])
+    losses[3] = [3.0, 0.5]
+    found = judged([f"c{i}" for i in range(8)], losses, np.full((8, 2), 0.01), [20] * 8)
+    assert found.chosen() == [None, None, None, 0, None, None, None, None]
+    assert not [way for way in judged(["a"], losses[3:4], np.full((1, 2), np.nan), [1]).chosen() if way is not None]

@@ -1,0 +1,113 @@
+"""Ways to share models in closed form: moments by hand, losses without data, and what is chosen for which clients."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from coterie.federation import Client, Federation, Split
+from coterie.methods import FedAvg, Server
+from coterie.methods.closed_form import PARTS, Sharing, _feature_task, _moments, compare_sharing
+from coterie.runs import assemble, make_config
+from coterie.tasks.moments import part_of_samples
+
+NOTHING = Split(torch.zeros(0, 3), torch.zeros(0, 1))
+
+
+def sites(slopes: np.ndarray, intercepts: np.ndarray, rows: int = 40, seed: int = 0) -> Federation:
+    """Clients with a linear rule each: y = x · slope + intercept + noise."""
+    generator = np.random.default_rng(seed)
+    clients = []
+    for i, (slope, intercept) in enumerate(zip(slopes, intercepts, strict=True)):
+        x = generator.standard_normal((rows, 3))
+        y = x @ slope + intercept + 0.5 * generator.standard_normal(rows)
+        train = Split(torch.tensor(x).float(), torch.tensor(y).float()[:, None])
+        clients.append(Client(f"c{i}", train, NOTHING, train))
+    return Federation(clients, 0)
+
+
+def server_of(federation: Federation, model: str = "linear") -> Server:
+    plan = make_config({"model": model, "rounds": 1, "workers": 1})
+    return assemble(plan, federation=federation, method=FedAvg())[0].server
+
+
+def compared(federation: Federation) -> Sharing:
+    found = compare_sharing(server_of(federation))
+    assert found is not None
+    return found
+
+
+ONE, OTHER = np.array([1.0, -1.0, 2.0]), np.array([-1.0, 2.0, 1.0])
+
+
+def test_one_rule_is_one_model() -> None:
+    found = compared(sites(np.tile(ONE, (12, 1)), np.zeros(12)))
+    assert found.chosen is None
+    assert found.clusters == ()
+    assert "nothing is surely better than one model" in found.sentence()
+
+
+@pytest.mark.parametrize("sizes", [(6, 6), (10, 2), (1, 1), (11, 1)])
+def test_two_rules_are_two_clusters_whatever_their_sizes(sizes: tuple[int, int]) -> None:
+    rules = np.array([ONE] * sizes[0] + [OTHER] * sizes[1])
+    found = compared(sites(rules, np.zeros(len(rules))))
+    assert sorted(map(len, found.clusters)) == sorted(sizes)
+    assert {frozenset(members) for members in found.clusters} == {
+        frozenset(f"c{i}" for i in range(sizes[0])),
+        frozenset(f"c{i}" for i in range(sizes[0], sum(sizes))),
+    }
+    assert found.advised is not None
+    assert found.advised.name == "2 models, one per cluster"
+
+
+def test_intercepts_are_an_offset_and_no_clusters() -> None:
+    found = compared(sites(np.tile(ONE, (12, 1)), np.linspace(-3, 3, 12)))
+    assert found.chosen is not None
+    assert found.chosen.kind == "offset"
+    assert found.clusters == ()
+
+
+def test_a_rule_each_is_a_model_each() -> None:
+    generator = np.random.default_rng(1)
+    found = compared(sites(ONE + generator.standard_normal((12, 3)), np.zeros(12)))
+    assert found.chosen is not None
+    assert found.chosen.kind == "own"
+
+
+def test_losses_from_moments_are_those_of_the_data() -> None:
+    federation = sites(np.array([ONE, OTHER, ONE]), np.array([0.0, 1.0, 2.0]))
+    server = server_of(federation)
+    ask = _feature_task(server.clients, server)
+    assert ask is not None
+    found = _moments(server.clients, ask, server)
+    assert found is not None
+    fit = found.of(range(PARTS))
+    everyone = torch.arange(3)
+    losses = fit.losses(fit.shared(everyone, 1e-6))
+    x = torch.cat([c.train.x for c in federation]).double()
+    y = torch.cat([c.train.y for c in federation]).double()
+    design = torch.cat([x, torch.ones(len(x), 1)], 1)
+    residual = y - design @ torch.linalg.lstsq(design, y).solution
+    expected = residual.square().reshape(3, -1).mean(1)
+    assert torch.allclose(losses, expected, rtol=1e-4)
+    with_offset = fit.losses(fit.with_offset(fit.shared(everyone, 1e-6), 1.0))
+    assert torch.allclose(with_offset, residual.reshape(3, -1).var(1, unbiased=False), rtol=1e-4)
+
+
+def test_parts_keep_blocks_whole_and_repeat() -> None:
+    block = torch.arange(7).repeat_interleave(5)
+    data = Split(torch.zeros(35, 1), torch.zeros(35), block)
+    parts = part_of_samples(data, PARTS, 4)
+    assert all(len(set(parts[block == b].tolist())) == 1 for b in range(7))
+    assert torch.equal(parts, part_of_samples(data, PARTS, 4))
+    alone = part_of_samples(replace(data, block=None), PARTS, 4)
+    assert torch.bincount(alone).tolist() == [12, 12, 11]
+
+
+def test_sequences_cannot_be_compared() -> None:
+    x = torch.randint(0, 6, (30, 5), generator=torch.Generator().manual_seed(0))
+    clients = [Client(f"c{i}", Split(x, x), Split(x[:2], x[:2]), Split(x[:2], x[:2])) for i in range(3)]
+    assert compare_sharing(server_of(Federation(clients, 6), "lstm:embedding=4,hidden=4")) is None
