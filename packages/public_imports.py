@@ -35,7 +35,7 @@ MODULES = frozenset(
         "errors",
         "methods.compared",
         "methods.served",
-        "methods.sharing",
+        "methods.closed_form",
         "methods.splitting",
         "methods.tree",
         "metrics",

@@ -24,7 +24,17 @@ from import_cycles import cycles, import_graph
 METHODS = ("cfl", "ifca", "fedcuau", "flt")
 HELPERS = (
     *("graph_averaging", "splitting", "tree"),
-    *("starts", "restarts", "variants", "choices", "choice_events", "hidden_choices", "local_work", "sharing"),
+    *(
+        "starts",
+        "restarts",
+        "variants",
+        "choices",
+        "choice_events",
+        "hidden_choices",
+        "local_work",
+        "sharing",
+        "ifca_needs",
+    ),
     *("heterogeneity", "nested_sums", "base_method"),
 )
 """Files of methods/ that are parts of the four papers' methods by other names."""

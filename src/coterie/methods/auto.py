@@ -26,7 +26,7 @@ from coterie.methods.server import Server, apply_update
 from coterie.methods.splitting import BenefitRule
 from coterie.methods.tree import Branch, splits_since
 from coterie.snapshot import saved
-from coterie.tasks import FeatureMoments, InputMoments
+from coterie.tasks import FeatureMoments, InputMoments, Task
 from coterie.tasks.serving import ServeBy, TryToServe
 
 
@@ -58,9 +58,15 @@ class Auto:
     @property
     def needs(self) -> Needs:
         """Single updates, moments of features, and versions of models that single clients keep."""
-        tasks = (*self.tree.needs.tasks, InputMoments, FeatureMoments, TryToServe, ServeBy)
+        tasks: tuple[type[Task], ...] = (InputMoments, FeatureMoments, TryToServe, ServeBy)
         instead = "use cfl:compare=projection(1024) with privacy='projection', or fedavg"
-        return Needs("must", tasks, personal=True, of_data="moments of the clients' inputs", instead=instead)
+        return Needs(
+            "must",
+            self.tree.needs.tasks + tasks,
+            personal=True,
+            of_data="moments of the clients' inputs",
+            instead=instead,
+        )
 
     def start(self, server: Server) -> State:
         begun = self.tree.start(server)

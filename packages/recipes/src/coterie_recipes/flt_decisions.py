@@ -34,7 +34,13 @@ def decide(case: Case, encoder: str, data_dir: str | None) -> dict[str, Any]:
     clients = federation_of(case, data_dir)
     declared = Groups(of={client.id: str(client.group or 0) for client in clients})
     methods = {"flt": FLT(encoder=encoder), "fedavg": make_method("fedavg"), "declared": declared}
-    settings = {"rounds": ROUNDS, "evaluate_every": ROUNDS, "seed": case.number, "workers": 1, "progress": False}
+    settings: dict[str, Any] = {
+        "rounds": ROUNDS,
+        "evaluate_every": ROUNDS,
+        "seed": case.number,
+        "workers": 1,
+        "progress": False,
+    }
     found: dict[str, Any] = {"case": asdict(case)}
     for name, method in methods.items():
         result = run(method, clients, **settings)

@@ -97,7 +97,7 @@ def grouped(case: Case, signature: str, data_dir: str | None) -> dict[str, Any]:
     """How well the hidden groups are found where their number is given."""
     federation = federation_of(case, data_dir)
     found = _relatives(federation, FLT(signature=SIGNATURES[signature], clusters=case.groups), case.number)
-    group = {client.id: client.group for client in federation}
+    group = {client.id: client.group or 0 for client in federation}
     labels = found.related.argmax(axis=1)
     return {"ari": float(adjusted_rand_index(labels, [group[client] for client in found.ids]))}
 
