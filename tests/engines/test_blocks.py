@@ -69,7 +69,8 @@ def test_an_evaluation_is_less_work_than_training() -> None:
     model = engine.initial_model(0)
     training = [Request(c, Train(model, Training(epochs=1), 0)) for c in engine.clients]
     evaluation = [Request(c, Evaluate(model[None])) for c in engine.clients]
-    assert engine._work(training) == 18 * engine._work(evaluation)
+    costs = [[request.task.cost(federation[request.client]) for request in some] for some in (training, evaluation)]
+    assert engine._work(costs[0]) == 18 * engine._work(costs[1])
     assert [len(block.replies) for block in engine.run(evaluation)] == [6]
 
 

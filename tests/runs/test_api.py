@@ -61,7 +61,7 @@ def test_summary_has_the_promised_shape():
     assert set(to_json(summary)) == {
         "method", "scenario", "model", "seed", "rounds", "clients", "clusters", "cluster_ids", "metrics", "ari",
         "bytes", "seconds", "initial", "personalised", "epsilon", "delta", "warnings", "validation", "stopped",
-        "best_round", "hidden_sizes", "train_samples",
+        "best_round", "hidden_sizes", "train_samples", "passes", "exchanges",
     }  # fmt: skip
     assert set(summary.metrics) == {"accuracy", "loss"}
     assert {"mean", "min", "max", "variance"} <= set(to_json(summary.accuracy))

@@ -62,6 +62,8 @@ def test_a_client_with_too_few_samples_refuses():
 
 def test_a_run_goes_on_without_the_centroids_of_a_client_that_is_too_small():
     clients = [client_of(n) for n in (4, 30, 31, 32)]
-    result = coterie.run("pca-kmeans-hc:components=2", Federation(clients), model="logistic", rounds=2, workers=1)
+    result = coterie.run(
+        "pca-kmeans-hc:components=2,gamma=1.0", Federation(clients), model="logistic", rounds=2, workers=1
+    )
     assert sorted(client for cluster in result.clusters for client in cluster) == ["c30", "c31", "c32", "c4"]
     assert ["c4"] in [list(cluster) for cluster in result.clusters]

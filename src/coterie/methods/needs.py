@@ -23,6 +23,7 @@ class Needs:
 
     Example:
         >>> from coterie.methods import FedAvg, make_method
+        >>> from coterie.methods.needs import Needs
         >>> FedAvg.needs == Needs()
         True
         >>> make_method("flhc").needs.updates

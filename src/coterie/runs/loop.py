@@ -601,6 +601,8 @@ def _summary(run: Run, done: Checkpoint, history: History, evaluation: Evaluatio
         best_round=_best_round(done, history),
         hidden_sizes=list(assignment.hidden.sizes) if assignment.hidden else None,
         train_samples=sum(run.engine.samples.values()),
+        passes=_passes(run, done.passes),
+        exchanges=done.exchanges,
     )
 
 

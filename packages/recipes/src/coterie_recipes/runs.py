@@ -80,6 +80,7 @@ class AtTheEnd(Callback, Generic[T]):
         self.run = run
 
     def on_end(self, result: Result) -> None:
+        self.run.server.needs = None  # what is measured is not the method's
         self.measured = self.measure(self.run, result.state)
 
 
