@@ -228,7 +228,7 @@ def test_newcomers_are_placed_at_their_groups_leaf(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(cfl_newcomers, "SCENARIO", "digits-permuted")
     monkeypatch.setattr(cfl_newcomers, "FOUNDERS", 8)
     monkeypatch.setattr(cfl_newcomers, "NEWCOMERS", 8)
-    assert cfl_newcomers.place(Study(tmp_path, workers=1), 80, 0, "cfl", 1.0) == {"ari": 1.0, "right": 1.0}
+    assert cfl_newcomers.place(Study(tmp_path, workers=1), 160, 0, "cfl", 1.0) == {"ari": 1.0, "right": 1.0}
 
 
 def test_values_before_a_round() -> None:
