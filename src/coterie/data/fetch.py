@@ -98,15 +98,11 @@ def _download(url: str, part: Path, progress: Progress | None, label: str) -> No
             total = done + int(length) if length and length.isdigit() else None
             _check_size(url, total or done)
             with part.open("ab" if resumed else "wb") as file:
-                while True:
+                for there in _written(response, file, done):
+                    done = there
+                    _check_size(url, done)
                     if progress is not None:
                         progress(label, done, total)
-                    chunk = response.read(CHUNK)
-                    if not chunk:
-                        break
-                    file.write(chunk)
-                    done += len(chunk)
-                    _check_size(url, done)
     except DataError:  # too large: nothing of it is of use
         part.unlink(missing_ok=True)
         raise
@@ -128,6 +124,15 @@ def _download(url: str, part: Path, progress: Progress | None, label: str) -> No
         ) from error
     if total is not None and done < total:
         raise DataError(f"{url}: broke off after {done} of {total} bytes: run the same command again to resume")
+
+
+def _written(response: http.client.HTTPResponse, file: IO[bytes], done: int) -> Iterator[int]:
+    """Write what comes; the bytes there are, before the first and after every chunk."""
+    yield done
+    while chunk := response.read(CHUNK):
+        file.write(chunk)
+        done += len(chunk)
+        yield done
 
 
 def _check_size(url: str, size: int) -> None:

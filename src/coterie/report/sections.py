@@ -9,7 +9,7 @@ from coterie.report.clients import BEST, WORST
 from coterie.report.markup import Markup, element, joined, named, section, table
 from coterie.report.reading import RunView
 from coterie.runs.measures import ACCURACY
-from coterie.runs.records import FaultRecord
+from coterie.runs.records import ClientRecord, FaultRecord
 from coterie.runs.verdict import FEW_SAMPLES, Judgement
 from coterie.runs.words import mixture_text
 
@@ -124,23 +124,16 @@ def clients(run: RunView, against: Sequence[Judgement]) -> Markup:
     rated = run.scores.measure is ACCURACY
     titles = ["client", "cluster", *model, "test samples", *(["accuracy"] if rated else []), "loss", *others]
     titles += [f"against {one.baseline}" for one in against]
-    lines = [
-        (
-            row.client,
-            row.cluster,
-            *((row.model or "its own",) if elsewhere else ()),
-            *((mixture_text(row.mixture),) if mixed else ()),
-            f"{row.test_samples}{FEW_MARK if row.test_samples < FEW_SAMPLES else ''}",
-            *((percent(row.accuracy),) if rated else ()),
-            "–" if row.loss is None else f"{row.loss:.4g}",
-            *("–" if (value := row.metrics.get(name)) is None else f"{value:.4g}" for name in others),
-            *(
-                one.measure.change(one.differences[row.client]) if row.client in one.differences else "–"
-                for one in against
-            ),
+    lines = []
+    for row in shown:
+        served_by = [row.model or "its own"] if elsewhere else []
+        mixture = [mixture_text(row.mixture)] if mixed else []
+        samples = f"{row.test_samples}{FEW_MARK if row.test_samples < FEW_SAMPLES else ''}"
+        accuracy = [percent(row.accuracy)] if rated else []
+        numbers = [_number(value) for value in (row.loss, *(row.metrics.get(name) for name in others))]
+        lines.append(
+            (row.client, row.cluster, *served_by, *mixture, samples, *accuracy, *numbers, *_against(row, against))
         )
-        for row in shown
-    ]
     notes = []
     if any(row.test_samples < FEW_SAMPLES for row in shown):
         notes.append(f"{FEW_MARK} Fewer than {FEW_SAMPLES} test samples: a value that may be off by far.")
@@ -148,6 +141,16 @@ def clients(run: RunView, against: Sequence[Judgement]) -> Markup:
         notes.append(f"The worst {WORST} and the best {BEST} of {run.clients.total} clients.")
     note = element("p", " ".join(notes), class_="note") if notes else Markup()
     return section("Clients, worst first", table(titles, lines), note)
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _against(row: ClientRecord, against: Sequence[Judgement]) -> list[str]:
+    """How the client fares against each baseline."""
+    known = [one.differences.get(row.client) for one in against]
+    return ["–" if gain is None else one.measure.change(gain) for one, gain in zip(against, known, strict=True)]
 
 
 def events(run: RunView) -> Markup:

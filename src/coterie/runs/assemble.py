@@ -169,12 +169,7 @@ def _assembled(
     method = method or make_method(config.method)
     loss = loss_of(config, loss)
     optimizer = _server_optimizer(config, method)
-    needs = needs_of(method)
-    if config.personalise and needs is not None and needs.choices == "hidden":
-        raise ConfigError(
-            f"personalise={config.personalise} shows every client's accuracy, from which hide_choice=True keeps its "
-            "choice: give one of the two"
-        )
+    _check_shown(config, method)
     federation, defaults = (given, defaults or Defaults()) if given else make_federation(config)
     if engine_for is None:
         federation = _with_validation(federation, config)
@@ -198,14 +193,11 @@ def _assembled(
         user_privacy(config, method, engine),
         optimizer,
     )
-    check_protection(method, engine.secure, masked=MASKED in engine.layout.names)
-    if engine.remote:
-        check_network(method, engine.secure)
+    _check_needs(method, engine)
     scenario = None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
-    version = published_table(config.method)
     named = {"method": describe_method(method), "scenario": scenario, "model": _stored_name("model", _name_of(network))}
     objects = {
-        "published": version[0] if version else None,
+        "published": _published(config),
         "own_metrics": ",".join(metrics) or None,
         "federation": fingerprint(federation),
         "loss": _stored_name("loss", config.loss or loss_name(loss)),
@@ -247,19 +239,37 @@ def _following(changing: LocalEngine | None) -> dict[str, Any]:
 
 
 def _server_optimizer(config: RunConfig, method: Method) -> ServerOptimizer:
-    """The server's optimiser; ConfigError where the method takes no such steps, or hides what the run would show."""
+    """The server's optimiser; ConfigError where the method takes no such steps."""
     optimizer = ServerOptimizer.parse(config.server_optimizer)
     if optimizer.rule != "none" and not getattr(method, "server_steps", False):
         raise ConfigError(
             f"server_optimizer={config.server_optimizer!r}: {describe_method(method)} averages no models by "
             "server.step: leave it out"
         )
-    if config.personalise and getattr(method, "hide_choice", False):
+    return optimizer
+
+
+def _check_shown(config: RunConfig, method: Method) -> None:
+    """Refuse a run that would show what the method hides."""
+    needs = needs_of(method)
+    if config.personalise and needs is not None and needs.choices == "hidden":
         raise ConfigError(
             f"personalise={config.personalise} shows every client's accuracy, from which hide_choice=True keeps its "
             "choice: give one of the two"
         )
-    return optimizer
+
+
+def _check_needs(method: Method, engine: Engine) -> None:
+    """Refuse a method that needs of clients what this engine keeps from it, or would send in clear."""
+    check_protection(method, engine.secure, masked=MASKED in engine.layout.names)
+    if engine.remote:
+        check_network(method, engine.secure)
+
+
+def _published(config: RunConfig) -> str | None:
+    """The paper's table or version whose settings the method's name asks for."""
+    version = published_table(config.method)
+    return version[0] if version else None
 
 
 def _name_of(network: Model) -> str:
