@@ -94,6 +94,11 @@ def bits(replies: Sequence[Reply]) -> list[Any]:
     ]
 
 
+def kept_bytes(state: dict[str, Any]) -> dict[str, Any]:
+    """What a client keeps, with tensors as bytes."""
+    return {key: value.numpy().tobytes() if isinstance(value, Tensor) else value for key, value in state.items()}
+
+
 def outcome(engine: LocalEngine, method: str, **options: Any) -> tuple[Any, ...]:
     """Everything that three rounds of a method leave, in bytes."""
     engine.restore_client_states({})
@@ -101,7 +106,7 @@ def outcome(engine: LocalEngine, method: str, **options: Any) -> tuple[Any, ...]
     run, _ = assemble(make_config(given), federation=DIGITS)
     engine.traffic.drain()
     result = execute(replace(run, server=replace(run.server, engine=engine)))
-    states = {c: state["private"].numpy().tobytes() for c, state in engine.client_states().items()}
+    states = {c: kept_bytes(state) for c, state in engine.client_states().items()}
     history = [replace(line, seconds=0.0) for line in result.history]
     return [m.numpy().tobytes() for m in result.models], result.clusters, repr(history), states
 

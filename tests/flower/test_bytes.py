@@ -130,7 +130,8 @@ def three_counts(spec: str, federation: Federation, model: Any, **more: Any) -> 
 
 
 def test_every_method_is_here() -> None:
-    assert {spec.partition(":")[0] for spec in SPECS} == set(method_classes())
+    ours = {name for name, cls in method_classes().items() if cls.__module__.startswith("coterie.")}
+    assert {spec.partition(":")[0] for spec in SPECS} == ours
 
 
 @pytest.mark.parametrize("spec", SPECS)

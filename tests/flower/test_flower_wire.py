@@ -35,7 +35,9 @@ from coterie.tasks.base import Array as ArraySchema
 from coterie.tasks.base import Reply, Task
 from coterie.tasks.embed import Embed
 from coterie.tasks.mixture import MixtureTraining, MixtureWeights
+from coterie.tasks.moments import FeatureMoments, InputMoments
 from coterie.tasks.personalise import Personalise
+from coterie.tasks.serving import ServeBy, TryToServe
 from coterie.tasks.soft import ImportanceWeights, SoftTraining
 from coterie.tasks.staged import Divergence, LayerUpdate, StagedTraining
 from coterie.tasks.subspaces import Subspaces
@@ -59,6 +61,10 @@ TASKS: list[Task] = [
     NOISE,
     HalfUpdates(MODEL, HOW, 4, 5),
     HeldOut(torch.randn(2, 2, LAYOUT.size), 5),
+    InputMoments(),
+    FeatureMoments(torch.zeros(4), torch.ones(4), 3, True, 2, 3, 7, 8),
+    TryToServe(torch.stack([MODEL, -MODEL]), HOW, 8),
+    ServeBy(1),
     CHOOSE,
     Choose(torch.stack([MODEL, -MODEL]), None, 4),
     LayerUpdate(MODEL, HOW, 5, LAYOUT.layers[-1]),

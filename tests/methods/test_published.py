@@ -46,7 +46,7 @@ def test_every_method_names_its_paper_or_has_none() -> None:
     without = {
         name for name, cls in method_classes().items() if cls.__module__.startswith("coterie.") and not paper_of(cls)
     }
-    assert without == {"local", "groups"}
+    assert without == {"auto", "local", "groups"}
     for name in set(PAPERS) - without:
         make_method(f"{name}:as=paper")
 

@@ -23,6 +23,7 @@ from coterie.runs.newcomers import LEVEL
 from coterie.snapshot import saved
 
 BY_LABELS = {
+    "auto": ("auto", 30),
     "cfl": ("cfl", 30),
     "ifca": ("ifca:k=3,init=k-means++", 8),
     "fedsem": ("fedsem:clusters=2", 3),
