@@ -120,7 +120,7 @@ def test_every_method_gives_the_bits_of_the_local_engine(
     options: dict[str, Any] = {"participation": 0.6, "batch_size": "full" if name == "ifca" else 20}
     expected = outcome(LocalEngine(DIGITS, perceptron), spec_of(name), **options)
     assert outcome(engine, spec_of(name), **options) == expected
-    assert bool(expected[3]) == (name in {"ditto", "fedper", "fedsoft", "local", "oneshot"})
+    assert bool(expected[3]) == (name in {"auto", "ditto", "fedper", "fedsoft", "local", "oneshot"})
 
 
 def test_there_is_an_actor_on_each_node(engine: RayEngine) -> None:
