@@ -61,7 +61,7 @@ SPECS = [
     f"cfl:{CFL_NOW}",
     f"cfl:compare=gradient,{CFL_NOW}",
 ]
-EVENTS = {"cfl:min": "split", "cfl:similarity": "split", "cfl:when": "trial", "ifca:k=2,resend": "stable"}
+EVENTS = {"cfl:rule": "split", "cfl:compare": "split", "ifca:k=2,resend": "stable"}
 """What must happen in a run, by how its method begins, so that there is something to count."""
 ROUNDS = 4
 OPTIONS: dict[str, Any] = {"seed": 5, "lr": 0.2, "epochs": 1, "batch_size": 20, "rounds": ROUNDS, "evaluate_every": 2}

@@ -89,34 +89,22 @@ def _digest(path: Path, checksum: str) -> str:
 def _download(url: str, part: Path, progress: Progress | None, label: str) -> None:
     """Brings `part` to the full content of `url`, going on from the bytes it already has."""
     have = part.stat().st_size if part.exists() else 0
-    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     try:
-        with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
-            resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
-            done = have if resumed else 0
-            length = response.headers.get("Content-Length")
-            total = done + int(length) if length and length.isdigit() else None
-            _check_size(url, total or done)
-            with part.open("ab" if resumed else "wb") as file:
-                for there in _written(response, file, done):
-                    done = there
-                    _check_size(url, done)
-                    if progress is not None:
-                        progress(label, done, total)
+        done, total = _received(url, part, have, progress, label)
     except DataError:  # too large: nothing of it is of use
         part.unlink(missing_ok=True)
         raise
     except urllib.error.HTTPError as error:
-        if error.code == 416 and have:
-            # Nothing lies beyond what we have: the part is whole (the checksum will tell), or of another file.
-            if error.headers.get("Content-Range", "") == f"bytes */{have}":
-                return
-            part.unlink()
-            _download(url, part, progress, label)
+        if error.code != 416 or not have:
+            raise DataError(
+                f"{url}: the server answers {error.code} {error.reason}: try later, or get the file by hand"
+            ) from error
+        # Nothing lies beyond what we have: the part is whole (the checksum will tell), or of another file.
+        if error.headers.get("Content-Range", "") == f"bytes */{have}":
             return
-        raise DataError(
-            f"{url}: the server answers {error.code} {error.reason}: try later, or get the file by hand"
-        ) from error
+        part.unlink()
+        _download(url, part, progress, label)
+        return
     except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError) as error:
         reason = getattr(error, "reason", None) or str(error) or type(error).__name__
         raise DataError(
@@ -124,6 +112,24 @@ def _download(url: str, part: Path, progress: Progress | None, label: str) -> No
         ) from error
     if total is not None and done < total:
         raise DataError(f"{url}: broke off after {done} of {total} bytes: run the same command again to resume")
+
+
+def _received(url: str, part: Path, have: int, progress: Progress | None, label: str) -> tuple[int, int | None]:
+    """Write what the server sends from byte `have` on; the bytes there are then, and how many it announced."""
+    request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
+    with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
+        resumed = response.status == 206 and response.headers.get("Content-Range", "").startswith(f"bytes {have}-")
+        done = have if resumed else 0
+        length = response.headers.get("Content-Length")
+        total = done + int(length) if length and length.isdigit() else None
+        _check_size(url, total or done)
+        with part.open("ab" if resumed else "wb") as file:
+            for there in _written(response, file, done):
+                done = there
+                _check_size(url, done)
+                if progress is not None:
+                    progress(label, done, total)
+    return done, total
 
 
 def _written(response: http.client.HTTPResponse, file: IO[bytes], done: int) -> Iterator[int]:

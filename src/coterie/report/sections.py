@@ -134,13 +134,18 @@ def clients(run: RunView, against: Sequence[Judgement]) -> Markup:
         lines.append(
             (row.client, row.cluster, *served_by, *mixture, samples, *accuracy, *numbers, *_against(row, against))
         )
+    note = _client_notes(shown, run.clients.total)
+    return section("Clients, worst first", table(titles, lines), note)
+
+
+def _client_notes(shown: Sequence[ClientRecord], total: int) -> Markup:
+    """What a reader of the table of clients must know of it."""
     notes = []
     if any(row.test_samples < FEW_SAMPLES for row in shown):
         notes.append(f"{FEW_MARK} Fewer than {FEW_SAMPLES} test samples: a value that may be off by far.")
-    if len(shown) < run.clients.total:
-        notes.append(f"The worst {WORST} and the best {BEST} of {run.clients.total} clients.")
-    note = element("p", " ".join(notes), class_="note") if notes else Markup()
-    return section("Clients, worst first", table(titles, lines), note)
+    if len(shown) < total:
+        notes.append(f"The worst {WORST} and the best {BEST} of {total} clients.")
+    return element("p", " ".join(notes), class_="note") if notes else Markup()
 
 
 def _number(value: float | None) -> str:
