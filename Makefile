@@ -8,7 +8,7 @@ DEV_STAMP = $(VENV)/.installed-dev
 # Silence progress and version notices; the pinned torch is a CPU build where the index has one.
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Packages of their own beside the core: each adds a command.
-PACKAGES = packages/studies packages/advice packages/attacks packages/recipes packages/bench packages/conformance packages/board
+PACKAGES = packages/field packages/studies packages/advice packages/attacks packages/recipes packages/bench packages/conformance packages/board
 WITH_PACKAGES = $(foreach package,$(PACKAGES),--editable $(package))
 
 CASES ?= 1000
@@ -54,7 +54,7 @@ fuzz: $(DEV_STAMP)
 chaos: $(DEV_STAMP)
 	PYTHONPATH=tests OMP_NUM_THREADS=1 $(BIN)/python -m chaos --faults $(FAULTS) --seed $(SEED)
 
-# Changes of the code that its nearest tests do not notice; hours, and so no part of what a change must pass.
+# Changes of the code that its tests do not notice; an hour, and so no part of what a change must pass.
 mutants: $(DEV_STAMP)
 	$(BIN)/python scripts/mutants.py --count $(MUTANTS) --seed $(SEED)
 

@@ -1,9 +1,10 @@
-"""Which changes of the code do its nearest tests not notice? `make mutants`, or `python scripts/mutants.py --help`.
+"""Which changes of the code do its tests not notice? `make mutants`, or `python scripts/mutants.py --help`.
 
 A mutant is a module with one small change: a comparison, an operator, a number, a condition or a call. The mutants are
-a sample by the seed of all that the modules in TARGETS have. Each is put into a copy of the sources, and the tests
-nearest to its module are run on that copy until one fails. The results are a JSON file; a run that finds it continues
-it, and tries anew what has changed since: the module or its tests.
+a sample by the seed of all that the modules in TARGETS have. First the tests in TESTS are run once, to see which of
+them run which line and how long each takes. Then each mutant is put into a copy of the sources, and the tests that run
+its line are run on that copy until one fails, those named for the module first, then the shortest, as many as take
+SECONDS_PER_MUTANT. The results are a JSON file; a run that finds it continues it, and tries anew what has changed.
 
 Some mutants compute the same as the code and cannot be found: read the survivors one by one.
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 import argparse
 import ast
 import hashlib
+import importlib
+import itertools
 import json
 import os
 import random
@@ -21,46 +24,24 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatch
+from importlib.util import cache_from_source
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
+
+from coverage import CoverageData
 
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src"
-TARGETS = ("methods/*", "privacy/*", "clustering/*", "runs/loop.py")
-ALSO = {
-    "methods/*": ["reference", "test_own_method.py"],
-    "methods/aggregation.py": ["methods/test_fedavg.py", "privacy/test_private_runs.py"],
-    "methods/averaging.py": ["methods/test_fedavg.py", "methods/test_ifca.py", "methods/test_groups.py"],
-    "methods/base.py": ["methods/test_options.py", "methods/test_cfl.py"],
-    "methods/compared.py": ["methods/test_splitting.py", "methods/test_cfl.py", "privacy/test_projection.py"],
-    "methods/fallback.py": ["methods/test_cfl.py", "runs/test_given.py"],
-    "methods/fed[bp]*.py": ["methods/test_fedavg_relatives.py"],
-    "methods/fed[ers]*.py": ["methods/test_mixture_methods.py", "methods/test_flt.py"],
-    "methods/fixed_clusters.py": ["methods/test_groups.py", "methods/test_flhc.py", "methods/test_oneshot.py"],
-    "methods/graph_averaging.py": ["methods/test_flt.py"],
-    "methods/ifca_*.py": ["methods/test_ifca.py", "privacy/test_hidden_choice.py"],
-    "methods/mixtures.py": ["methods/test_mixture_methods.py", "runs/test_served_mixtures.py"],
-    "methods/option_types.py": ["methods/test_options.py", "methods/test_published.py"],
-    "methods/pca_kmeans_hc.py": ["methods/test_flt.py"],
-    "methods/placing.py": ["methods/test_cfl.py", "runs/test_newcomers.py"],
-    "methods/population.py": ["methods/test_cfl.py", "runs/test_newcomers.py", "flower/test_joins.py"],
-    "methods/server.py": ["methods/test_fedavg.py", "methods/test_aggregation.py", "privacy/test_private_runs.py"],
-    "methods/splitting/*": ["methods/test_splitting.py", "methods/test_cfl.py", "privacy/test_private_checks.py"],
-    "methods/tree.py": ["methods/test_cfl.py", "runs/test_newcomers.py"],
-    "privacy/*": ["privacy/test_private_runs.py"],
-    "privacy/noisy_sum.py": ["privacy/test_accounting.py"],
-    "privacy/projection.py": ["privacy/test_private_checks.py"],
-    "privacy/secure_*.py": ["privacy/test_active_parties.py", "privacy/test_hidden_choice.py"],
-    "clustering/blocks.py": ["clustering/test_divergence.py", "clustering/test_cosine.py"],
-    "clustering/dendrogram.py": ["clustering/test_bipartition.py", "clustering/test_agglomerative.py"],
-    "clustering/principal_angles.py": ["clustering/test_agglomerative.py", "methods/test_pacfl.py"],
-    "runs/loop.py": ["runs/test_bytes_of_a_run.py", "runs/test_folder.py", "runs/test_stopping.py", "runs/test_api.py",
-                     "runs/test_evaluation.py", "runs/test_resume_methods.py", "runs/test_last_round.py"],
-}  # fmt: skip
-"""The nearest tests of modules, below tests/, beside the file in tests/PACKAGE that is named for the module."""
+TARGETS = ("methods/*", "privacy/*", "clustering/*", "runs/loop.py", "runs/recording.py", "runs/concluding.py")
+DATA = ("methods/papers.py",)
+"""Modules of the targets that compute nothing."""
+TESTS = ("clustering", "privacy", "methods", "reference", "runs", "flower", "tasks", "test_own_method.py")
+"""Below tests/."""
 SWAPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
     ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
@@ -70,9 +51,15 @@ SWAPS: dict[type[ast.AST], type[ast.AST]] = {
 NAMES = {"min": "max", "any": "all", "argmin": "argmax", "clamp_min": "clamp_max", "amin": "amax", "sum": "max"}
 NAMES |= {other: name for name, other in NAMES.items() if name != "sum"}
 UNCHANGED = (ast.Raise, ast.Assert, ast.JoinedStr)
-"""What is not changed: errors and their texts."""
-SECONDS_PER_TEST = 120
-"""A mutant may never end: a test that takes longer has noticed it."""
+"""What is not changed: errors and their texts; nor is `strict=` of zip."""
+SECONDS_PER_MUTANT = 30.0
+"""Of tests, as measured without a mutant."""
+SLOWER = 20
+"""A mutant may never end: one whose tests take so much longer has been noticed."""
+NO_TESTS = 5
+"""An exit code of pytest."""
+PRELOADED = ("torch", "scipy.stats", "sklearn", "hypothesis", "pytest")
+"""What every mutant's process would import; each is a fork of this one."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +89,8 @@ class Mutant:
     module: str
     number: int
     line: int
+    statement: int
+    """The line in which its statement begins."""
     before: str
     after: str
 
@@ -116,7 +105,8 @@ def _changeable(node: ast.AST, statement: ast.AST) -> Iterator[tuple[ast.AST, as
     left_out = {"annotation", "returns", "decorator_list"}
     for field, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and field not in left_out and not isinstance(child, UNCHANGED):
+            unchanged = isinstance(child, UNCHANGED) or (isinstance(child, ast.keyword) and child.arg == "strict")
+            if isinstance(child, ast.AST) and field not in left_out and not unchanged:
                 own = child if isinstance(child, ast.stmt) else statement
                 yield child, own
                 yield from _changeable(child, own)
@@ -155,16 +145,7 @@ def _another(value: complex) -> complex:
 def modules() -> list[str]:
     """The modules of TARGETS, relative to src/coterie."""
     found = (path.relative_to(SOURCE / "coterie").as_posix() for path in sorted((SOURCE / "coterie").rglob("*.py")))
-    return [name for name in found if any(fnmatch(name, target) for target in TARGETS)]
-
-
-def nearest(module: str) -> list[str]:
-    """The tests that are run for a module, nearest first, relative to the repository."""
-    path = Path(module)
-    own = f"{path.parts[0]}/test_{path.stem}.py"
-    also = [test for pattern, tests in reversed(ALSO.items()) if fnmatch(module, pattern) for test in tests]
-    found = [own, *also] if (ROOT / "tests" / own).exists() else also
-    return [f"tests/{test}" for test in dict.fromkeys(found)]
+    return [name for name in found if any(fnmatch(name, target) for target in TARGETS) and name not in DATA]
 
 
 def mutants(names: Sequence[str]) -> list[Mutant]:
@@ -172,7 +153,9 @@ def mutants(names: Sequence[str]) -> list[Mutant]:
     found = []
     for name in names:
         for number, change in enumerate(changes(ast.parse((SOURCE / "coterie" / name).read_text(encoding="utf-8")))):
-            found.append(Mutant(name, number, change.line, *(text.strip() for text in change.texts())))
+            found.append(
+                Mutant(name, number, change.line, change.statement.lineno, *(text.strip() for text in change.texts()))
+            )
     return found
 
 
@@ -184,16 +167,82 @@ def mutated(text: str, number: int) -> str:
     return ast.unparse(tree)
 
 
-def digest(mutant: Mutant) -> str:
-    """Of the mutant and of its nearest tests: what a result holds for."""
-    found = hashlib.sha256(
-        mutated((SOURCE / "coterie" / mutant.module).read_text(encoding="utf-8"), mutant.number).encode()
+class Map:
+    """Which tests run which lines, and how long each takes, measured once and kept in a folder."""
+
+    def __init__(self, folder: Path) -> None:
+        coverage, times = folder / "coverage", folder / "times.xml"
+        if not times.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            _measure(coverage, times)
+        self.data = CoverageData(str(coverage))
+        self.data.read()
+        self.seconds: dict[str, float] = {}
+        for case in ElementTree.parse(times).iter("testcase"):
+            name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
+            self.seconds[name] = float(case.get("time", 0))
+
+    def tests(self, mutant: Mutant) -> list[str]:
+        """The tests for a mutant, in the order in which they are run."""
+        by_line = self.data.contexts_by_lineno(str(SOURCE / "coterie" / mutant.module))
+        reaching = self._known(by_line.get(mutant.line, [])) or self._known(by_line.get(mutant.statement, []))
+        if not reaching:  # it is run when the module is imported
+            reaching = self._known(itertools.chain(*by_line.values()))
+        path = Path(mutant.module)
+        own = f"tests/{path.parts[0]}/test_{path.stem}.py"
+        ordered = sorted(reaching, key=lambda test: (not test.startswith(own), self.seconds[test], test))
+        totals = itertools.accumulate(self.seconds[test] for test in ordered)
+        return [test for test, total in zip(ordered, totals, strict=True) if total <= SECONDS_PER_MUTANT] or ordered[:1]
+
+    def _known(self, contexts: Iterable[str]) -> set[str]:
+        """The tests of coverage contexts; all of a file where a fixture, which they may share, runs the line."""
+        found = set()
+        for context in set(contexts):
+            test, _, phase = context.rpartition("|")
+            file = test.partition("::")[0]
+            found |= {test} if phase == "run" else {other for other in self.seconds if other.startswith(f"{file}::")}
+        return found & self.seconds.keys()
+
+
+def _measure(coverage: Path, times: Path) -> None:
+    """Run the tests once without a mutant."""
+    settings = coverage.with_suffix(".ini")
+    settings.write_text("[run]\nsource_pkgs = coterie\n")
+    words = ["-q", "-x", "-m", "not long", "--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
+    tests = [str(path) for test in TESTS if (path := Path("tests") / test) and (ROOT / path).exists()]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words, f"--junitxml={times}", *tests],
+        cwd=ROOT,
+        env=os.environ | {"COVERAGE_FILE": str(coverage), "PYTHONPATH": _path(SOURCE), "OMP_NUM_THREADS": "1"},
     )
-    for test in nearest(mutant.module):
-        path = ROOT / test
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            found.update(file.read_bytes())
+    if done.returncode:
+        times.unlink(missing_ok=True)
+        raise SystemExit("the tests fail without any mutant")
+
+
+def _path(source: Path) -> str:
+    return os.pathsep.join([str(source), os.environ.get("PYTHONPATH", "")])
+
+
+def digest(mutant: Mutant, tests: Sequence[str]) -> str:
+    """Of the mutant and of its tests: what a result holds for."""
+    text = (SOURCE / "coterie" / mutant.module).read_text(encoding="utf-8")
+    found = hashlib.sha256(mutated(text, mutant.number).encode())
+    for file in sorted({test.partition("::")[0] for test in tests}):
+        found.update((ROOT / file).read_bytes())
     return found.hexdigest()[:16]
+
+
+class Chosen:
+    """A plugin of pytest that keeps some tests only; one that another test has made possible may be missing."""
+
+    def __init__(self, tests: Sequence[str]) -> None:
+        self.tests = set(tests)
+        self.files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+
+    def pytest_collection_modifyitems(self, items: list[Any]) -> None:
+        kept = [item for item in items if item.nodeid in self.tests]
+        items[:] = sorted(kept, key=lambda item: self.files.index(item.nodeid.partition("::")[0]))
 
 
 class Copy:
@@ -202,54 +251,73 @@ class Copy:
     def __init__(self, folder: Path) -> None:
         self.source = folder / "src"
         shutil.copytree(SOURCE, self.source, ignore=shutil.ignore_patterns("__pycache__"))
-        self.passing: set[tuple[str, ...]] = set()
-        path = os.pathsep.join([str(self.source), os.environ.get("PYTHONPATH", "")])
-        self.environment = os.environ | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
+        for name in PRELOADED:
+            importlib.import_module(name)
 
-    def survives(self, mutant: Mutant) -> bool:
-        """Whether the nearest tests pass with the mutant, as they do without it."""
-        tests = nearest(mutant.module)
-        if tuple(tests) not in self.passing:
-            if not self._pass(tests):
-                raise SystemExit(f"{' '.join(tests)}: fail without any mutant")
-            self.passing.add(tuple(tests))
+    def survives(self, mutant: Mutant, tests: Sequence[str], seconds: float) -> bool:
+        """Whether the tests pass with the mutant; one that no test reaches survives."""
         file = self.source / "coterie" / mutant.module
         text = file.read_text(encoding="utf-8")
-        file.write_text(mutated(text, mutant.number), encoding="utf-8")
+        self._write(file, mutated(text, mutant.number))
         try:
-            return self._pass(tests)
+            return not tests or self._pass(tests, seconds)
         finally:
-            file.write_text(text, encoding="utf-8")
+            self._write(file, text)
 
-    def _pass(self, tests: Sequence[str]) -> bool:
-        words = ["-q", "-x", f"--timeout={SECONDS_PER_TEST}", *tests]
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *words], cwd=ROOT, env=self.environment, capture_output=True, text=True
-        )
-        if done.returncode > 2:  # of pytest: it was called wrongly, or found no tests
-            raise SystemExit(done.stdout + done.stderr)
-        return done.returncode == 0
+    def _write(self, file: Path, text: str) -> None:
+        file.write_text(text, encoding="utf-8")
+        Path(cache_from_source(str(file))).unlink(missing_ok=True)  # of the same size and second, it would count
+
+    def _pass(self, tests: Sequence[str], seconds: float) -> bool:
+        child = get_context("fork").Process(target=self._test, args=(tests,))
+        child.start()
+        child.join(seconds)
+        if child.is_alive():
+            child.kill()
+            child.join()
+        if child.exitcode == NO_TESTS:
+            raise SystemExit(f"not found: {' '.join(tests)}: delete the map, which is of other tests")
+        return child.exitcode == 0
+
+    def _test(self, tests: Sequence[str]) -> None:
+        os.chdir(ROOT)
+        os.environ |= {"PYTHONPATH": _path(self.source), "OMP_NUM_THREADS": "1"}
+        sys.path.insert(0, str(self.source))
+        for name in [name for name in sys.modules if name.partition(".")[0] == "coterie"]:
+            del sys.modules[name]  # not the copy
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), 1)
+            os.dup2(nowhere.fileno(), 2)
+        chosen = Chosen(tests)
+        os._exit(importlib.import_module("pytest").main(["-q", "-x", *chosen.files], plugins=[chosen]))
 
 
-def run(chosen: Sequence[Mutant], out: Path) -> list[dict[str, Any]]:
+def run(chosen: Sequence[Mutant], out: Path, map_folder: Path) -> list[dict[str, Any]]:
     """The results of the mutants, those of the file where they still hold; it is written after each."""
     known = {row["digest"]: row for row in json.loads(out.read_text())["mutants"]} if out.exists() else {}
     rows: list[dict[str, Any]] = []
+    reach = Map(map_folder)
     with tempfile.TemporaryDirectory() as folder:
         place = Copy(Path(folder))
         for i, mutant in enumerate(chosen):
-            mark = digest(mutant)
-            row = known.get(mark) or asdict(mutant) | {"survived": place.survives(mutant), "digest": mark}
-            rows.append(asdict(mutant) | {"survived": row["survived"], "digest": mark})
+            tests = reach.tests(mutant)
+            mark = digest(mutant, tests)
+            if mark in known:
+                survived = known[mark]["survived"]
+            else:
+                limit = 60 + SLOWER * sum(reach.seconds[test] for test in tests)
+                survived = place.survives(mutant, tests, limit)
+            rows.append(asdict(mutant) | {"survived": survived, "tests": len(tests), "digest": mark})
             rest = [other for other in known.values() if other["digest"] not in {one["digest"] for one in rows}]
             _write(out, rows + rest)
-            word = "SURVIVED" if row["survived"] else "killed"
-            print(
-                f"{i + 1}/{len(chosen)} {word} {mutant.module}:{mutant.line} {mutant.before}  →  {mutant.after}",
-                flush=True,
-            )
+            word = "SURVIVED" if survived else "killed"
+            print(f"{i + 1}/{len(chosen)} {word} {_text(rows[-1])}", flush=True)
     _write(out, rows)
     return rows
+
+
+def _text(row: Mapping[str, Any]) -> str:
+    return f"src/coterie/{row['module']}:{row['line']}: {row['before']}  →  {row['after']}  ({row['tests']} tests)"
 
 
 def _write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
@@ -259,14 +327,15 @@ def _write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
 def main(words: Sequence[str] | None = None) -> None:
     """Try a sample of the mutants and list those that survive."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=200, help="how many mutants")
+    parser.add_argument("--count", type=int, default=200, help="number of mutants")
     parser.add_argument("--seed", type=int, default=0, help="which ones")
     parser.add_argument("--module", default="*", help="only modules like this, as methods/ifca*.py")
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "results" / "mutants.json")
+    parser.add_argument("--out", type=Path, default=ROOT / ".mutants" / "results.json")
+    parser.add_argument("--map", type=Path, default=ROOT / ".mutants", help="folder of the lines that each test runs")
     given = parser.parse_args(words)
     all_mutants = mutants([name for name in modules() if fnmatch(name, given.module)])
     random.Random(given.seed).shuffle(all_mutants)  # so that a larger sample holds the smaller ones
-    rows = run(all_mutants[: given.count], given.out)
+    rows = run(all_mutants[: given.count], given.out, given.map)
     survivors = [row for row in rows if row["survived"]]
     killed = Counter(row["module"].split("/")[0] for row in rows if not row["survived"])
     total = Counter(row["module"].split("/")[0] for row in rows)
@@ -274,7 +343,7 @@ def main(words: Sequence[str] | None = None) -> None:
         print(f"{name:12} {killed[name]:4} of {total[name]:4} killed")
     print(f"{'all':12} {len(rows) - len(survivors):4} of {len(rows):4} killed, of {len(all_mutants)} possible")
     for row in survivors:
-        print(f"survived: src/coterie/{row['module']}:{row['line']}: {row['before']}  →  {row['after']}")
+        print(f"survived: {_text(row)}")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
-from coterie.methods.option_types import Option, describe_options
+from coterie.option_types import Option, describe_options
 
 OPTIONS = re.compile(r"^<!-- options: (\S+) -->$", re.MULTILINE)
 NAMES = re.compile(r"^<!-- names: (.+) -->$", re.MULTILINE)
@@ -90,8 +90,8 @@ def options_table(name: str) -> str:
 def options_of(name: str) -> list[Option]:
     """The options of a group of a run's options, or of a method."""
     from coterie.methods import method_classes
+    from coterie.options import FIELDS, GROUP_OF, GROUPS, option_default, option_text
     from coterie.runs.config import option_type
-    from coterie.runs.options import FIELDS, GROUP_OF, GROUPS, option_default, option_text
 
     if name not in GROUPS and name != "basic":
         return describe_options(method_classes()[name])

@@ -29,13 +29,11 @@ HELPERS = (
         "restarts",
         "variants",
         "choices",
-        "choice_events",
         "hidden_choices",
         "local_work",
         "sharing",
-        "ifca_needs",
     ),
-    *("heterogeneity", "nested_sums", "base_method"),
+    *("heterogeneity", "nested_sums"),
 )
 """Files of methods/ that are parts of the four papers' methods by other names."""
 FLAGS = ("repeatable", "remote", "secure", "least_in_sum", "halves")
@@ -43,6 +41,10 @@ FLAGS = ("repeatable", "remote", "secure", "least_in_sum", "halves")
 SENDERS = frozenset(
     ("ask", "train", "aggregate", "combine", "stream", "clipped", "sum_vectors", "average_clusters", "exchange")
 )
+DECISIONS = frozenset(
+    ("benefit", "auto", "closed_form", "served", "ifca_growing", "relatives_growing", "halves", "serving", "moments")
+)
+"""Modules, beside those of methods/splitting, that decide how clients are served, or ask them for what decides."""
 DIALECT = (
     *(
         "told",
@@ -152,9 +154,18 @@ def is_number(node: ast.expr | None) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 
-def number_constants(tree: ast.Module) -> int:
-    """Numbers with a name of their own in capitals at the top of a module."""
-    named = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) and is_number(node.value)]
+def is_decision(path: Path) -> bool:
+    """Whether a module has a part in what is decided automatically."""
+    return (path.parent.name == "splitting" and path.stem != "paper") or path.stem in DECISIONS
+
+
+def number_constants(tree: ast.Module, several: bool = False) -> int:
+    """Numbers with a name of their own in capitals at the top of a module; with `several`, tuples of them too."""
+
+    def counts(value: ast.expr | None) -> bool:
+        return is_number(value) or (several and isinstance(value, ast.Tuple) and all(map(is_number, value.elts)))
+
+    named = [node for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) and counts(node.value)]
     targets = [node.targets[0] if isinstance(node, ast.Assign) else node.target for node in named]
     return sum(isinstance(target, ast.Name) and target.id.isupper() for target in targets)
 
@@ -228,6 +239,9 @@ def measures(folder: Path) -> dict[str, str]:
         "engine flags read in methods/": str(sum(flag_reads(trees[path]) for path in methods)),
         "words of the dialect": str(sum(len(WORDS.findall(text)) for text in texts.values())),
         "numeric module constants": str(sum(map(number_constants, trees.values()))),
+        "numbers of automatic decisions": str(
+            sum(number_constants(tree, several=True) for path, tree in trees.items() if is_decision(path))
+        ),
     }
 
 

@@ -22,7 +22,9 @@ hypothesis.settings.load_profile("coterie")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "long: a browser, a cluster, the machine's memory: not run by `make test`")
+    config.addinivalue_line(
+        "markers", "long: a browser, a cluster, a compiler, the machine's memory: not run by `make test`"
+    )
     config.addinivalue_line("markers", "bfloat16: computes in bfloat16, which some processors only announce")
 
 

@@ -23,8 +23,10 @@ SPECS = {
 }
 """Six clients and three rounds are enough; a method that is not here is run as it is."""
 
-METHODS = sorted(name for name, cls in method_classes().items() if cls.__module__.startswith("coterie."))
-"""Our methods by name, without those of packages that happen to be installed."""
+METHODS = sorted(
+    name for name, cls in method_classes().items() if cls.__module__.partition(".")[0] in ("coterie", "coterie_field")
+)
+"""Our methods by name, without those of other packages that happen to be installed."""
 
 
 def spec_of(name: str) -> str:

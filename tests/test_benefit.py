@@ -52,8 +52,14 @@ def test_few_clients_are_judged_by_their_samples() -> None:
     assert found.gain == pytest.approx(0.2)
     assert found.error == pytest.approx(0.1)
     assert found.p_value == pytest.approx(stats.norm.sf(2.0))
-    assert benefit([0.3, 0.1]).p_value == 1.0  # nothing is known of the error: that is no certainty
     assert benefit([]).clients == 0
+
+
+def test_few_clients_whose_samples_say_nothing_are_judged_by_students_test() -> None:
+    by_scipy = stats.ttest_1samp([0.3, 0.1, 0.2], 0.0, alternative="greater")
+    assert benefit([0.3, 0.1, 0.2]).p_value == pytest.approx(by_scipy.pvalue)
+    assert benefit([0.3, 0.1, 0.2], within=[math.nan, 0.01, 0.01]).p_value == pytest.approx(by_scipy.pvalue)
+    assert benefit([0.3]).p_value == 1.0  # one number has no spread: that is no certainty
 
 
 def test_at_least_six_are_left_and_the_share_is_that_of_liars() -> None:

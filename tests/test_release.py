@@ -21,7 +21,7 @@ from coterie.engines.ray import find_ray
 from coterie.errors import ConfigError, extra
 from coterie.privacy.secure_sum import _x25519
 from coterie.report.drawing import need_matplotlib
-from coterie.runs.history import History
+from coterie.runs.records import History
 from coterie.runs.trackers import MLflowCallback, TensorBoardCallback, WandbCallback
 
 ROOT = Path(__file__).parent.parent

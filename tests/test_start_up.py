@@ -14,7 +14,9 @@ import coterie
 from coterie import plugins
 from coterie.cli.extra_commands import GROUP
 from coterie.cli.main import COMMANDS, app
+from coterie.cli.method_commands import method_summaries
 from coterie.data.images import load_digits_pool
+from coterie.methods import method_classes
 
 HEAVY = {"torch", "numpy", "scipy", "sklearn", "pandas", "matplotlib", "umap", "numba", "flwr", "ray", "pydantic"}
 UNUSED = HEAVY - {"torch", "numpy", "pydantic"}
@@ -27,7 +29,7 @@ def loaded_by(code: str) -> set[str]:
     return {module.partition(".")[0] for module in done.stdout.splitlines()[-1].split()}
 
 
-@pytest.mark.parametrize("words", [["--help"], ["--version"], []])
+@pytest.mark.parametrize("words", [["--help"], ["--version"], [], ["run", "--help"], ["sweep", "--help"], ["methods"]])
 def test_the_help_of_the_command_needs_nothing_heavy(words: list[str]) -> None:
     code = f"import coterie.cli\ntry:\n    coterie.cli.main({words!r})\nexcept SystemExit:\n    pass"
     assert not loaded_by(code) & HEAVY
@@ -40,6 +42,11 @@ def test_installed_packages_are_read_at_most_once(words: list[str], most: int, m
     monkeypatch.setattr(plugins, "offered", lambda group: scans.append(group) or offered(group))
     assert CliRunner().invoke(app, words).exit_code == 0
     assert scans.count(GROUP) == most
+
+
+def test_the_list_of_methods_is_that_of_the_registry() -> None:
+    ours = {name: cls for name, cls in method_classes().items() if cls.__module__.startswith("coterie")}
+    assert method_summaries() == {name: (cls.__doc__ or "").strip().partition("\n")[0] for name, cls in ours.items()}
 
 
 def test_importing_the_package_needs_nothing_heavy() -> None:

@@ -20,15 +20,13 @@ def margin(outputs: Tensor, labels: Tensor) -> float:
 
 
 def use(federation: coterie.Federation) -> coterie.Result:
-    coterie.run("fedavg", federation, ruonds=5)  # type: ignore[call-arg]
-    coterie.run("fedavg", federation, rounds="five")  # type: ignore[arg-type]
+    coterie.run("fedavg", federation, seed="five")  # type: ignore[arg-type]
     coterie.run("fedavg", federation, training=coterie.TrainingOptions(lrr=0.1))  # type: ignore[call-arg]
     coterie.run("fedavg", federation, limits=coterie.LimitOptions(rounds="five"))  # type: ignore[arg-type]
     coterie.run("fedavg", federation, limits=coterie.TrainingOptions())  # type: ignore[arg-type]
     coterie.run(data=coterie.DataOptions("sites/*.csv", label="outcome", drop=["id"]), engine="ray")
     coterie.compare(["fedavg", "cfl"], federation, training=coterie.TrainingOptions(lr=0.1), workers=2)
-    coterie.resume("runs/own", ruonds=5)  # type: ignore[call-arg]
-    coterie.compare(["fedavg", "cfl"], federation, ruonds=5)  # type: ignore[call-arg]
+    coterie.resume("runs/own", engine=5)  # type: ignore[arg-type]
     coterie.sweep({"lr": [0.1, 1.0]}, federation, trials="five")  # type: ignore[arg-type]
     coterie.run("fedavg", federation, metrics=["auc", margin], callbacks=[Watch()])
     coterie.run("fedavg", federation, metrics="auc,f1", patience=3, max_bytes="5MB")

@@ -7,17 +7,18 @@ either. The unit of the error is the client, because all samples of a client sha
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from coterie.snapshot import saved
 
 LIARS = 0.05
 """Share of the clients whose numbers are left out at either end, so that one of twenty neither forces nor vetoes."""
 LEVEL = 0.05
 """Probability that what does not help is ever taken, over all candidates and looks of a decision."""
 FEWEST = 6
-"""Clients from which on the spread over clients is the error; of fewer it is that over their samples."""
+"""Clients from which on the spread over clients is the error; of fewer it is that over their samples, where known."""
 FIRST_LOOK = 4
 """Rounds before the first look: what updates say before is about the initialisation more than about the clients.
 
@@ -26,13 +27,18 @@ later. A sign in the data that training has left its start would replace it.
 """
 
 
-class Benefit(NamedTuple):
+@saved
+class Benefit:
     """What B gains over A on held-out data: a trimmed mean over clients, its standard error and one-sided p-value."""
 
     gain: float
     error: float
     p_value: float
     clients: int
+
+    def numbers(self) -> dict[str, float]:
+        """The same as details of a record."""
+        return {"gain": self.gain, "gain_error": self.error, "p_value": self.p_value}
 
     def __str__(self) -> str:
         return f"{self.gain:.3g} ± {self.error:.2g} (p = {self.p_value:.1g}, {self.clients} clients)"
@@ -41,8 +47,8 @@ class Benefit(NamedTuple):
 def benefit(differences: npt.ArrayLike, within: npt.ArrayLike | None = None) -> Benefit:
     """The gain of B over A and how sure it is.
 
-    The trimmed t-test of Tukey and McLaughlin (1963): a trimmed mean with the winsorised standard deviation. Fewer than
-    FEWEST clients have no spread to speak of: there it is a normal test with the errors of their own numbers.
+    The trimmed t-test of Tukey and McLaughlin (1963): a trimmed mean with the winsorised standard deviation. The spread
+    of fewer than FEWEST clients says little: there it is a normal test with the errors of their own numbers, if given.
 
     Args:
         differences: the loss of each client under A less that under B; those that are not finite do not count.
@@ -59,8 +65,11 @@ def benefit(differences: npt.ArrayLike, within: npt.ArrayLike | None = None) -> 
     given = np.asarray(differences, dtype=np.float64)
     known = np.isfinite(given)
     values, count = given[known], int(known.sum())
-    if count < FEWEST:
-        return _by_samples(values, None if within is None else np.asarray(within, dtype=np.float64)[known])
+    errors = np.full(count, math.nan) if within is None else np.asarray(within, dtype=np.float64)[known]
+    if count < FEWEST and np.isfinite(errors).all():
+        return _by_samples(values, errors)
+    if count < 2:
+        return Benefit(float(values.sum()), math.inf, 1.0, count)
     trimmed = trimmed_at_each_end(count)
     kept = np.sort(values)[trimmed : count - trimmed]
     gain = float(kept.mean())
@@ -71,17 +80,17 @@ def benefit(differences: npt.ArrayLike, within: npt.ArrayLike | None = None) -> 
 
 
 def trimmed_at_each_end(count: int) -> int:
-    """How many of so many clients are left out at either end: none where fewer than FEWEST would be left."""
+    """How many of `count` clients are left out at either end: none where fewer than FEWEST would be left."""
     cut = math.ceil(LIARS * count)
     return cut if count - 2 * cut >= FEWEST else 0
 
 
-def _by_samples(values: npt.NDArray[np.float64], within: npt.NDArray[np.float64] | None) -> Benefit:
+def _by_samples(values: npt.NDArray[np.float64], within: npt.NDArray[np.float64]) -> Benefit:
     from scipy import stats
 
     count = len(values)
-    if not count or within is None or not np.isfinite(within).all():
-        return Benefit(float(values.mean()) if count else 0.0, math.inf, 1.0, count)
+    if not count:
+        return Benefit(0.0, math.inf, 1.0, 0)
     gain, error = float(values.mean()), math.sqrt(float(within.sum())) / count
     p_value = stats.norm.sf(gain / error) if error > 0 else float(gain <= 0)
     return Benefit(gain, error, float(p_value), count)

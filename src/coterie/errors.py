@@ -56,17 +56,20 @@ def extra(name: str, what: str) -> Iterator[None]:
     """Around the import of an optional package: where it is missing, an error that names the extra to install.
 
     Example:
-        >>> from coterie.errors import extra
-        >>> with extra("plot", "a plot"):
-        ...     import no_such_package
-        Traceback (most recent call last):
-        coterie.errors.ConfigError: a plot needs the package no_such_package: pip install "coterie[plot]"
+        >>> from coterie.errors import ConfigError, extra
+        >>> try:
+        ...     with extra("plot", "a plot"):
+        ...         import no_such_package
+        ... except ConfigError as problem:
+        ...     print(str(problem).partition(" (")[0])
+        a plot needs the package no_such_package: pip install "coterie[plot]"
     """
     try:
         yield
     except ImportError as problem:
         package = (problem.name or name).partition(".")[0]
-        raise ConfigError(f'{what} needs the package {package}: pip install "coterie[{name}]"') from problem
+        install = f'pip install "coterie[{name}]" (in a clone of the repository: pip install -e ".[{name}]")'
+        raise ConfigError(f"{what} needs the package {package}: {install}") from problem
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

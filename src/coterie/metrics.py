@@ -9,7 +9,7 @@ means over clients leave it out, and `Spread.clients` says how many clients they
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -114,37 +114,49 @@ def resolve(metrics: Metrics | None) -> dict[str, MetricFunction | None]:
 
     ConfigError for a name that is unknown, or that is given to a function and has a meaning already.
     """
-    if metrics is None:
-        return {}
-    if isinstance(metrics, Mapping):
-        return {name: _own(name, function) for name, function in metrics.items()}
-    given = listed(metrics) if isinstance(metrics, str) else list(metrics)
-    found: dict[str, MetricFunction | None] = {}
-    for item in given:
-        if not isinstance(item, str):
-            name = getattr(item, "__name__", type(item).__name__)
-            found[name] = _own(name, item)
-        elif item in METRICS:
-            found[item] = None
-        else:
-            raise ConfigError(f"unknown metric {item!r}: {did_you_mean(item, METRICS)}")
+    found = _asked_for(metrics)
+    for name, own in found.items():
+        if own is None and name not in METRICS:
+            raise ConfigError(f"unknown metric {name!r}: {did_you_mean(name, METRICS)}")
     return found
 
 
 def split_own(metrics: Metrics | None) -> tuple[str | None, dict[str, MetricFunction]]:
     """The names among the metrics that were asked for, as one text, and the functions of one's own by name."""
-    if metrics is None or isinstance(metrics, str):
+    if isinstance(metrics, str):
         return metrics, {}
+    found = _asked_for(metrics)
+    functions = {name: own for name, own in found.items() if own is not None}
+    return ",".join(name for name in found if name not in functions) or None, functions
+
+
+def _asked_for(metrics: Metrics | None) -> dict[str, MetricFunction | None]:
+    """Functions by their names, and None for what is asked for by its name alone."""
+    if metrics is None:
+        return {}
+    if isinstance(metrics, str):
+        return dict.fromkeys(listed(metrics))
     if isinstance(metrics, Mapping):
-        return None, {name: _own(name, function) for name, function in metrics.items()}
-    names = [item for item in metrics if isinstance(item, str)]
-    functions = resolve([item for item in metrics if not isinstance(item, str)])
-    return ",".join(names) or None, {name: own for name, own in functions.items() if own is not None}
+        return {name: _own(name, function) for name, function in metrics.items()}
+    if not isinstance(metrics, Iterable):
+        raise ConfigError(f"metrics={metrics!r}: expected names as in 'auc,f1', a list of them, or functions by name")
+    return dict((item, None) if isinstance(item, str) else _named(item) for item in metrics)
+
+
+def _named(function: MetricFunction) -> tuple[str, MetricFunction]:
+    name = getattr(function, "__name__", type(function).__name__)
+    return name, _own(name, function)
+
+
+ALIASES = {"acc": "accuracy", "f1-score": "f1"}
+"""What people type for a metric."""
 
 
 def listed(text: str | None) -> list[str]:
     """The names in a text such as "auc, f1", each once."""
-    return list(dict.fromkeys(name.strip() for name in (text or "").split(",") if name.strip()))
+    return list(
+        dict.fromkeys(ALIASES.get(name.strip(), name.strip()) for name in (text or "").split(",") if name.strip())
+    )
 
 
 def check_name(name: str) -> None:

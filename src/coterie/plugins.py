@@ -39,7 +39,7 @@ def load(point: EntryPoint, what: str) -> Any:
     """
     try:
         return point.load()
-    except Exception as problem:  # a package of somebody else's may fail in any way when it is imported
+    except Exception as problem:  # another package may fail in any way when it is imported
         raise ConfigError(
             f"{what} {point.name!r}: {point.value} of the package {package(point)!r} cannot be loaded "
             f"({type(problem).__name__}: {problem}): repair or remove the package"

@@ -142,7 +142,5 @@ def survives(check, folder):
 if __name__ == "__main__":
     if hasattr(context, "set_forkserver_preload"):
         # All that a run imports: a child would otherwise spend most of its time on importing.
-        context.set_forkserver_preload(
-            ["torch", "coterie.cli.run_commands", "coterie.runs.api", "coterie.cli.progress"]
-        )
+        context.set_forkserver_preload(["torch", "coterie.cli.running", "coterie.runs.api", "coterie.cli.progress"])
     globals()[sys.argv[1]](Path(sys.argv[2]))

@@ -232,13 +232,13 @@ FIRST_LOOK = ["--clients", "4", "--groups", "2", "--samples", "20", "--rounds", 
 
 @pytest.mark.parametrize("cores", [1, 2])
 def test_the_first_look_gives_both_methods_whether_they_run_at_once_or_not(coterie, tmp_path, monkeypatch, cores):
-    from coterie.cli import run_commands
+    from coterie.cli import running
 
-    monkeypatch.setattr(run_commands, "available_cores", lambda: cores)
+    monkeypatch.setattr(running, "available_cores", lambda: cores)
     code, out, err = coterie("run", *FIRST_LOOK, "--out", "both")
     assert code == 0
     assert "auto on digits-permuted: 4 clients" in err
-    at_once = cores == 2 and run_commands.pool_start_method() == "fork"
+    at_once = cores == 2 and running.pool_start_method() == "fork"
     assert ("fedavg on digits-permuted" in err) != at_once
     table = [line.split()[0] for line in out.splitlines() if line.startswith(("fedavg ", "auto "))]
     assert table == ["fedavg", "auto"]
@@ -250,7 +250,7 @@ def test_the_first_look_gives_both_methods_whether_they_run_at_once_or_not(coter
 
 
 def test_a_method_that_fails_beside_the_other_is_told_in_a_line(coterie, monkeypatch):
-    from coterie.cli import run_commands
+    from coterie.cli import running
     from coterie.errors import RunError
     from coterie.runs import api
 
@@ -262,8 +262,8 @@ def test_a_method_that_fails_beside_the_other_is_told_in_a_line(coterie, monkeyp
         return begin(config, **more)
 
     monkeypatch.setattr(api, "start", refused)
-    monkeypatch.setattr(run_commands, "available_cores", lambda: 2)
-    if run_commands.pool_start_method() != "fork":
+    monkeypatch.setattr(running, "available_cores", lambda: 2)
+    if running.pool_start_method() != "fork":
         pytest.skip("without fork the methods run one after the other")
     code, _, err = coterie("run", *FIRST_LOOK, "--quiet")
     assert (code, err) == (2, "coterie: fedavg could not run\n")

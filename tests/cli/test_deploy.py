@@ -20,26 +20,23 @@ pytest.importorskip("flwr", reason="needs coterie[flower]")
 from coterie.cli import deploy_commands, main
 from coterie.errors import RunError
 from coterie.federation import Federation
+from coterie.federation.fingerprint import fingerprint
 from coterie.flower import deploy, local, warm
 from coterie.flower.certificates import make_certificates, make_node_key
-from coterie.runs.assemble import fingerprint, make_federation
+from coterie.runs.assemble import make_federation
 from coterie.runs.config import make_config
 
 FAKE_FLOWER = """
-import os, runpy, sys, types
+import importlib.metadata, os, runpy, sys, types
 
-def tell():
+def report():
     print(sys.argv, os.environ["COLOUR"], os.getcwd())
     raise SystemExit(3)
 
-for name in ("coterie", "coterie.flower", "coterie.flower.client", "coterie.flower.server", "flwr", "flwr.superlink",
-             "flwr.supernode", "flwr.superlink.cli", "flwr.supernode.cli", "torch", "httpcore", "flwr.supercore",
-             "coterie.flower.prompt_node", "flwr.supercore.inflatable"):
+importlib.metadata.entry_points = lambda **which: [types.SimpleNamespace(load=lambda: report)]
+for name in ("coterie", "coterie.flower", "coterie.flower.client", "coterie.flower.server", "torch"):
     sys.modules[name] = types.ModuleType(name)
-sys.modules["flwr.supercore.inflatable"].inflatable_utils = None
-sys.modules["coterie.flower.prompt_node"].shorten_retries = lambda module: 0
 sys.modules["torch"].seed = lambda: 0
-sys.modules["flwr.supernode.cli"].flwr_clientapp = sys.modules["flwr.superlink.cli"].flwr_serverapp = tell
 runpy.run_path(sys.argv[1])["serve"](sys.argv[2])
 """
 SMALL = ["--scenario", "digits-halves", "--clients", "3", "--groups", "2", "--samples", "20", "--rounds", "2"]
@@ -278,6 +275,14 @@ def test_a_warm_call_has_the_callers_arguments_environment_and_output(tmp_path):
     assert called() == "own --token a b\n"
 
 
+def test_a_network_says_when_apps_cannot_be_kept_loaded(tmp_path, monkeypatch):
+    """With a Flower whose programs are not those that would be loaded."""
+    monkeypatch.setattr(local, "program", lambda name: str(Path(sys.executable).parent / name))
+    with local.Network(tmp_path / "flower", warm_module="coterie.nothing_here") as network:
+        assert network.notice.startswith("every message starts a process of its own")
+        assert "nothing_here" in network.notice
+
+
 def wait_until(what, seconds=60):
     limit = time.monotonic() + seconds
     while not what():
@@ -298,7 +303,7 @@ def test_a_network_ends_what_it_started_even_grandchildren(tmp_path, monkeypatch
     )
     (fake / "flower-superlink").chmod(0o755)
     monkeypatch.setattr(local, "program", lambda name: str(fake / name))
-    with local.Network(tmp_path / "flower", warm=False) as network:
+    with local.Network(tmp_path / "flower", warm_module=None) as network:
         wait_until(lambda: any("sleep 600" in words for words in network.processes().values()))
         assert len(network.processes()) == 2
         environment = Path(f"/proc/{network.link.pid}/environ").read_bytes().decode().split("\0")
@@ -313,7 +318,7 @@ def test_a_super_link_that_does_not_start_says_why(tmp_path, monkeypatch):
     monkeypatch.setattr(local, "program", lambda name: str(tmp_path / name))
     with (
         pytest.raises(local.RunError, match="the disk is full"),
-        local.Network(tmp_path / "flower", warm=False),
+        local.Network(tmp_path / "flower", warm_module=None),
     ):
         pass
 

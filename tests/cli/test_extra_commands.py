@@ -104,7 +104,11 @@ def test_a_missing_package_is_named_with_what_installs_it(
     monkeypatch.setattr("coterie.plugins.offered", lambda group: {})
     code, out, err = coterie(name, "--help")
     assert (code, out) == (2, "")
-    assert err == f"coterie: 'coterie {name}' is a package of its own: pip install {OWN_PACKAGES[name]}\n"
+    package = OWN_PACKAGES[name]
+    assert f"coterie: 'coterie {name}' is a package of its own: pip install {package} (" in err
+    folder = package.removeprefix("coterie-")
+    assert f"pip install packages/{folder})" in err
+    assert (Path(__file__).parents[2] / "packages" / folder / "pyproject.toml").exists()
     _, out, _ = coterie("--help")
     assert name not in [line.split()[0] for line in out.splitlines() if line.strip()]
 

@@ -14,8 +14,8 @@ import pytest
 from coterie.cli import main
 from coterie.cli.main import app
 from coterie.cli.options import FIRST, FLAGS
+from coterie.options import FIELDS, GROUPS, option_default
 from coterie.runs.config import option_type
-from coterie.runs.options import FIELDS, GROUPS, option_default
 
 Called = Callable[..., str]
 

@@ -11,7 +11,7 @@ from coterie.cli import main
 from coterie.report.reading import read_run
 from coterie.report.sections import clients
 from coterie.runs.folder import RunFolder
-from coterie.runs.result import load
+from coterie.runs.loading import load
 
 RUN = [
     *("run", "--method", "fedavg", "--scenario", "digits-iid", "--clients", "3", "--samples", "30", "--rounds", "3"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -56,7 +57,7 @@ def test_a_run_on_tables_keeps_how_they_became_inputs(coterie: Called) -> None:
     assert RunFolder(Path("run")).read_json("model.json")["label_names"] == ["no", "yes"]
     inputs, labels = table.transform("sites/hospital-03.csv")
     assert labels is not None
-    outputs = library.Result.load("run").model_of("hospital-03")(inputs)
+    outputs = library.load("run").model_of("hospital-03")(inputs)
     assert outputs.shape == (len(labels), 2)
 
 
@@ -88,7 +89,7 @@ def test_a_killed_run_on_tables_resumes_with_the_same_tables_only(
     assert "the run was begun with federation=" in one_line(coterie("resume", "run"))
     Path("sites/hospital-05.csv").write_text(rows)
     assert coterie("resume", "run", "--quiet") == (0, "", "")
-    assert library.Result.load("run").summary.loss == whole.summary.loss
+    assert library.load("run").summary.loss == whole.summary.loss
 
 
 @pytest.mark.parametrize(
@@ -147,17 +148,41 @@ def test_advise_takes_tables_and_names_the_next_command(coterie: Called) -> None
     assert (code, err) == (0, "")
 
 
-def test_a_deployment_writes_the_inputs_of_each_client(coterie: Called) -> None:
+def test_a_deployment_leaves_tables_where_they_lie(coterie: Called) -> None:
     pytest.importorskip("flwr", reason="needs coterie[flower]")
     code, _, err = coterie("deploy", "--out", "app", "--model", "logistic", "--rounds", "2", *TABLES)
     assert (code, err) == (0, "")
-    expected = library.Federation.from_tables("sites/*.csv", "y")
+    assert not Path("app/clients").exists()
+    guide = Path("app/README.md").read_text()
+    for file in Path("sites").glob("*.csv"):
+        assert f"data='{file.absolute()}'" in guide
+    settings = Path("app/app/pyproject.toml").read_text()
+    assert 'label = "y"' in settings
+    assert "sites" not in settings
+
+
+def test_a_deployment_for_tables_that_are_elsewhere(coterie: Called) -> None:
+    pytest.importorskip("flwr", reason="needs coterie[flower]")
+    words = ("--model", "logistic", "--rounds", "2", "--label", "y", "--drop", "name", "--nodes", "3")
+    assert coterie("deploy", "--out", "app", *words)[0] == 0
+    settings = tomllib.loads(Path("app/app/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert (settings["label"], settings["drop"], settings["min-nodes"]) == ("y", "name", 3)
+    assert "/path/of/its-table.csv" in Path("app/README.md").read_text()
+
+
+def test_a_deployment_of_one_table_writes_the_inputs_of_each_client(coterie: Called) -> None:
+    pytest.importorskip("flwr", reason="needs coterie[flower]")
+    rows = [f"{'ab'[i % 2]},{i * i % 7},{'no' if i % 3 else 'yes'}" for i in range(40)]
+    Path("all.csv").write_text("\n".join(["site,x,y", *rows]) + "\n")
+    words = ("--data", "all.csv", "--label", "y", "--client-column", "site", "--model", "logistic", "--rounds", "2")
+    code, _, err = coterie("deploy", "--out", "app", *words)
+    assert (code, err) == (0, "")
+    expected = library.Federation.from_tables("all.csv", "y", client_column="site")
     for client in expected:
         with np.load(f"app/clients/{client.id}.npz") as arrays:
             np.testing.assert_array_equal(arrays["x_train"], client.train.x.numpy())
             np.testing.assert_array_equal(arrays["y_test"], client.test.y.numpy())
     assert Table.from_json(json.loads(Path("app/table.json").read_text())) == expected.table
-    assert "sites" not in Path("app/app/pyproject.toml").read_text()
 
 
 def test_labels_of_a_folder_of_arrays_reach_the_nodes_counted_from_0(coterie: Called) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.clustering import Bipartition, alpha_cross_max, bipartition
-from coterie.clustering.dendrogram import cut
+from coterie.clustering.agglomerative import cut
 
 
 def every_split(clients: int) -> np.ndarray:

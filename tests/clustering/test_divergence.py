@@ -8,14 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.clustering import aggregate_update, cuau, percentile_clusters
+from coterie.clustering import cuau, percentile_clusters
 from coterie.clustering.blocks import COLUMNS
 
 
 def test_by_hand() -> None:
     updates = np.array([[0, 0], [4, 0], [0, 4]], dtype=np.float32)
     # n = (2, 1, 1): AU = (1, 1).
-    np.testing.assert_allclose(aggregate_update(updates, [2, 1, 1]), [1, 1])
     np.testing.assert_allclose(cuau(updates, [2, 1, 1]), [np.sqrt(2), np.sqrt(10), np.sqrt(10)])
 
 
@@ -24,7 +23,6 @@ def test_equals_the_plain_formula_over_many_blocks_for_arrays_and_tensors() -> N
     updates = rng.normal(size=(7, 2 * COLUMNS + 5)).astype(np.float32)
     samples = rng.integers(1, 50, 7)
     mean = np.average(updates.astype(np.float64), axis=0, weights=samples)
-    np.testing.assert_allclose(aggregate_update(updates, samples), mean, atol=1e-14)
     expected = np.linalg.norm(updates - mean, axis=1)
     np.testing.assert_allclose(cuau(updates, samples), expected, rtol=1e-12)
     np.testing.assert_array_equal(cuau(torch.from_numpy(updates), samples), cuau(updates, samples))

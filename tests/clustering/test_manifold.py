@@ -46,6 +46,7 @@ def test_newcomers_land_with_their_kind_and_nobody_moves() -> None:
     placed = place(late, points, positions, 0)
     np.testing.assert_array_equal(positions, kept)
     np.testing.assert_array_equal(placed, place(late, points, positions, 0))
+    assert not np.array_equal(placed, place(late, points, positions, 1))
     for i, spot in enumerate(placed):
         same, other = positions[i % 2 :: 2].reshape(-1, 2), positions[1 - i % 2 :: 2].reshape(-1, 2)
         assert np.linalg.norm(spot[0] - same, axis=1).min() < np.linalg.norm(spot[0] - other, axis=1).min()

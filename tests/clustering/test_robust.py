@@ -171,3 +171,7 @@ def test_two_of_ten_that_send_anything_move_no_rule_out_of_the_honest_range(text
     found = RobustRule.parse(text).center(x, np.arange(10))
     low, high = honest.double().min(0).values - 0.1, honest.double().max(0).values + 0.1
     assert bool(((found >= low) & (found <= high)).all())
+
+
+def test_of_three_updates_each_is_scored_by_its_nearest():
+    assert robust.krum_scores(torch.tensor([[0.0], [1.0], [3.0]]), 0).tolist() == [1.0, 1.0, 4.0]

@@ -23,7 +23,17 @@ def test_the_code_beside_the_papers_lines_is_in_the_file(method: str, lines: int
         assert all(part in source for part in code), row
 
 
-@pytest.mark.parametrize("method", ["ifca", "fedcuau"])
+def test_the_code_beside_cfls_lines_is_in_the_files_named() -> None:
+    page = (ROOT / "docs" / "methods" / "cfl.md").read_text()
+    _, _, table = page.partition("| line | the paper | file | the code |\n|---|---|---|---|\n")
+    rows = table.partition("\n\n")[0].splitlines()
+    assert len(rows) == 14
+    for row in rows:
+        [file], [code] = (re.findall("`([^`]+)`", cell) for cell in row.split("|")[3:5])
+        assert code in (ROOT / "src" / "coterie" / file).read_text(), row
+
+
+@pytest.mark.parametrize("method", ["cfl", "ifca", "fedcuau", "flt"])
 def test_a_papers_file_is_short(method: str) -> None:
     source = (ROOT / "src" / "coterie" / "methods" / f"{method}.py").read_text()
     assert len(source.splitlines()) <= 150

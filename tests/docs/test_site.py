@@ -12,7 +12,7 @@ import coterie
 import coterie.data
 import coterie.methods
 from coterie.methods import method_classes
-from coterie.runs.options import FIELDS
+from coterie.options import FIELDS
 from printed_pages import PAGES, ROOT, blocks_of, name_of
 
 pytest.importorskip("mkdocs", reason="needs coterie[docs]")
@@ -39,7 +39,7 @@ def test_the_reference_has_every_public_name_once(hooks: dict[str, Any], package
 
 def test_every_method_has_a_page_with_its_options(hooks: dict[str, Any]) -> None:
     pages = "".join(path.read_text() for path in (ROOT / "docs" / "methods").glob("*.md"))
-    own = {name for name, cls in method_classes().items() if cls.__module__.startswith("coterie.")}
+    own = {name for name, cls in method_classes().items() if cls.__module__.startswith(("coterie.", "coterie_field."))}
     with_options = {name for name in own if hooks["options_table"](name) != "None."}
     assert with_options == set(re.findall(r"<!-- options: (\S+) -->", pages))
     assert "| `restarts` | whole number from 1 to 1000 | `1` |" in shown(hooks, "methods/ifca.md")

@@ -53,7 +53,6 @@ def requests_of(engine: LocalEngine, kind: str, models: Tensor) -> tuple[list[Re
     tasks = {
         "full": lambda i: Train(rows[i % 2], FULL, i),
         "batches": lambda i: Train(rows[i % 2], BATCHES, i),
-        "assess": lambda i: Train(rows[i % 2], FULL, i, assess=True),
         "choose": lambda i: Choose(models, FULL, i),
         "choose-gradient": lambda i: Choose(models, None, i),
         "gradient": lambda i: Gradient(models[1]),
@@ -64,7 +63,7 @@ def requests_of(engine: LocalEngine, kind: str, models: Tensor) -> tuple[list[Re
 
 
 @pytest.mark.parametrize("make", [architecture, conv])
-@pytest.mark.parametrize("kind", ["full", "batches", "assess", "choose", "choose-gradient", "gradient"])
+@pytest.mark.parametrize("kind", ["full", "batches", "choose", "choose-gradient", "gradient"])
 def test_sums_equal_those_of_the_replies(kind: str, make: object) -> None:
     engine = engine_of(make)
     models = torch.stack([engine.initial_model(1), engine.initial_model(2)])
@@ -94,7 +93,7 @@ def test_sums_equal_those_of_the_replies(kind: str, make: object) -> None:
         torch.testing.assert_close(sums[group], total, rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", ["full", "assess", "choose", "choose-gradient"])
+@pytest.mark.parametrize("kind", ["full", "choose", "choose-gradient"])
 def test_groups_of_the_reduction_are_those_of_the_replies_and_the_sums(kind: str) -> None:
     engine = engine_of()
     requests, _ = requests_of(engine, kind, torch.stack([engine.initial_model(1), engine.initial_model(2)]))

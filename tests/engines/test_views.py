@@ -119,8 +119,6 @@ class Counting(LoopTrainer):
         (lambda models: Evaluate(models[1:]), [4]),
         (lambda models: Evaluate(models[1:].clone()), [1, 1, 1, 1]),
         (lambda models: Choose(models[:], Training(), 0), [4]),
-        (lambda models: Train(models[1], Training(), 0, assess=True), [4]),
-        (lambda models: Train(models[1].clone(), Training(), 0, assess=True), [1, 1, 1, 1]),
     ],
 )
 def test_clients_with_views_of_the_same_model_work_together(

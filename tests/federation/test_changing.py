@@ -14,10 +14,11 @@ from coterie.data.scenarios import find_scenario
 from coterie.engines.local import LocalEngine
 from coterie.errors import ConfigError, DataError
 from coterie.federation import ChangingFederation, Federation
+from coterie.federation.fingerprint import fingerprint
 from coterie.federation.validation import hold_out
 from coterie.methods import Assignment, Info, Server
 from coterie.models.registry import build
-from coterie.runs.assemble import fingerprint
+from coterie.runs.recording import changed_event
 from coterie.snapshot import saved
 
 
@@ -166,3 +167,12 @@ def test_groups_exchange_their_concepts_take_them_back_and_a_new_one_appears() -
         assert not (a.train.y == b.train.y).any()  # permutations that agree on no label
     with pytest.raises(ConfigError, match="2 groups of 2 clients"):
         find_scenario("digits-drift").build(clients=3, groups=2)
+
+
+def test_of_many_clients_whose_data_changed_five_are_named() -> None:
+    clients = [f"c{i}" for i in range(7)]
+    [event] = changed_event(clients)
+    assert event.text == "other data from this round on: c0, c1, c2, c3, c4 and 2 more"
+    assert event.details == {"clients": clients}
+    assert changed_event(clients[:5])[0].text.endswith(": c0, c1, c2, c3, c4")
+    assert not changed_event([])

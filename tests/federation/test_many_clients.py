@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from coterie.errors import DataError
 from coterie.federation import Client, Federation, Split
 from coterie.federation import client as federation_client
-from coterie.runs.assemble import fingerprint
+from coterie.federation.fingerprint import fingerprint
 
 
 def clients(count: int, n: int = 4) -> list[Client]:

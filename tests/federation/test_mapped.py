@@ -14,7 +14,7 @@ import torch
 import coterie
 from coterie.errors import DataError
 from coterie.federation import PARTS, Federation
-from coterie.runs.assemble import fingerprint
+from coterie.federation.fingerprint import fingerprint
 
 MB = 10**6
 linux = pytest.mark.skipif(sys.platform != "linux", reason="looks at /proc")

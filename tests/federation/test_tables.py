@@ -213,7 +213,7 @@ def test_differing_columns_name_the_file_the_column_and_the_remedy(tmp_path: Pat
 @pytest.mark.parametrize(
     ("cells", "words"),
     [
-        (["12,5", "13,1", "7,0", "8,5"] * 6, "a decimal comma? write 12.5, or give --decimal ,"),
+        (["12,5", "13.1", "7.0", "8,5"] * 6, "a decimal comma? write 12.5, or give --decimal ,"),
         (
             ["1", "2", "3", "<5"] * 6,
             "row 4 holds '<5' among numbers: correct it or leave it empty, or give --categorical",
@@ -307,6 +307,29 @@ def test_row_numbers_are_warned_of(tmp_path: Path) -> None:
         Federation.from_tables(write(tmp_path, a=f",v,y\n{rows}", b=f",v,y\n{rows}"), "y")
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "cp1252"])
+@pytest.mark.parametrize(("separator", "decimal"), [(",", "."), (";", ","), ("\t", ","), (",", ",")])
+def test_encoding_separator_and_decimal_mark_are_found_in_each_file(
+    tmp_path: Path, encoding: str, separator: str, decimal: str
+) -> None:
+    file = tmp_path / "a.csv"
+    with open(file, "w", newline="", encoding=encoding) as opened:
+        rows = [[f"{i}.25".replace(".", decimal), "Müller", "1"] for i in range(5)]
+        csv.writer(opened, delimiter=separator).writerows([["größe", "name", "n"], *rows])
+    table = read_table(file)
+    assert table.columns["größe"].numbers is not None
+    assert table.columns["größe"].numbers.tolist() == [0.25, 1.25, 2.25, 3.25, 4.25]
+    assert set(table.columns["name"].texts) == {"Müller"}
+    assert (table.form.separator, table.form.decimal) == (separator, decimal)
+    assert table.form.encoding == {"utf-16": "UTF-16", "cp1252": "Windows-1252"}.get(encoding, "UTF-8")
+
+
+@pytest.mark.parametrize("cells", [["1,234", "5,678"], ["1,5", "2.5"]])
+def test_a_comma_that_may_mean_two_things_is_left_a_text(tmp_path: Path, cells: list[str]) -> None:
+    (tmp_path / "a.csv").write_text("v\n" + "".join(f'"{cell}"\n' for cell in cells))
+    assert read_table(tmp_path / "a.csv").columns["v"].numbers is None
+
+
 def test_rows_of_a_client_in_several_files_are_joined(tmp_path: Path) -> None:
     for year, value in (("2023", "1"), ("2024", "")):
         rows = "".join(f"{'ns'[i % 2]},{value or i},{'ab'[i % 3 == 0]}\n" for i in range(24))
@@ -347,8 +370,9 @@ def test_paths_without_tables_are_refused(tmp_path: Path) -> None:
     assert "no table found there" in refusal(tmp_path / "*.csv")
     assert "no table found there" in refusal(tmp_path)
     assert "needs --client-column" in refusal(write(tmp_path, a=f"v,w,y\n{ROWS}"))
-    (tmp_path / "b.csv").write_bytes(b"v,w,y\n\xff\xfe,1,2\n")
-    assert "b.csv: not a text in UTF-8 (byte 6): save it as UTF-8" in refusal(tmp_path)
+    for byte in (0x00, 0x81):
+        (tmp_path / "b.csv").write_bytes(b"v,w,y\n\xe9" + bytes([byte]) + b",1,2\n")
+        assert "b.csv: not a text in UTF-8, UTF-16 or Windows-1252 (byte 7): save it as UTF-8" in refusal(tmp_path)
     (tmp_path / "b.csv").unlink()
     (tmp_path / "b.parquet").write_bytes(b"PAR1 nothing")
     assert "b.parquet: not a readable Parquet file" in refusal(tmp_path)

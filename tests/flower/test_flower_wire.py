@@ -34,22 +34,22 @@ from coterie.tasks import (
 from coterie.tasks.base import Array as ArraySchema
 from coterie.tasks.base import Reply, Task
 from coterie.tasks.embed import Embed
-from coterie.tasks.mixture import MixtureTraining, MixtureWeights
 from coterie.tasks.moments import FeatureMoments, InputMoments
 from coterie.tasks.personalise import Personalise
 from coterie.tasks.serving import ServeBy, TryToServe
-from coterie.tasks.soft import ImportanceWeights, SoftTraining
 from coterie.tasks.staged import Divergence, LayerUpdate, StagedTraining
-from coterie.tasks.subspaces import Subspaces
 from coterie.tasks.wire import REASON_LETTERS, BadReply
 from coterie.tasks.words import WordSums
 from coterie.trainers.base import Training
+from coterie_field.mixture_tasks import MixtureTraining, MixtureWeights
+from coterie_field.soft_tasks import ImportanceWeights, SoftTraining
+from coterie_field.subspaces import Subspaces
 
 LAYOUT = Layout.of(build("mlp:hidden=3", (4,), 2, 0))
 MODEL = torch.randn(LAYOUT.size)
 HOW = Training(lr=0.3, steps=2, batch_size=None, layers=("hidden", "head"))
 HEAD = (LAYOUT.layers[-1],)
-TRAIN = Train(MODEL, HOW, 2**62 + 1, assess=True)
+TRAIN = Train(MODEL, HOW, 2**62 + 1)
 CHOOSE = Choose(torch.stack([MODEL, -MODEL]), HOW, 4, report=True)
 EMBED = Embed("pca", (2, 2), 3, torch.randn(16), 5, 0, 7)
 NOISE = Noise(MODEL, HOW, 3)
@@ -109,7 +109,7 @@ def assert_same(task: Task, back: Task) -> None:
 
 
 def test_every_kind_of_task_in_the_package_can_travel() -> None:
-    ours = {kind for name, kind in Task.kinds.items() if name.startswith("coterie.tasks.")}
+    ours = {kind for name, kind in Task.kinds.items() if name.startswith(("coterie.tasks.", "coterie_field."))}
     assert {type(task) for task in TASKS} == ours
 
 
@@ -291,7 +291,7 @@ def test_other_malicious_replies_are_refused_with_a_reason() -> None:
         return reason(records, task.schema(LAYOUT))
 
     assert "loss is not finite" in said(TRAIN, loss=math.nan)
-    assert "start loss is not finite" in said(TRAIN, start_loss=math.inf)
+    assert "loss is not finite" in said(TRAIN, loss=math.inf)
     assert "list" in said(TRAIN, loss=[1.0, 2.0])
     assert "model 2 of 2" in said(CHOOSE, group=2)
     assert "model -1" in said(CHOOSE, group=-1)

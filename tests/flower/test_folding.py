@@ -84,8 +84,8 @@ def test_what_is_larger_stays_as_it_is() -> None:
     [
         (MetricRecord({"vector": 1.0}), "MetricRecord"),
         (ConfigRecord({"vector": "text"}), "str"),
-        (ConfigRecord({"vector": b"PK\x03\x04 no array"}), "header cannot be read"),
-        (ConfigRecord({"vector": b"\x93NUMPY\x02\x00" + bytes(200)}), "header cannot be read"),
+        (ConfigRecord({"vector": b"PK\x03\x04 no array"}), "NumPy's format"),
+        (ConfigRecord({"vector": b"\x93NUMPY\x02\x00" + bytes(200)}), "NumPy's format"),
     ],
 )
 def test_what_only_claims_to_be_folded_is_refused(record: Any, why: str) -> None:
@@ -113,7 +113,7 @@ def test_a_client_that_sends_no_array_is_a_fault_and_not_a_crash(federation: Fed
     grid = grid_of(federation, tamper=tampering(1001, spoilt))
     result = run_on(grid, RUN | {"rounds": 1, "fold_bytes": 2**20})
     reasons = {fault.reason for record in result.history for fault in record.faults if fault.client == "client-0"}
-    assert reasons == {"an array's header cannot be read"}
+    assert reasons == {"an array is not written in NumPy's format"}
 
 
 def test_no_answer_is_looked_for_twice_where_all_are_there(federation: Federation) -> None:

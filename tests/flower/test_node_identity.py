@@ -11,7 +11,7 @@ import pytest
 from flower_trials import MODEL, QUICK, TRAINING, digits, grid_of
 from flwr.app import ConfigRecord, MetricRecord, RecordDict
 
-from coterie.errors import ConfigError
+from coterie.errors import ConfigError, RunError
 from coterie.federation import Federation
 from coterie.flower import InProcessGrid, client_app
 from coterie.flower.directory import Directory, Expected, second_most
@@ -132,6 +132,13 @@ def test_unless_the_operator_allows_it_to_be_several(federation: Federation) -> 
     assert directory.clients == ("client-0", "client-3")
 
 
+def test_clients_that_would_be_refused_are_not_waited_for(federation: Federation) -> None:
+    grid = keyed(federation, ["client-9", "client-0", "client-1"])
+    directory = Directory(Exchange(grid, 0.25, 0.02), Expected(keys={"client-0": b"key 1002".hex()}))
+    with pytest.raises(RunError, match="1 clients came within 0"):
+        directory.wait_for(2, 0.1)
+
+
 def test_an_operators_list_admits_its_clients_with_their_keys_only(federation: Federation) -> None:
     grid = keyed(federation, ["client-0", "client-1", "client-2"])
     listed = {"client-0": b"key 1001".hex(), "client-1": b"another".hex()}
@@ -184,9 +191,8 @@ def test_descriptions_are_held_against_what_the_operator_expects(
 
 
 def test_inputs_of_another_shape_than_the_operators_are_refused(federation: Federation) -> None:
-    directory = directory_on(grid_of(federation), 6, Expected(shape=(1, 28, 28)))
-    assert directory.clients == ()
-    assert "expected (1, 28, 28)" in reasons(directory)
+    with pytest.raises(RunError, match=r"0 clients came within 0.1 s.*expected \(1, 28, 28\)"):
+        Directory(Exchange(grid_of(federation), 0.25, 0.02), Expected(shape=(1, 28, 28))).wait_for(6, 0.1)
 
 
 @pytest.mark.parametrize(

@@ -32,10 +32,11 @@ from coterie.privacy.secure_tasks import (
     whole,
 )
 from coterie.snapshot import load_snapshot
-from coterie.tasks import HalfUpdates, MixtureTraining, Train
-from coterie.tasks.subspaces import Subspaces
+from coterie.tasks import HalfUpdates, Train
 from coterie.tasks.train import Collect
 from coterie.trainers.base import SumRules, Training
+from coterie_field.mixture_tasks import MixtureTraining
+from coterie_field.subspaces import Subspaces
 
 FEDERATION = digits(6)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -35,12 +34,12 @@ from coterie.engines import LocalEngine
 from coterie.errors import ConfigError, RunError
 from coterie.federation import Client, Federation, Split
 from coterie.flower import CFL, FedCUAU, FedSEM, OneShot
-from coterie.flower.plain import PlainEngine, peer_noise
+from coterie.flower.plain import PlainEngine
 from coterie.flower.strategy_base import Clustered
 from coterie.methods import Server
 from coterie.randomness import derive
 from coterie.runs.records import assignments
-from coterie.tasks import Choose, Evaluate, Noise, Train
+from coterie.tasks import Choose, Evaluate
 from coterie.tasks.base import Request
 from coterie.trainers.base import Training
 from coterie.trainers.schedules import make_schedule
@@ -48,7 +47,7 @@ from coterie.trainers.schedules import make_schedule
 
 def test_cfl_finds_the_groups_of_an_unmodified_app() -> None:
     seen: dict[int, int] = {}
-    strategy = CFL(fraction_evaluate=0.7, rule="flattened(wait=8,recheck=2)")
+    strategy = CFL(fraction_evaluate=0.7)
     result = started(
         strategy, grid_of(9, 3), 20, evaluate_fn=lambda t, a: seen.update({t: len(a)}) or MetricRecord({"t": t})
     )
@@ -63,7 +62,7 @@ def test_cfl_finds_the_groups_of_an_unmodified_app() -> None:
         assert sorted(map(int, found)) == list(range(1001, 1010))
         assert Counter(found.values()) == {cluster.id: cluster.members for cluster in record.clusters}
         assert record.faults == []
-    before, after = (strategy.history[i].accuracy.mean for i in (6, -1))
+    before, after = (strategy.history[i].accuracy.mean for i in (2, -1))
     assert before is not None
     assert after is not None
     assert before < 0.4 < 0.75 < after
@@ -82,7 +81,7 @@ def test_cfl_finds_the_groups_of_an_unmodified_app() -> None:
 
 
 def test_cfl_leaves_nodes_of_one_kind_together() -> None:
-    strategy = CFL(rule="flattened(wait=8,recheck=1)")
+    strategy = CFL()
     started(strategy, grid_of(6, 1), 14)
     assert len(strategy.clusters) == 1
 
@@ -283,20 +282,6 @@ def test_too_few_nodes_are_waited_for_and_then_told() -> None:
         started(FedSEM(clusters=1), grid_of(1, 1), 1, timeout=0.05)
 
 
-def test_the_noise_of_an_update_is_read_from_the_nearest_peer() -> None:
-    """Clients of one kind with noise γ: the estimate is γ, and no split of them is a signal."""
-    generator, gamma = torch.Generator().manual_seed(3), 0.5
-    signal = torch.randn(20_000, generator=generator)
-    updates = signal + gamma * torch.randn(8, 20_000, generator=generator)
-    engine = PlainEngine(grid_of(1, 1), arrays())
-    engine._updates = {str(i): update for i, update in enumerate(updates)}
-    requests = [Request(str(i), Noise(signal, Training(), 0)) for i in range(8)]
-    ((replies, _),) = engine.run(requests)
-    assert [reply.values["noise"] for reply in replies] == pytest.approx([gamma] * 8, rel=0.05)
-    assert peer_noise(1 / (1 + gamma**2)) == pytest.approx(gamma)
-    assert peer_noise(-0.1) == math.inf
-
-
 def test_several_models_are_evaluated_a_message_each_and_other_tasks_are_refused() -> None:
     engine = PlainEngine(grid_of(2, 1), arrays())
     engine.begin(1)
@@ -311,16 +296,6 @@ def test_several_models_are_evaluated_a_message_each_and_other_tasks_are_refused
             assert accuracy == pytest.approx((net(x).argmax(1) == y).float().mean().item())
     with pytest.raises(ConfigError, match="Choose: not possible"):
         next(engine.run([Request("1001", Choose(models, None, 0))]))
-
-
-def test_a_sampled_evaluation_stands_for_the_nodes_of_the_same_model() -> None:
-    engine = PlainEngine(grid_of(3, 1), arrays())
-    engine.begin(1)
-    engine.train_config = ConfigRecord({"lr": LR})
-    model, other = engine.initial_model(1), engine.initial_model(2)
-    engine._losses = {"1001": (model, 2.0), "1002": (model, 4.0), "1003": (other, 50.0)}
-    ((replies, _),) = engine.run([Request(c, Train(model, Training(), 0, assess=True)) for c in engine.clients])
-    assert [reply.values["start_loss"] for reply in replies] == [2.0, 4.0, 3.0]
 
 
 @pytest.fixture
@@ -380,8 +355,8 @@ def test_the_quick_start_as_it_is_says_that_it_cannot_split(said: list[str]) -> 
     result = started(strategy, grid_of(2, 2), 3, evaluate_fn=evaluate_here)
     told = [line for line in said if line.startswith("WARNING CFL cannot split")]
     assert len(told) == 2
-    assert "within 3 rounds: the first split comes after round 20" in told[0]
-    assert "2 nodes: it needs 3 or more" in told[1]
+    assert "within 3 rounds: it first looks after round 4" in told[0]
+    assert "2 nodes that only train and evaluate: it needs 3 or more" in told[1]
     assert seen == [0, 1, 2, 3]
     assert result.evaluate_metrics_serverapp[3]["accuracy_class_0"] == 0.25
     (event,) = strategy.history[-1].events

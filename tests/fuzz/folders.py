@@ -69,7 +69,7 @@ class Folders:
                     return command(random.choice(["report", "tree"]), str(run))
                 if told(coterie.resume(run, workers=1)) != expected:
                     raise Finding(f"{what}: resumed to another result")
-                if told(coterie.Result.load(run)) != expected:
+                if told(coterie.load(run)) != expected:
                     raise Finding(f"{what}: another result is stored")
                 return "accepted"
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import coterie
 from coterie.methods import make_method, method_classes
-from coterie.methods.option_types import describe_options
+from coterie.option_types import describe_options
 from coterie.runs.assemble import describe_method
 
 from .harness import Finding, Trial
@@ -37,7 +37,11 @@ class Options:
     def open(self, folder: Path) -> Iterator[Trial]:
         """The methods and their options as they describe themselves."""
         # Other tests of the same process define methods of their own.
-        ours = {name: cls for name, cls in method_classes().items() if cls.__module__.startswith("coterie.")}
+        ours = {
+            name: cls
+            for name, cls in method_classes().items()
+            if cls.__module__.startswith(("coterie.", "coterie_field."))
+        }
         known = {name: describe_options(cls) for name, cls in ours.items()}
 
         def trial(random: random.Random) -> str:

@@ -15,6 +15,7 @@ from made_runs import Serve, Write, summary_of
 
 from coterie.runs.folder import RunFolder
 from coterie.runs.records import ClientRecord, RoundRecord, to_json
+from coterie.runs.rows import write_rows
 
 
 @contextlib.contextmanager
@@ -60,7 +61,7 @@ def write_run() -> Write:
             for one in records:
                 folder.append_history(one)
             if clients is not None:
-                folder.write_json("clients.json", to_json(clients))
+                write_rows(folder.path / "clients.json", clients)
                 folder.write_json("summary.json", to_json(summary_of(clients, len(records))))
         return path
 

@@ -22,6 +22,7 @@ from coterie.live.watched import WatchedRun
 from coterie.report.drawing import COLOURS
 from coterie.runs.folder import RunFolder
 from coterie.runs.records import SplitRecord, to_json
+from coterie.runs.rows import write_rows
 
 
 @pytest.fixture(autouse=True)
@@ -335,7 +336,7 @@ def test_of_very_many_clients_the_worst_served_are_given_and_no_more(
     monkeypatch.setattr("coterie.live.pages.MOST_SHOWN", 20)
     monkeypatch.setattr("coterie.live.watched.MOST_SHOWN", 20)
     monkeypatch.setattr("coterie.live.watched.MOST_ROWS", 5)
-    monkeypatch.setattr("coterie.live.pages.AT_ONCE", 4)
+    monkeypatch.setattr("coterie.live.pages.ROWS_AT_ONCE", 4)
     rows = [replace(client(f"c{i}"), metrics={"accuracy": ((7 * i) % 30) / 30, "loss": 1.0}) for i in range(30)]
     rows[3] = replace(rows[3], metrics={"accuracy": None, "loss": None})
     path = write_run(tmp_path / "many", [record(1, assignment={f"c{i}": 0 for i in range(30)})], clients=rows)
@@ -343,7 +344,7 @@ def test_of_very_many_clients_the_worst_served_are_given_and_no_more(
     run.poll()
     watched = run.runs["many"]
     with RunFolder(path) as folder:
-        folder.write_rows("clients.json", rows)
+        write_rows(folder.path / "clients.json", rows)
     run.poll()
     told = watched.clients()
     assert (told["total"], told["available"], told["worst_first"]) == (30, 5, True)

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_runs import Write, lines, record
 
-from coterie.live.growth import Growth
-from coterie.live.tail import HistoryTail, thinned
+from coterie.live.tail import HistoryTail, ShownGrowth, thinned
 from coterie.methods.tree import Branch, Tree, splits_since
 from coterie.runs.folder import RunFolder
 from coterie.runs.records import Bytes, ClusterRecord, RoundRecord, SplitRecord, tree_of
@@ -161,7 +160,7 @@ def test_a_split_is_seen_in_the_records_whatever_the_events_say(tmp_path: Path) 
 @given(st.lists(st.integers(0, 10_000), min_size=1, max_size=12), st.integers(1, 3))
 def test_growth_is_the_tree_that_the_method_keeps(choices: list[int], splits_a_round: int) -> None:
     model, edge = torch.zeros(1), torch.zeros(1, 1)
-    tree, growth, t, records = Tree.single([str(i) for i in range(64)], model), Growth(), 0, []
+    tree, growth, t, records = Tree.single([str(i) for i in range(64)], model), ShownGrowth(), 0, []
     while choices:
         t += 1
         now, choices = choices[:splits_a_round], choices[splits_a_round:]

@@ -270,3 +270,10 @@ def test_a_run_that_expects_hostile_clients_says_its_rule_bound_and_cost_at_the_
     assert "nnm+trimmed-mean(1), within √" in event.text
     assert "every client counts alike" in event.text
     assert not [event for event in second.events if event.kind == "aggregation"]
+
+
+def test_shortened_updates_are_reported_once():
+    server, _ = server_of()
+    server.cut.update({"client-1", "client-0"})
+    assert server.report_shortened() == ["client-0", "client-1"]
+    assert server.report_shortened() == []

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,8 +12,10 @@ import torch
 
 import coterie
 from coterie.data.scenarios import find_scenario
+from coterie.methods import served
 from coterie.methods.served import judged
 from coterie.runs.using import module_for, outputs_of
+from coterie.trainers.base import Training
 
 PLAN = {"model": "mlp:hidden=32", "rounds": 12, "lr": 0.1, "epochs": 2, "batch_size": 32, "workers": 1}
 
@@ -33,6 +37,33 @@ def test_one_distribution_is_one_model_and_as_good_as_fedavg() -> None:
     assert "nothing is surely better than one model" in result.history[0].events[0].text
     common = coterie.run("fedavg", data, **PLAN)  # type: ignore[arg-type]
     assert result.summary.accuracy.mean >= common.summary.accuracy.mean - 0.02  # type: ignore[operator]
+
+
+def test_without_validation_data_clients_are_served_by_their_clusters_models() -> None:
+    random = torch.Generator().manual_seed(0)
+    clients = [(torch.randn(20, 4, generator=random), torch.randint(0, 2, (20,), generator=random)) for _ in range(6)]
+    federation = coterie.Federation.from_tensors(clients, splits=(0.8, 0, 0.2))
+    assert not any(len(client.validation) for client in federation)
+    result = coterie.run("auto", federation, model="mlp:hidden=8", rounds=3, workers=1)
+    assert len(result.clusters) == 1
+    assert not [event for record in result.history for event in record.events if event.kind == "served"]
+
+
+def test_training_alone_is_doubled_while_that_helps_up_to_the_length_of_the_run(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    asked = []
+
+    def tried(models, training, t, server):  # type: ignore[no-untyped-def]
+        """Client b gains once, client a always."""
+        asked.append((sorted(models), training.epochs, t))
+        clients = sorted(models)
+        gainers = [client for client in clients if client == "a" or len(asked) == 1]
+        return SimpleNamespace(clients=clients, gainers=lambda way: gainers, gains=np.full((len(clients), 1), 0.25))
+
+    monkeypatch.setattr(served, "try_to_serve", tried)
+    server = SimpleNamespace(rounds=11, layout=SimpleNamespace(size=1))
+    found = served._trained_on(["a", "b"], Training(lr=0.1, epochs=2), 11, server)  # type: ignore[arg-type]
+    assert found == {"a": (3, 0.75), "b": (1, 0.25)}
+    assert asked == [(["a", "b"], 2, 12), (["a", "b"], 4, 13), (["a"], 8, 14)]
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +88,13 @@ def test_label_skew_is_served_by_versions_of_the_clients_own(skewed) -> None:  #
 
 def test_a_client_is_predicted_for_by_what_serves_it_also_from_the_folder(skewed, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     data, result, loaded = skewed
-    row = next(row for row in result.clients if row.private)
+    sizes = Counter(row.cluster for row in result.clients)
+    row = next(row for row in result.clients if row.private and sizes[row.cluster] > 1)
     for one in (result, loaded):
         assert one.evaluate(data[row.client].test, client=row.client)["accuracy"] == pytest.approx(row.accuracy)
     own = outputs_of(module_for(loaded, client=row.client), data[row.client].test.x)
     shared = outputs_of(module_for(loaded, cluster=row.cluster), data[row.client].test.x)
-    assert not torch.allclose(own, shared)
+    assert not torch.equal(own, shared)
     assert loaded.export(tmp_path / "own.pt", client=row.client).exists()
 
 
@@ -78,7 +110,7 @@ LOSSES = np.array([[1.0, 0.8, 1.2]] * 8) + np.linspace(0, 0.01, 8)[:, None] * np
 
 def test_a_way_is_taken_where_it_surely_helps_all() -> None:
     found = judged([f"c{i}" for i in range(8)], LOSSES, np.full((8, 3), 0.01), [10] * 8)
-    assert found.chosen() == [0] * 8
+    assert found.chosen() == {f"c{i}": 0 for i in range(8)}
     assert found.together[1].p_value > 0.5
 
 
@@ -86,5 +118,5 @@ def test_one_client_is_moved_by_its_own_samples_alone() -> None:
     losses = np.ones((8, 2)) + np.linspace(-0.01, 0.01, 8)[:, None] * np.array([0, 1])
     losses[3] = [3.0, 0.5]
     found = judged([f"c{i}" for i in range(8)], losses, np.full((8, 2), 0.01), [20] * 8)
-    assert found.chosen() == [None, None, None, 0, None, None, None, None]
-    assert not [way for way in judged(["a"], losses[3:4], np.full((1, 2), np.nan), [1]).chosen() if way is not None]
+    assert found.chosen() == {found.clients[3]: 0}
+    assert not judged(["a"], losses[3:4], np.full((1, 2), np.nan), [1]).chosen()

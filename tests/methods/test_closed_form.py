@@ -10,7 +10,7 @@ import torch
 
 from coterie.federation import Client, Federation, Split
 from coterie.methods import FedAvg, Server
-from coterie.methods.closed_form import PARTS, Sharing, _feature_task, _moments, compare_sharing
+from coterie.methods.closed_form import PARTS, Fit, Sharing, _feature_task, _moments, compare_sharing
 from coterie.runs import assemble, make_config
 from coterie.tasks.moments import part_of_samples
 
@@ -111,3 +111,13 @@ def test_sequences_cannot_be_compared() -> None:
     x = torch.randint(0, 6, (30, 5), generator=torch.Generator().manual_seed(0))
     clients = [Client(f"c{i}", Split(x, x), Split(x[:2], x[:2]), Split(x[:2], x[:2])) for i in range(3)]
     assert compare_sharing(server_of(Federation(clients, 6), "lstm:embedding=4,hidden=4")) is None
+
+
+def test_losses_under_several_models_are_those_under_each() -> None:
+    random = torch.Generator().manual_seed(0)
+    x, y = (torch.randn(4, 20, n, generator=random, dtype=torch.float64) for n in (5, 3))
+    fit = Fit(x.mT @ x / 20, x.mT @ y / 20, y.square().sum((1, 2)) / 20, torch.full((4,), 20.0))
+    models = torch.randn(6, 5, 3, generator=random, dtype=torch.float64)
+    by_hand = torch.stack([(x @ model - y).square().sum((1, 2)) / 20 for model in models], 1)
+    torch.testing.assert_close(fit.losses_of_all(models.unbind()), by_hand)
+    torch.testing.assert_close(torch.stack([fit.losses(model) for model in models], 1), by_hand)

@@ -13,6 +13,7 @@ from coterie.data.scenarios import find_scenario
 from coterie.encoders import Encoder
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
+from coterie.methods import flt
 from coterie.methods.codebook import LEAST_SPLIT, WORDS, form_codebook
 from coterie.randomness import derive
 from coterie.runs.assemble import assemble
@@ -72,22 +73,26 @@ def test_a_centroid_is_sent_as_the_nearest_word():
     assert reply.values["centroids"].tolist() == words.tolist()
 
 
-OPTIONS = {"scenario": "flt-s1-digits", "clients": 12, "rounds": 2, "workers": 1, "seed": 1}
+OPTIONS = {"scenario": "flt-s1-digits", "clients": 6, "groups": 2, "rounds": 2, "workers": 1, "seed": 1}
 
 
-def test_flt_runs_on_secure_sums_with_words_and_not_with_centroids():
-    secure = coterie.run("flt:signature=words,clusters=2", secure_sums=True, secure_limit=4.0, **OPTIONS)
-    plain = coterie.run("flt:signature=words,clusters=2", **OPTIONS)
+@pytest.fixture(scope="module")
+def plain():
+    return coterie.run("flt:encoder=pca,signature=words,clusters=2", **OPTIONS)
+
+
+def test_flt_runs_on_secure_sums_with_words_and_not_with_centroids(plain, monkeypatch):
+    secure = coterie.run("flt:encoder=pca,signature=words,clusters=2", secure_sums=True, secure_limit=4.0, **OPTIONS)
     assert secure.clusters == plain.clusters
     assert not [fault for record in secure.history for fault in record.faults]
     for ours, theirs in zip(secure.models, plain.models, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-3, atol=1e-5)
-    by_default = coterie.run("flt:clusters=2", secure_sums=True, secure_limit=4.0, **OPTIONS)
+    by_default = coterie.run("flt:encoder=pca,clusters=2", secure_sums=True, secure_limit=4.0, **OPTIONS)
     for ours, theirs in zip(by_default.models, secure.models, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
     with pytest.raises(ConfigError, match="signature=words"):
         coterie.run("flt:signature=centroids", secure_sums=True, **OPTIONS)
-    pytest.importorskip("umap")
+    monkeypatch.setattr(flt, "import_umap", lambda: None)
     with pytest.raises(ConfigError, match="case=2"):
         coterie.run("flt:case=1,signature=words", secure_sums=True, **OPTIONS)
 
@@ -97,20 +102,19 @@ def test_words_and_fine_tuning_do_not_go_together():
         coterie.run("flt:signature=words,finetune=1", **OPTIONS)
 
 
-def test_newcomers_are_placed_by_the_words_that_are_in_use():
-    result = coterie.run("flt:signature=words,clusters=2", **OPTIONS)
-    words = {tuple(row) for own in result.state.relatives.centroids for row in own if not np.isnan(row).any()}
+def test_newcomers_are_placed_by_the_words_that_are_in_use(plain):
+    words = {tuple(row) for own in plain.state.relatives.centroids for row in own if not np.isnan(row).any()}
     assert 2 <= len(words) <= WORDS
-    known = find_scenario("flt-s1-digits").build(clients=12, seed=derive(1, "scenario"))
-    homes = result.assign(Federation([replace(known[c], id=f"new-{c}") for c in known.ids], known.classes))
-    agreed = [c in result.clusters[homes[f"new-{c}"]] for c in known.ids]
+    known = find_scenario("flt-s1-digits").build(clients=6, groups=2, seed=derive(1, "scenario"))
+    homes = plain.assign(Federation([replace(known[c], id=f"new-{c}") for c in known.ids], known.classes))
+    agreed = [c in plain.clusters[homes[f"new-{c}"]] for c in known.ids]
     assert np.mean(agreed) >= 0.75
 
 
 def test_words_find_the_groups_and_secure_sums_decide_as_clear_updates_do():
     """Candidates come from words and the judge from sums of half-updates: no single update is seen."""
-    options = OPTIONS | {"clients": 10, "groups": 2, "rounds": 5}
-    clear = coterie.run("flt:signature=words", **options)
-    secure = coterie.run("flt", secure_sums=True, secure_limit=4.0, **options)
+    options = OPTIONS | {"rounds": 5}
+    clear = coterie.run("flt:encoder=pca,signature=words", **options)
+    secure = coterie.run("flt:encoder=pca", secure_sums=True, secure_limit=4.0, **options)
     assert (clear.summary.ari, secure.summary.ari) == (1.0, 1.0)
     assert clear.clusters == secure.clusters

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
@@ -10,6 +12,7 @@ from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Federation
 from coterie.methods import FedAvg, Server, make_method
+from coterie.methods.averaging import mean_loss
 from coterie.trainers.base import Training
 from coterie.trainers.schedules import make_schedule
 
@@ -161,3 +164,9 @@ def test_bad_specs(spec, message):
 def test_good_specs():
     assert make_method("fedavg") == FedAvg()
     assert make_method("fedavg: server_lr = 0.5 , weighting='uniform'") == FedAvg("uniform", 0.5)
+
+
+def test_the_mean_loss_of_several_sums_by_hand():
+    sums = [SimpleNamespace(weight=2.0, loss=6.0), SimpleNamespace(weight=1.0, loss=0.0)]
+    assert mean_loss(sums) == 2.0
+    assert mean_loss([SimpleNamespace(weight=0.0, loss=0.0)]) == float("inf")

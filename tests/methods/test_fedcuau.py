@@ -18,7 +18,7 @@ from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.methods import Assignment, FedAvg, FedCUAU, Server, make_method
 from coterie.methods.fedcuau import State
-from coterie.methods.heterogeneity import divergences, ranked_clusters
+from coterie.methods.heterogeneity import clusters_in_words, divergences, ranked_clusters
 from coterie.parameters import gather, scatter, span_size
 from coterie.runs.metrics import check_partition, score_clients
 from coterie.runs.personalised import personalised
@@ -378,3 +378,9 @@ def test_a_cluster_model_is_the_shared_layers_with_its_own(federation: Federatio
     assert torch.equal(given.models[0], expected)
     assert torch.equal(given.models[1], state.model)
     assert span_size(places) == state.specific.shape[1]
+
+
+def test_the_clusters_in_words_by_hand() -> None:
+    event = clusters_in_words({"a": 0, "b": 1, "c": 1, "d": 1}, {"a": 0.5, "b": 0.25, "c": 0.125}, 3)
+    ranges = "C1 1 clients, CUAU 0.5 to 0.5; C2 3 clients, CUAU 0.125 to 0.25; C3 0 clients"
+    assert event.text == f"clustered by heterogeneity: {ranges}"

@@ -41,17 +41,17 @@ def test_warms_up_like_local_training_then_averages_inside_clusters() -> None:
     state, _ = method.round(state, 1, server)
     alone, _ = Local().round(alone, 1, everybody)
     assert torch.equal(own_models(server), own_models(everybody))  # all clients, whatever the participation
-    assert not state.labels
+    assert not state.clustered
     state, _ = method.round(state, 2, server)
     alone, _ = Local().round(alone, 2, everybody)
-    for j, centre in enumerate(state.models):
-        own = own_models(everybody)[[i for i, label in enumerate(state.labels) if label == j]]
+    for j, centre in enumerate(state.clusters.models):
+        own = own_models(everybody)[[i for i, c in enumerate(server.clients) if state.clusters.cluster_of[c] == j]]
         torch.testing.assert_close(centre, own.mean(dim=0), rtol=0, atol=1e-6)
-    before = state.models
+    before = state.clusters.models
     state, _ = method.round(state, 3, server)
-    sampled = {state.labels[server.clients.index(client)] for client in server.participants(3)}
+    sampled = {state.clusters.cluster_of[client] for client in server.participants(3)}
     for j in range(2):
-        assert torch.equal(state.models[j], before[j]) == (j not in sampled)
+        assert torch.equal(state.clusters.models[j], before[j]) == (j not in sampled)
 
 
 def test_models_are_sent_up_once_after_the_warm_up_then_both_ways_each_round() -> None:

@@ -27,8 +27,8 @@ from coterie.methods import (
     saved,
 )
 from coterie.methods import base as registry
-from coterie.methods.option_types import describe_options, placeholder, type_in_words
 from coterie.methods.splitting import BenefitRule
+from coterie.option_types import describe_options, placeholder, type_in_words
 from printed import install
 
 

@@ -10,12 +10,11 @@ import torch
 from click.testing import CliRunner
 
 import coterie
-from coterie.cli.run_commands import methods
+from coterie.cli.method_commands import methods
 from coterie.errors import ConfigError
 from coterie.methods import find_method, make_method, method_classes
-from coterie.methods.option_types import field_types
-from coterie.methods.papers import PAPERS
-from coterie.methods.published import departures_of, paper_of
+from coterie.methods.published import PAPERS, departures_of, paper_of
+from coterie.option_types import field_types
 from coterie.runs import make_config
 
 
@@ -44,7 +43,9 @@ def test_other_values_are_refused() -> None:
 
 def test_every_method_names_its_paper_or_has_none() -> None:
     without = {
-        name for name, cls in method_classes().items() if cls.__module__.startswith("coterie.") and not paper_of(cls)
+        name
+        for name, cls in method_classes().items()
+        if cls.__module__.startswith(("coterie.", "coterie_field.")) and not paper_of(cls)
     }
     assert without == {"auto", "local", "groups"}
     for name in set(PAPERS) - without:

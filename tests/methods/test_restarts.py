@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.methods import Assignment, Info, Server, apply_update, method, saved
-from coterie.methods.choice_events import choice_events
-from coterie.methods.choices import RESENDS, Choices
+from coterie.methods.choices import RESENDS, Choices, choice_events
 from coterie.methods.needs import Needs
 from coterie.methods.restarts import Restarts
 from coterie.methods.variants import with_variants

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from coterie.errors import ConfigError, RunError
 from coterie.methods import IFCA, Server, make_method
 from coterie.methods.placing import lowest_loss
 from coterie.methods.sharing import shared_spans
-from coterie.methods.starts import STARTS, PerturbedStart, RandomStart, RedrawnStart, WorstFittedStart
+from coterie.methods.starts import STARTS, PerturbedStart, RandomStart, RedrawnStart, Seed, WorstFittedStart, _Seeding
 from coterie.runs.assemble import assemble
 from coterie.runs.config import make_config
 
@@ -118,6 +119,27 @@ def test_the_limit_of_draws_is_an_error_that_says_what_to_do() -> None:
 def test_a_share_that_is_unknown_or_cannot_be(spec: str, words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         make_method(spec).start(server_for())
+
+
+class Scripted(_Seeding):
+    """The search, with one candidate that is known beforehand."""
+
+    def next(self, best: Mapping[str, float]) -> Seed | None:
+        return Seed("b", torch.zeros(1), {"a": 9.0, "b": 0.0, "c": 0.5, "lonely": 9.0})
+
+
+def test_a_seed_that_serves_its_own_client_alone_gives_way_to_one_that_two_need() -> None:
+    first = Seed("a", torch.zeros(1), {"a": 0.0, "b": 4.0, "c": 4.0, "lonely": 5.0})
+    lonely = Seed("lonely", torch.zeros(1), {"a": 9.0, "b": 9.0, "c": 9.0, "lonely": 0.0})
+    search = Scripted(server_for(), ["b", "c"], 0, 1)
+    assert [seed.client for seed in search._replaced(lonely, [first, lonely])] == ["a", "b"]
+    assert search.untried == ["c"]
+    assert search._replaced(lonely, [lonely]) == [lonely]  # an only one stays
+
+
+def test_a_seed_gains_what_it_lowers_the_best_losses_by() -> None:
+    seed = Seed("a", torch.zeros(1), {"a": 0.5, "b": 3.0, "new": 2.0})
+    assert seed.gains({"a": 2.0, "b": 2.0}) == [1.5, 0.0, 0.0]
 
 
 def test_a_redrawn_start_looks_at_clients_and_is_refused_where_they_are_hidden() -> None:

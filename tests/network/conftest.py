@@ -20,9 +20,12 @@ from coterie.flower.local import Network
 def trial(tmp_path_factory):
     """A SuperLink with four SuperNodes, each with the data of one client of the scenario."""
     root = tmp_path_factory.mktemp("trial")
-    # The package that docs/methods.md prints, installed for this process and for all that it starts.
+    # The packages that docs/methods.md and docs/extending.md print, installed for this process and for all it starts.
     (toml,) = blocks("methods.md", "toml")
     site = str(install(root / "site", "angles", blocks("methods.md")[0], entry_points_in(toml)))
+    method, rule = blocks("extending.md")[1:]
+    install(root / "site", "screen", method, entry_points_in(blocks("extending.md", "toml")[1]))
+    (root / "site" / "opposed.py").write_text(rule)
     sys.path.insert(0, site)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [site, os.environ.get("PYTHONPATH")]))
     with Network(root / "flower") as network:

@@ -16,8 +16,9 @@ from coterie.randomness import derive
 
 METHODS = {"fedavg": ("fedavg", 2), "cfl": (CFL, 3), "ifca": ("ifca:k=2,init=random", 2),
            "fedcuau": ("fedcuau:clusters=2", 2), "flt": ("flt:clusters=2,distance=matching,signature=centroids", 2),
-           "own": ("angles:clusters=2", 2)}  # fmt: skip
-"""The last is the method that docs/methods.md prints, with a task of its own, in a package of its own."""
+           "own": ("angles:clusters=2", 2), "screen": ("screen", 2),
+           "rule": ("cfl:rule=opposed(above=0.2),fallback=false", 2)}  # fmt: skip
+"""The last three are printed in docs/methods.md and docs/extending.md: packages with a task, a FedAvg and a rule."""
 
 UNFRIENDLY = """
 from dataclasses import dataclass

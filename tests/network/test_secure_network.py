@@ -27,7 +27,7 @@ def secure(tmp_path_factory):
     folder = tmp_path_factory.mktemp("secure")
     certificates = make_certificates(folder / "keys", ["localhost", HOST])
     keys = [make_node_key(folder / "keys", f"node-{i}") for i in range(2)]
-    with Network(folder / "flower", certificates, warm=False) as network:
+    with Network(folder / "flower", certificates, warm_module=None) as network:
         network.register(keys[0])
         yield network, keys
     assert not network.processes()

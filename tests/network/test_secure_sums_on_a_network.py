@@ -68,7 +68,7 @@ def test_the_sum_of_those_who_came_through_is_the_plain_one(killed):
     rest = federation.subset([client for client in federation.ids if client not in LOST])
     training = {key: COMMON[key] for key in ("model", "lr", "epochs", "batch_size", "seed")}
     plain = coterie.run("fedavg", rest, rounds=1, workers=1, **training)
-    secure = coterie.Result.load(deployment.run)
+    secure = coterie.load(deployment.run)
     # A mean of five is off by at most one rounding step; the rest is float32 arithmetic in another process.
     torch.testing.assert_close(
         secure.models[0], plain.models[0], rtol=1e-4, atol=1e-6 + Quantiser.for_sums(1.0, 6).step

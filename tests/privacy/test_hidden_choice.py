@@ -61,7 +61,7 @@ def test_every_file_of_the_run_but_the_clients_own_states_says_sizes_only(hidden
 def test_only_a_client_with_its_data_finds_its_model(hidden, seen):
     with pytest.raises(ConfigError, match="only the client knows"):
         hidden.model_of("client-3")
-    loaded = coterie.Result.load(hidden.path)
+    loaded = coterie.load(hidden.path)
     assert loaded.summary.sizes == [4, 4]
     federation, _ = make_federation(make_config({"method": HIDDEN, **OPTIONS}))
     test = federation["client-3"].test
@@ -91,7 +91,7 @@ def test_a_model_that_few_chose_stays_closed_and_as_it_was():
     ("method", "options", "words"),
     [
         (HIDDEN, {"secure_sums": False}, "secure_sums=True"),
-        (HIDDEN, {"participation": 0.5}, "tell choices apart"),
+        (HIDDEN, {"participation": 0.5}, "show single choices"),
         (HIDDEN, {"personalise": 1}, "one of the two"),
         ("ifca:k=auto,hide_choice=true", {}, "k=auto"),
         ("ifca:k=2,resend=settled(2),hide_choice=true", {}, "resend=settled"),

@@ -37,6 +37,11 @@ def test_a_short_text_is_taken_with_a_warning():
     assert short != make_key("0" * 64)
 
 
+def test_clients_of_every_version_stretch_a_text_to_the_same_key():
+    by_scrypt = "a54db133d2be8044da903e403262e561c273d3bdce5447af8aa1c1ab52403a82"  # n = 2^14, r = 8, p = 1
+    assert make_key("correct horse battery staple, sixty-four").hex() == by_scrypt
+
+
 def test_permutations_are_uniform_over_keys():
     counts = dict.fromkeys(itertools.permutations(range(4)), 0)
     for i in range(4800):

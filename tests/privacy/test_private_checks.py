@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 import torch
 
@@ -12,7 +14,7 @@ from coterie.randomness import derive
 from coterie.runs.loading import open_run
 from coterie.tasks import HalfUpdates
 
-OPTIONS = {"scenario": "digits-permuted", "clients": 9, "groups": 3, "rounds": 7, "samples": 120, "workers": 1}
+OPTIONS = {"scenario": "digits-permuted", "clients": 9, "groups": 3, "rounds": 7, "samples": 60, "workers": 1}
 PRIVATE = {"method": "cfl:compare=projection(1024)", "privacy": "projection"}
 
 
@@ -44,6 +46,13 @@ class Overheard:
     def on_end(self, result): ...
 
 
+@cache
+def clear_run(participation, rounds):
+    return coterie.run(
+        "cfl", **OPTIONS | {"clients": 12, "groups": 2, "participation": participation, "rounds": rounds}
+    )
+
+
 @pytest.mark.usefixtures("unshortened_halves")
 @pytest.mark.parametrize(
     ("more", "differ_by"),
@@ -53,8 +62,7 @@ def test_clusters_and_tree_are_those_of_the_clear_run_and_no_half_update_is_seen
     all_take_part = "participation" not in more
     # Two groups: of three that are equally far apart it is a toss-up which is split off first.
     options = OPTIONS | {"clients": 12, "groups": 2} | ({} if all_take_part else {"rounds": 20})
-    shared = {name: value for name, value in more.items() if not name.startswith("secure")}
-    clear = coterie.run("cfl", **options, **shared)
+    clear = clear_run(more.get("participation", 1.0), options["rounds"])
     heard = Overheard()
     private = coterie.run(**PRIVATE, **options, **more, callbacks=[heard])
     # Below full participation all members of the sides are asked at once, so that a split may come earlier.
@@ -88,7 +96,7 @@ def test_under_secure_sums_a_side_below_the_minimum_is_not_judged():
 def test_newcomers_are_placed_by_projections_at_the_model_of_the_split(tmp_path):
     coterie.run(**PRIVATE, **OPTIONS, out=tmp_path / "run")
     loaded = open_run(tmp_path / "run")
-    newcomers = find_scenario("digits-permuted").build(clients=9, groups=3, samples=120, seed=derive(0, "scenario"))
-    homes = loaded.place(newcomers)
+    newcomers = find_scenario("digits-permuted").build(clients=9, groups=3, samples=60, seed=derive(0, "scenario"))
+    homes = coterie.load(tmp_path / "run").assign(newcomers)
     assert len(set(homes.values())) == 3
     assert homes == {client: loaded.state.tree.leaf_of(client).id for client in newcomers.ids}

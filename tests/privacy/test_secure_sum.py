@@ -224,3 +224,9 @@ def test_a_changed_bit_in_any_share_names_who_showed_it_and_the_sum_is_right(dro
 def test_bytes_grow_with_the_vector_and_with_the_square_of_the_clients():
     assert ss.traffic(10, 1000).up - ss.traffic(10, 0).up == 10 * 4 * 1000
     assert ss.traffic(20, 0).down > 3.5 * ss.traffic(10, 0).down
+
+
+def test_a_sum_of_just_the_minimum_must_not_show_one_large_weight():
+    ss.check_weights([ss.UNEVEN, 1.0, 1.0], 3)
+    with pytest.raises(ss.NotOpened, match="of 3 weights fewer than 3"):
+        ss.check_weights([ss.UNEVEN + 1, 1.0, 1.0], 3)

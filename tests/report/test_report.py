@@ -36,6 +36,7 @@ from coterie.runs.records import (
     Summary,
     to_json,
 )
+from coterie.runs.rows import write_rows
 from coterie_studies.comparing import gain_rows
 from coterie_studies.comparison import read_comparison
 
@@ -76,7 +77,7 @@ def write_run(path, *, method="cfl", clients=8, rounds=6, split=3, accuracy=0.9,
                 ClientRecord(c, own[c], f"cluster-{0 if c == NASTY else own[c]}", 9, {"loss": 0.1, "accuracy": a})
                 for c, a in zip(ids, scores, strict=True)
             ]
-            folder.write_json("clients.json", to_json(rows))
+            write_rows(folder.path / "clients.json", rows)
             summary = Summary(
                 method=method,
                 scenario="toy",
@@ -228,7 +229,10 @@ def test_clusters_keep_their_id_through_splits():
     course = cluster_series(
         [a_round(t, sizes, 0.5) for t, sizes in enumerate([{0: 9}, {1: 5, 2: 4}, {2: 4, 3: 3, 4: 2}, {4: 2, 2: 4}], 1)]
     )
-    assert {series.cluster: (series.rounds, series.members) for series in course} == {
+    assert {
+        series.cluster: (list(series.records), [record.members for record in series.records.values()])
+        for series in course
+    } == {
         0: ([1], [9]),
         1: ([2], [5]),
         2: ([2, 3, 4], [4, 4, 4]),
@@ -376,7 +380,7 @@ def test_the_commands_say_what_they_wrote(folder, tmp_path, capfd):
 
 
 def test_of_very_many_clients_both_ends_are_kept_and_every_accuracy(monkeypatch):
-    monkeypatch.setattr("coterie.report.clients.AT_ONCE", 70)
+    monkeypatch.setattr("coterie.report.clients.ROWS_AT_ONCE", 70)
     rows = [
         ClientRecord(f"c{i}", i % 2, "cluster-0" if i % 5 else "cluster-9", 3, {"accuracy": (i * 37 % 500) / 500})
         for i in range(500)

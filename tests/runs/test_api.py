@@ -13,8 +13,9 @@ from torch import nn
 import coterie
 from coterie.errors import ConfigError, DataError, RunError
 from coterie.federation import Federation
+from coterie.federation.fingerprint import fingerprint
 from coterie.methods import Assignment, FedAvg, Info
-from coterie.runs.assemble import describe_method, fingerprint
+from coterie.runs.assemble import describe_method
 from coterie.runs.config import make_config, memory_bytes, overlay, read_config_file
 from coterie.runs.records import Bytes, Spread, to_json
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import coterie
-from coterie.runs.diverging import ExplosionWatch
 from coterie.runs.records import RoundRecord
+from coterie.runs.stopping import ExplosionWatch
 
 
 class CallCounter(coterie.Callback):

@@ -14,6 +14,7 @@ from coterie.errors import RunError
 from coterie.runs import loop
 from coterie.runs.folder import CHECKSUM, RunFolder, checksum
 from coterie.runs.records import Bytes, ClientRecord, EventRecord, RoundRecord, to_json
+from coterie.runs.rows import write_rows
 
 SMALL = {"scenario": "xor", "clients": 4, "samples": 10, "rounds": 3, "workers": 1}
 
@@ -260,8 +261,8 @@ def test_rows_written_one_by_one_are_those_written_at_once(tmp_path, count):
         for i in range(count)
     ]
     folder = RunFolder(tmp_path)
-    folder.write_rows("a.json", iter(rows))
-    folder.write_json("b.json", to_json(rows))
+    write_rows(tmp_path / "a.json", iter(rows))
+    folder.write_json("b.json", {"rows": to_json(rows)})
     assert folder.read_json("a.json") == folder.read_json("b.json")
     assert json.loads((tmp_path / "a.json").read_text()) == json.loads((tmp_path / "b.json").read_text())
     assert len((tmp_path / "a.json").read_bytes().split(b"\n")) == 6 + count

@@ -18,11 +18,11 @@ from coterie.randomness import derive
 from coterie.runs.loading import open_run
 from coterie.runs.records import RoundRecord
 
-SMALL: dict[str, Any] = {"scenario": "digits-permuted", "clients": 8, "groups": 2, "rounds": 30}
+SMALL: dict[str, Any] = {"scenario": "digits-permuted", "clients": 8, "groups": 2, "samples": 60, "rounds": 6}
 
 
 def federation() -> Federation:
-    return find_scenario("digits-permuted").build(clients=8, groups=2, seed=derive(0, "scenario"))
+    return find_scenario("digits-permuted").build(clients=8, groups=2, samples=60, seed=derive(0, "scenario"))
 
 
 def accuracy(module: torch.nn.Module, client: Client) -> float:
@@ -53,7 +53,7 @@ def test_a_tree_grown_behind_a_mask_serves_and_places_like_any_other(tmp_path: P
     result = coterie.run("cfl", privacy="signed-permutation", out=tmp_path / "run", **SMALL)
     assert len(result.clusters) == 2
     known, clients = open_run(tmp_path / "run"), federation()
-    assert known.place(clients) == {row.client: row.cluster for row in result.clients}
+    assert coterie.load(tmp_path / "run").assign(clients) == {row.client: row.cluster for row in result.clients}
     for row in result.clients:
         path = known.path_of(row.client)
         assert (min(path), max(path)) == (0, row.cluster)

@@ -20,11 +20,11 @@ from coterie.runs.loading import open_run
 from coterie.runs.records import RoundRecord
 from coterie.snapshot import save_snapshot, saved
 
-SMALL: dict[str, Any] = {"scenario": "digits-permuted", "clients": 8, "groups": 2, "workers": 1}
+SMALL: dict[str, Any] = {"scenario": "digits-permuted", "clients": 8, "groups": 2, "samples": 60, "workers": 1}
 
 
 def federation() -> Federation:
-    return find_scenario("digits-permuted").build(clients=8, groups=2, seed=derive(0, "scenario"))
+    return find_scenario("digits-permuted").build(clients=8, groups=2, samples=60, seed=derive(0, "scenario"))
 
 
 def same(one: Tensor, other: Tensor) -> bool:
@@ -64,7 +64,7 @@ def check_same(fresh: Result, loaded: Result, data: Federation, folder: Path) ->
     ("method", "rounds", "more"),
     [
         ("fedavg", 2, {}),
-        ("cfl", 30, {}),
+        ("cfl", 6, {}),
         ("ifca:k=3", 4, {}),
         ("fedper", 2, {}),
         ("local", 2, {}),
@@ -82,13 +82,13 @@ def test_a_loaded_result_is_the_fresh_one(method: str, rounds: int, more: dict[s
     fresh = coterie.run(method, rounds=rounds, out=tmp_path / "run", **SMALL, **more)
     if method == "cfl":
         assert len(fresh.clusters) == 2
-    check_same(fresh, Result.load(tmp_path / "run"), federation(), tmp_path / "run")
+    check_same(fresh, coterie.load(tmp_path / "run"), federation(), tmp_path / "run")
     assert coterie.Result is Result
-    assert Result.load(str(tmp_path / "run")).summary == fresh.summary
+    assert coterie.load(str(tmp_path / "run")).summary == fresh.summary
 
 
 def test_a_resumed_run_of_a_finished_one_is_the_same_result(tmp_path: Path) -> None:
-    fresh = coterie.run("cfl", rounds=30, out=tmp_path / "run", **SMALL)
+    fresh = coterie.run("cfl", rounds=6, out=tmp_path / "run", **SMALL)
     again = coterie.resume(tmp_path / "run", workers=1)
     assert again.summary == fresh.summary
     assert again.clients == fresh.clients
@@ -118,16 +118,16 @@ def test_an_unfinished_run_says_how_to_resume(pause: float, tmp_path: Path, monk
     with pytest.raises(Stop):
         coterie.run("fedavg", rounds=3, out=tmp_path / "run", callbacks=[StopAfter(2)], **SMALL)
     with pytest.raises(RunError, match=f"not finished: resume it with 'coterie resume {tmp_path / 'run'}'"):
-        Result.load(tmp_path / "run")
+        coterie.load(tmp_path / "run")
     fresh = coterie.resume(tmp_path / "run", workers=1)
-    assert Result.load(tmp_path / "run").summary == fresh.summary
+    assert coterie.load(tmp_path / "run").summary == fresh.summary
 
 
 def test_what_is_no_run_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for path in (tmp_path, tmp_path / "nowhere", tmp_path / "file"):
         with pytest.raises(RunError, match=f"{path}: not a run folder"):
-            Result.load(path)
+            coterie.load(path)
 
 
 @pytest.mark.parametrize("name", ["cluster-1", "private", "cluster-0"])
@@ -136,10 +136,10 @@ def test_a_missing_or_damaged_model_is_named(name: str, tmp_path: Path) -> None:
     file = tmp_path / "run" / "models" / f"{name}.safetensors"
     file.write_bytes(b"not a model")
     with pytest.raises(RunError, match=str(file)):
-        Result.load(tmp_path / "run")
+        coterie.load(tmp_path / "run")
     file.unlink()
     with pytest.raises(RunError, match=str(file)):
-        Result.load(tmp_path / "run")
+        coterie.load(tmp_path / "run")
 
 
 def test_a_model_of_another_shape_is_named(tmp_path: Path) -> None:
@@ -148,16 +148,16 @@ def test_a_model_of_another_shape_is_named(tmp_path: Path) -> None:
     here, there = (tmp_path / name / "models" / "cluster-0.safetensors" for name in ("small", "large"))
     here.write_bytes(there.read_bytes())
     with pytest.raises(RunError, match=f"{here}: holds another model than the run's"):
-        Result.load(tmp_path / "small")
+        coterie.load(tmp_path / "small")
 
 
 def test_a_module_from_python_is_given_again(tmp_path: Path) -> None:
     data = federation()
     net = nn.Sequential(nn.Flatten(), nn.Linear(64, 6), nn.ReLU(), nn.Linear(6, 10))
     fresh = coterie.run("fedavg", data, model=net, rounds=1, out=tmp_path / "run")
-    check_same(fresh, Result.load(tmp_path / "run", model=net), data, tmp_path / "run")
+    check_same(fresh, coterie.load(tmp_path / "run", model=net), data, tmp_path / "run")
     with pytest.raises(ConfigError, match=r"'Sequential'.*model="):
-        Result.load(tmp_path / "run")
+        coterie.load(tmp_path / "run")
 
 
 @saved
@@ -183,7 +183,7 @@ class Still:
 def test_a_run_of_a_method_of_ones_own_is_loaded_too(tmp_path: Path) -> None:
     data = federation()
     fresh = coterie.run(Still(), data, model="mlp", rounds=2, out=tmp_path / "run")
-    check_same(fresh, Result.load(tmp_path / "run"), data, tmp_path / "run")
+    check_same(fresh, coterie.load(tmp_path / "run"), data, tmp_path / "run")
 
 
 def test_a_stored_run_without_a_path_says_so(tmp_path: Path) -> None:
@@ -191,4 +191,4 @@ def test_a_stored_run_without_a_path_says_so(tmp_path: Path) -> None:
     run = open_run(tmp_path / "run")
     with pytest.raises(ConfigError, match="'fedavg' has one model per cluster and no path of them"):
         run.path_of("client-0")
-    assert run.place(federation()) == dict.fromkeys(federation().ids, 0)
+    assert coterie.load(tmp_path / "run").assign(federation()) == dict.fromkeys(federation().ids, 0)

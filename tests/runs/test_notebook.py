@@ -9,8 +9,7 @@ import torch
 
 import coterie
 from coterie.federation import Client, Federation, Split
-from coterie.runs.history import History
-from coterie.runs.records import Bytes, EventRecord, RoundRecord, SplitRecord, tree_of
+from coterie.runs.records import Bytes, EventRecord, History, RoundRecord, SplitRecord, tree_of
 from coterie.runs.result import Result
 from coterie.runs.words import describe, member_lines
 

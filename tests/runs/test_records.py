@@ -37,6 +37,7 @@ from coterie.runs.records import (
     to_json,
     tree_of,
 )
+from coterie.runs.rows import write_rows
 from coterie_studies.comparison import read_comparison
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
@@ -117,7 +118,7 @@ def test_a_folder_gives_back_what_it_was_given(
     with RunFolder.create(place, {"method": "mine"}) as folder:
         for _ in range(2):
             folder.append_history(record)
-        folder.write_json("clients.json", to_json([client]))
+        write_rows(folder.path / "clients.json", [client])
         folder.write_json("summary.json", to_json(summary))
     again = RunFolder(place)
     assert again.history() == [record, record]
@@ -242,7 +243,7 @@ def test_damage_in_a_file_is_named_with_its_place(kind: type, damaged: Any, plac
             folder.write_json("summary.json", damaged)
             where, read = "summary.json", folder.summary
         elif kind is ClientRecord:
-            folder.write_json("clients.json", [CLIENT, damaged])
+            write_rows(folder.path / "clients.json", [CLIENT, damaged])
             place, where, read = f"1.{place}" if place != "it" else "1", "clients.json", folder.clients
         else:
             folder.append_history(from_json(RoundRecord, ROUND, "here"))
@@ -315,7 +316,7 @@ def test_a_folder_of_another_format_is_refused_by_whoever_reads_it(
         RunFolder(run).history,
         RunFolder(run).checkpoint,
         lambda: coterie.resume(run),
-        lambda: coterie.Result.load(run),
+        lambda: coterie.load(run),
         lambda: open_run(run),
         lambda: write_report(run),
         lambda: read_comparison(tmp_path),

@@ -94,9 +94,11 @@ def test_newcomers_drift_and_export_know_the_units(run: coterie.Result, sites: P
     assert run.assign(sites / "site5.csv") == {"site5": of["site5"]}
     assert not run.drift("site0", sites / "site0.csv").elsewhere
     assert run.drift("site0", sites / "site5.csv").elsewhere
-    x = coterie.Federation.from_tables(sites, LABEL)["site0"].test.x
     module = torch.jit.load(str(run.export(tmp_path / "m.pts", client="site0", format="torchscript")))
-    assert np.allclose(module(x).reshape(-1).detach(), run.predict(x, client="site0"), rtol=1e-5)
+    assert run.table is not None
+    raw = run.table.read(sites / "site0.csv")
+    cells = [list(row) for row in zip(*(raw.columns[c.name].cells or () for c in run.table.columns), strict=True)]
+    assert np.allclose(module(cells).detach(), run.predict(sites / "site0.csv", client="site0"), rtol=1e-5)
     state = torch.load(run.export(tmp_path / "m.pt", client="site0"))
     assert not any(name.startswith("trained.") for name in state)
 

@@ -10,7 +10,7 @@ import pytest
 from coterie.errors import RunError
 from coterie.runs.folder import RunFolder
 from coterie.runs.records import ClientRecord
-from coterie.runs.rows import is_row_wise, read_row, read_rows, write_rows
+from coterie.runs.rows import read_row, read_rows, write_rows
 
 ROWS = [ClientRecord(f"ü{i}", i % 2, None, 3, {"accuracy": i / 10, "loss": None}) for i in range(7)]
 
@@ -18,7 +18,6 @@ ROWS = [ClientRecord(f"ü{i}", i % 2, None, 3, {"accuracy": i / 10, "loss": None
 def test_rows_come_back_one_by_one_and_by_their_place(tmp_path: Path) -> None:
     path = tmp_path / "clients.json"
     write_rows(path, ROWS)
-    assert is_row_wise(path)
     found = list(read_rows(path))
     assert [row.value["client"] for row in found] == [row.client for row in ROWS]
     assert json.loads(path.read_text(encoding="utf-8"))["rows"] == [row.value for row in found]
@@ -28,14 +27,14 @@ def test_rows_come_back_one_by_one_and_by_their_place(tmp_path: Path) -> None:
 
 def test_a_folder_reads_rows_as_it_reads_a_table(tmp_path: Path) -> None:
     with RunFolder.create(tmp_path / "run", {"method": "mine"}) as folder:
-        folder.write_rows("clients.json", ROWS)
+        write_rows(folder.path / "clients.json", ROWS)
         assert folder.clients() == ROWS
-        assert folder.read_json("clients.json") == [row.value for row in read_rows(tmp_path / "run" / "clients.json")]
+        rows = [row.value for row in read_rows(tmp_path / "run" / "clients.json")]
+        assert folder.read_json("clients.json") == {"rows": rows}
 
 
 def test_no_rows_are_rows_too(tmp_path: Path) -> None:
     write_rows(tmp_path / "none.json", [])
-    assert is_row_wise(tmp_path / "none.json")
     assert list(read_rows(tmp_path / "none.json")) == []
 
 

@@ -17,7 +17,7 @@ from coterie import metrics
 from coterie.errors import ConfigError, ModelError, RunError
 from coterie.federation import Client, Federation, Split
 from coterie.federation.validation import hold_out
-from coterie.runs.result import load
+from coterie.runs.loading import load
 
 NAMES = ["auc", "f1", "log-loss", "calibration"]
 ONE_CLASS = "d"

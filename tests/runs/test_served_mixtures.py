@@ -19,7 +19,6 @@ from coterie.methods import Assignment, Info, Server
 from coterie.models.ensemble import Ensemble, mix_outputs
 from coterie.report import write_report
 from coterie.runs.records import mixtures
-from coterie.runs.result import Result
 from coterie.snapshot import saved
 
 WEIGHTS = {0: 0.25, 5: 0.75}
@@ -138,7 +137,7 @@ def test_rounds_record_mixtures_where_they_change(tmp_path: Path) -> None:
 
 
 def test_a_loaded_mixture_is_the_fresh_one(folder: Path) -> None:
-    result = Result.load(folder)
+    result = coterie.load(folder)
     assert all(abs(sum(row.mixture.values()) - 1) < 1e-9 for row in result.clients)
     row = result.clients[0]
     with pytest.raises(ConfigError, match=r"'c0' is served by a mixture of models \(.*%.*use model_of"):
@@ -152,7 +151,7 @@ def test_a_loaded_mixture_is_the_fresh_one(folder: Path) -> None:
 
 @pytest.mark.parametrize("format", ["torchscript", "onnx"])
 def test_a_mixture_is_exported_as_one_model(format: str, folder: Path, tmp_path: Path) -> None:
-    result, x = Result.load(folder), clients("classes")["c0"].test.x
+    result, x = coterie.load(folder), clients("classes")["c0"].test.x
     expected = result.predict(x, client="c0", probabilities=True)
     if format == "onnx":
         pytest.importorskip("onnx")
@@ -170,7 +169,7 @@ def test_a_mixture_is_exported_as_one_model(format: str, folder: Path, tmp_path:
 
 
 def test_a_state_dict_holds_no_mixture(folder: Path, tmp_path: Path) -> None:
-    result = Result.load(folder)
+    result = coterie.load(folder)
     with pytest.raises(ConfigError, match="'c0' is served by a mixture of 2 models, a state dict holds one"):
         result.export(tmp_path / "model.pt", client="c0")
     result.export(tmp_path / "model.pt", cluster=result.record_of("c0").cluster)
@@ -182,7 +181,7 @@ def test_the_report_and_the_live_page_show_mixtures(folder: Path, tmp_path: Path
     page = write_report(folder, tmp_path / "page.html").read_text()
     assert ">mixture<" in page
     assert "served by a mixture of the models, in which the heaviest weighs" in page
-    row = Result.load(folder).clients[0]
+    row = coterie.load(folder).clients[0]
     heaviest = max(row.mixture, key=lambda name: row.mixture[name])
     shown = f"{heaviest.removeprefix('cluster-')}: {100 * row.mixture[heaviest]:.0f} %"
     assert shown in page
@@ -207,7 +206,7 @@ def test_a_model_of_ones_own_layers_is_no_mixture(tmp_path: Path) -> None:
     """FedSoft's clients have importance weights and one model each."""
     data = clients("classes")
     coterie.run("fedsoft:clusters=2", data, model="mlp:hidden=3", rounds=2, workers=1, out=tmp_path / "run")
-    result = Result.load(tmp_path / "run")
+    result = coterie.load(tmp_path / "run")
     for row in result.clients:
         assert row.private
         assert row.mixture

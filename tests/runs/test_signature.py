@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import fields
-from typing import Any, get_type_hints
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import coterie
 from coterie.errors import ConfigError
-from coterie.methods.option_types import field_docstrings
+from coterie.option_types import field_docstrings
+from coterie.options import FIELDS, GROUPS, BasicOptions
 from coterie.runs.api import RESUME_KEYS
 from coterie.runs.config import RunConfig, make_config, ungrouped
-from coterie.runs.flat_options import FlatOptions
-from coterie.runs.options import FIELDS, GROUPS, BasicOptions
 
 MAKERS = [value for name, value in inspect.getmembers(coterie.Federation) if name.startswith("from_")]
 MOST_PARAMETERS = 25
@@ -36,15 +36,23 @@ def test_run_takes_every_group_and_every_option_by_itself() -> None:
     named = {name for name, parameter in parameters.items() if parameter.kind is not parameter.VAR_KEYWORD}
     assert len(named) <= MOST_PARAMETERS
     assert set(GROUPS) <= named
-    assert set(FlatOptions.__annotations__) == set(FIELDS) - named - {"quiet"}
-    assert set(inspect.signature(coterie.resume).parameters) & RESUME_KEYS <= set(GROUPS)
-    assert set(FlatOptions.__annotations__) | set(GROUPS) >= RESUME_KEYS
+    assert {"method", "model", "seed", "out", "as_published"} <= named
+    assert named.isdisjoint(set(FIELDS) - set(GROUPS) - {option.name for option in fields(BasicOptions)})
+    resumed = inspect.signature(coterie.resume).parameters
+    assert set(resumed) & RESUME_KEYS <= set(GROUPS)
+    assert {parameters["options"].kind, resumed["options"].kind} == {inspect.Parameter.VAR_KEYWORD}
 
 
-def test_keywords_have_the_types_of_their_groups() -> None:
-    """Where this fails, run scripts/flat_options.py."""
-    hints = {key: kind for group in GROUPS.values() for key, kind in get_type_hints(group).items()}
-    assert get_type_hints(FlatOptions) == {key: hints[key] for key in FlatOptions.__annotations__}
+@pytest.mark.parametrize("key", sorted(set(FIELDS) - set(GROUPS) - {option.name for option in fields(BasicOptions)}))
+def test_run_checks_every_option_that_is_given_by_itself(key: str) -> None:
+    with pytest.raises(coterie.CoterieError, match=key):
+        coterie.run("fedavg", **{key: object()})
+
+
+def test_an_option_that_resume_does_not_take_is_refused(tmp_path: Path) -> None:
+    coterie.run("fedavg", scenario="digits-iid", clients=2, samples=20, rounds=1, out=tmp_path / "run")
+    with pytest.raises(ConfigError, match="unknown option 'lr' of resume"):
+        coterie.resume(tmp_path / "run", lr=0.1)
 
 
 def test_a_group_a_table_and_options_by_themselves_are_the_same() -> None:

@@ -18,9 +18,9 @@ from coterie.errors import CallbackError, RunError
 from coterie.federation import Federation
 from coterie.methods import Event
 from coterie.runs.folder import RunFolder
+from coterie.runs.loading import load
 from coterie.runs.progress import ProgressLine, followed
 from coterie.runs.records import Bytes, RoundRecord, SplitRecord, Spread, assignments, tree_of
-from coterie.runs.result import load
 from coterie.runs.stopping import Limits
 from coterie.runs.store import Checkpoint, KeptRound
 

@@ -69,12 +69,12 @@ def test_each_answer_has_its_word() -> None:
     )
     assert told(low, {"fedavg": high}).startswith("Was it worth it? No: worse than fedavg, accuracy −60.0")
     mixed = told(high, {"fedavg": low, "local": level})
-    assert mixed.startswith("Was it worth it? Cannot be told: against local, ")
+    assert mixed.startswith("Was it worth it? Undecided: against local, ")
     assert "; better than fedavg, " in mixed
     # A model below the most common label is never called worth it.
     assert "No: worse than the client's most common label" in told(high, {"fedavg": low}, constant=0.99)
     assert told([0.9], {"fedavg": [0.5]}) == (
-        "Was it worth it? Cannot be told: against fedavg, accuracy +40.0\u00a0points (one client alone)."
+        "Was it worth it? Undecided: against fedavg, accuracy +40.0\u00a0points (one client alone)."
     )
     assert told(high, {}) == ""
     assert verdict_note([]) == ""

@@ -163,7 +163,7 @@ def test_its_vectors_are_added_up_and_its_states_kept_on_every_engine(engines: d
 
 
 def test_a_task_without_an_answer_says_so() -> None:
-    with pytest.raises(NotImplementedError, match="Idle defines neither answer nor perform"):
+    with pytest.raises(NotImplementedError, match="Idle defines neither answer nor answers"):
         replies_of(LocalEngine(federation(), network), Idle())
 
 

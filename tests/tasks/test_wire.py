@@ -28,11 +28,8 @@ from coterie.tasks import (
     Gradient,
     HalfUpdates,
     HeldOut,
-    ImportanceWeights,
     InputMoments,
     LayerUpdate,
-    MixtureTraining,
-    MixtureWeights,
     Noise,
     Number,
     Personalise,
@@ -41,9 +38,7 @@ from coterie.tasks import (
     ScoreHidden,
     Sent,
     ServeBy,
-    SoftTraining,
     StagedTraining,
-    Subspaces,
     Task,
     Train,
     TrainHidden,
@@ -52,6 +47,9 @@ from coterie.tasks import (
 )
 from coterie.tasks.wire import BadReply, check_values, decode, encode, find_task, reply_bytes, same_form, task_bytes
 from coterie.trainers.base import Training
+from coterie_field.mixture_tasks import MixtureTraining, MixtureWeights
+from coterie_field.soft_tasks import ImportanceWeights, SoftTraining
+from coterie_field.subspaces import Subspaces
 
 LAYOUT = Layout.of(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.ReLU(), nn.Linear(3, 2)))
 HEAD, BODY = 3 * 2 + 2, 4 * 3 + 3 + 3 + 3 + (3 + 3 + 1)
@@ -85,8 +83,8 @@ MODELS[:, LAYOUT.select("3")[0]] = torch.randn(3, HEAD)
 CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
     "train": (Train(LEARNED, HOW, 3), {"model": HEAD + BODY}, set()),
     "train, nothing private": (Train(LEARNED, HOW, 3, init=SEED), {"model": HEAD + BODY}, set()),
-    "train, private head": (Train(LEARNED, HOW, 3, ("3",), True, SEED), {"model": BODY}, {"model"}),
-    "train, no seed": (Train(LEARNED, HOW, 3, ("3",), True), {"model": HEAD + BODY}, set()),
+    "train, private head": (Train(LEARNED, HOW, 3, ("3",), SEED), {"model": BODY}, {"model"}),
+    "train, no seed": (Train(LEARNED, HOW, 3, ("3",)), {"model": HEAD + BODY}, set()),
     "train, all private": (Train(INITIAL, HOW, 3, LAYOUT.names, init=SEED), {}, {"model"}),
     "train, personal": (Train(LEARNED, HOW, 3, personal=HOW), {"model": HEAD + BODY}, set()),
     "collect": (Collect(INITIAL, LAYOUT.names, SEED), {}, {"model"}),
@@ -133,7 +131,7 @@ CASES: dict[str, tuple[Task, dict[str, int], set[str]]] = {
         set(),
     ),
     "secure sum, training": (
-        Masked(Train(LEARNED, HOW, 3, ("3",), True, SEED), (2,), torch.randn(1, 64)),
+        Masked(Train(LEARNED, HOW, 3, ("3",), SEED), (2,), torch.randn(1, 64)),
         {"task.model": BODY, "confirmed": 64},
         {"task.model"},
     ),
@@ -204,7 +202,7 @@ def test_the_layout_is_as_the_cases_say() -> None:
 
 
 def test_every_task_of_the_package_is_a_case() -> None:
-    ours = {kind for name, kind in Task.kinds.items() if name.startswith("coterie.")}
+    ours = {kind for name, kind in Task.kinds.items() if name.startswith(("coterie.", "coterie_field."))}
     assert {type(task) for task, _, _ in CASES.values()} == ours
 
 
@@ -403,7 +401,7 @@ def test_tasks_that_differ_in_their_seeds_alone_have_one_form():
     assert same_form(task, again)
     assert task_bytes(task, LAYOUT) == task_bytes(again, LAYOUT)
     assert task.schema(LAYOUT) == again.schema(LAYOUT)
-    for other in (replace(task, private=()), replace(task, model=LEARNED.clone()), replace(task, assess=True), None):
+    for other in (replace(task, private=()), replace(task, model=LEARNED.clone()), replace(task, personal=HOW), None):
         assert not same_form(task, other)
     assert not same_form(task, Evaluate(LEARNED[None]))
 

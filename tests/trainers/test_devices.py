@@ -21,7 +21,8 @@ from coterie.cli.run_commands import resume
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
-from coterie.runs.config import LIMIT_KEYS, PLACE_KEYS, make_config
+from coterie.options import LIMIT_KEYS, PLACE_KEYS
+from coterie.runs.config import make_config
 from coterie.tasks import Train
 from coterie.tasks.base import Request
 from coterie.trainers import BatchedTrainer, LoopTrainer

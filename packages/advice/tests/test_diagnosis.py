@@ -50,9 +50,9 @@ def test_three_label_rules_are_never_one_model_and_one_rule_is_never_several(
 def test_the_words_name_the_sides_and_the_numbers_that_decided() -> None:
     found = diagnose(make_config({"rounds": 10, "quiet": True}), federation=sites(3, PLAIN))
     lines = found.words()
-    assert lines[-1].startswith("Incongruent. Both sides are surely better served")
-    sides = [set(line.split(": ")[1].split(", ")) for line in lines if line.startswith("  side ")]
-    assert sorted(map(len, sides)) == [4, 8]
+    assert lines[-1].startswith("Incongruent. These parts are surely better served")
+    sides = [set(line.split(": ")[1].split(", ")) for line in lines if line.startswith("  part ")]
+    assert sorted(map(len, sides)) == [4, 4, 4]
     assert found.apart is not None
     assert f"the best split lowers the loss on held-out data by {found.apart}" in " ".join(lines)
 

@@ -182,8 +182,8 @@ def test_clients_that_are_alike_are_said_to_be() -> None:
 def test_a_model_without_clients_is_left_out() -> None:
     data = find_scenario("digits-iid").build(clients=4, groups=1, seed=0)
     result = coterie.run("ifca:k=2", data, model="mlp", rounds=1, workers=1)
-    empty = replace(result, clusters=[[client for group in result.clusters for client in group], []])
-    empty = replace(empty, summary=replace(result.summary, cluster_ids=[0, 1]))
+    together = [[client for group in result.clusters for client in group], []]
+    empty = replace(result, summary=replace(result.summary, clusters=together, cluster_ids=[0, 1]))
     assert len(empty.explain(data).clusters) == 1
 
 

@@ -12,7 +12,9 @@ import pytest
 from coterie.methods import Task, base, method_classes
 from coterie_conformance import CHECKS, Subject, check_method, find_subjects
 
-OURS = [subject for subject in find_subjects() if type(subject.method).__module__.startswith("coterie.")]
+OURS = [
+    subject for subject in find_subjects() if type(subject.method).__module__.startswith(("coterie.", "coterie_field."))
+]
 
 
 @pytest.mark.parametrize("subject", OURS, ids=lambda subject: subject.name[:40])
@@ -38,7 +40,7 @@ def test_the_method_of_another_package_in_the_manual_conforms(monkeypatch: pytes
 
 
 def test_every_method_is_here() -> None:
-    ours = {name for name, cls in method_classes().items() if cls.__module__.startswith("coterie.")}
+    ours = {name for name, cls in method_classes().items() if cls.__module__.startswith(("coterie.", "coterie_field."))}
     assert {subject.name.partition(":")[0] for subject in OURS} == ours
 
 

@@ -6,8 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from coterie.models import list_models
+from coterie.trainers.base import Training
+from coterie.trainers.schedules import make_schedule
 from coterie_recipes import auto_regret
-from coterie_recipes.auto_regret import KINDS, draw, measure, regrets
+from coterie_recipes.auto_regret import KINDS, draw, measure, regrets, summary
 from coterie_recipes.base import Study
 
 
@@ -18,9 +21,32 @@ def test_consecutive_numbers_are_of_all_kinds_and_repeat() -> None:
     assert cases == [draw(case.number) for case in cases]
 
 
+def test_what_kinds_ask_for_exists() -> None:
+    for kind in KINDS:
+        make_schedule(kind.training.get("lr_schedule", "constant"), Training(), 30)
+        assert kind.training.get("model", "mlp") in {model.name for model in list_models()}
+
+
 def test_regret_by_hand() -> None:
-    found = regrets({"auto": 84.0, "fedavg": 80.0, "cfl": 85.5, "groups": 90.0})
+    found = regrets(
+        {"auto": {"score": 84.0}, "fedavg": {"score": 80.0}, "cfl": {"score": 85.5}, "groups": {"score": 90.0}}
+    )
     assert found == {"auto": 1.5, "fedavg": 5.5, "cfl": 0.0, "groups": -4.5}
+
+
+def test_what_all_federations_say_by_hand() -> None:
+    def cell(scores: list[float], clusters: int = 1, cpu: float = 1.0) -> dict[str, object]:
+        return {"score": sum(scores) / 3, "scores": scores, "clusters": clusters, "cpu": cpu, "bytes": 10}
+
+    helped = {"auto": cell([90, 91, 89], 2, 9.0), "fedavg": cell([50, 51, 52]), "groups": cell([91, 92, 90])}
+    lost = {"auto": cell([50, 51, 52], 1, 2.0), "fedavg": cell([60, 61, 62.5])}
+    found = {(method, what): value for method, what, value in summary([helped, lost])}
+    assert found["auto", "mean regret"] == pytest.approx((183.5 - 153) / 3 / 2)
+    assert found["auto", "share within 2 of known groups, where these surely help"] == 1.0
+    assert found["fedavg", "share within 2 of known groups, where these surely help"] == 0.0
+    assert found["auto", "share surely below fedavg, where nothing is surely better"] == 1.0
+    assert found["auto", "federations surely below fedavg by 3 points"] == 1.0
+    assert found["auto", "median of cpu over fedavg's, where nothing is split"] == 2.0
 
 
 def test_one_federation_resumes_cell_by_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def test_only_public_names_are_imported(path: Path) -> None:
         "from coterie import cli",
         "from coterie.snapshot import saved",
         "from . import base",
-        "def late():\n    from coterie.methods.placing import lowest_loss",
+        "def late():\n    from coterie.methods.server import Server",
     ],
 )
 def test_inner_names_are_found(line: str) -> None:

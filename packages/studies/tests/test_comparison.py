@@ -17,12 +17,12 @@ from coterie.cli import main
 from coterie.engines.spawning import start_method
 from coterie.errors import ConfigError, CoterieError, RunError
 from coterie.runs import api, loop
-from coterie.runs.config import RunConfig, make_config
+from coterie.runs.config import make_config
 from coterie.runs.records import Bytes, RoundRecord, Spread, to_json
 from coterie_studies import side_by_side
 from coterie_studies.comparison import read_comparison, run_folder, run_methods, split_methods
 from coterie_studies.ranking import ComparedRun, exchanges_to, over_seeds
-from coterie_studies.run_options import RunOptions, config_values
+from coterie_studies.run_options import config_values
 from coterie_studies.side_by_side import NOTHING, ComparisonJob, Given, next_job, performed_in_pool
 from coterie_studies.tables import (
     as_csv,
@@ -411,7 +411,6 @@ def test_a_process_that_is_killed_fails_the_runs_that_are_left_and_not_the_compa
 
 
 def test_the_options_of_a_comparison_are_those_of_a_run():
-    assert set(RunConfig.model_fields) - {"method", "model", "out", "quiet"} <= set(RunOptions.__annotations__)
     given = {"drop": ["a", "b"], "class_weights": (1, 5), "data": Path("here"), "lr": 0.5, "rounds": None, "loss": len}
     flat = {"drop": "a,b", "class_weights": "1,5", "data": "here", "lr": 0.5}
     assert config_values(given, "mlp") == (flat | {"model": "mlp"}, None, len)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
@@ -11,6 +15,13 @@ from coterie.cli.terminal import make_console
 from coterie.data.fetch import fetch
 from coterie.data.scenarios import list_scenarios
 from coterie.data.sources import available, data_folder
+from coterie.errors import ConfigError
+from coterie.federation.checking import check_tables, merge
+from coterie.federation.corrections import CORRECTIONS
+from coterie.snapshot import write_atomically
+
+EXIT_PROBLEMS = 2
+"""What `coterie check` exits with where it finds problems, as other commands do on bad input."""
 
 
 @click.command(epilog=examples("coterie scenarios", "coterie run --scenario digits-rotated --clients 40"))
@@ -23,6 +34,40 @@ def scenarios() -> None:
         defaults = scenario.defaults
         table.add_row(scenario.name, str(scenario.clients), str(defaults.rounds), defaults.model, scenario.summary)
     make_console().print(table)
+
+
+@click.command(
+    epilog=examples(
+        "coterie check 'sites/*.csv' --label ill", "coterie check 'sites/*.csv' --label ill --fix sites.toml"
+    )
+)
+@click.argument("tables", metavar="DATA")
+@run_option("label")
+@run_option("client_column")
+@run_option("drop")
+@click.option("--fix", default=None, help="write the remedies there, for --data  [default: none]", metavar="FILE.toml")
+def check(tables: str, label: str | None, client_column: str | None, drop: str | None, fix: str | None) -> None:
+    """Find the faults of tables before training: units, spellings, identifiers.
+
+    The tables stay as they are. `coterie run --data FILE.toml` reads them with the remedies that --fix has written.
+    """
+    if fix is not None and Path(fix).suffix.lower() != CORRECTIONS:
+        raise ConfigError(f"--fix {fix}: expected a file that ends in {CORRECTIONS}")
+    if fix is not None and Path(tables).suffix.lower() == CORRECTIONS:
+        raise ConfigError(f"--fix goes with the tables themselves, and {tables} already corrects some: edit it")
+    found = check_tables(tables, label, client_column, (drop or "").split(","))
+    problems = [finding for finding in found if finding.problem]
+    for title, findings in (("problem", problems), ("worth a look", [one for one in found if not one.problem])):
+        for finding in findings:
+            click.echo(f"{title}: {finding}")
+    count = f"{len(problems)} {'problem' if len(problems) == 1 else 'problems'}"
+    click.echo(f"{count}{'' if label else ' (labels are checked with --label)'}")
+    if fix is not None:
+        where = os.path.relpath(tables, Path(fix).absolute().parent)
+        write_atomically(Path(fix), merge(found, where).to_toml([str(one) for one in found if one.changes]).encode())
+        click.echo(f"{fix}: train with coterie run --data {fix}")
+    if problems and fix is None:
+        sys.exit(EXIT_PROBLEMS)
 
 
 @click.group(invoke_without_command=True, epilog=examples("coterie data list", "coterie data fetch mnist"))

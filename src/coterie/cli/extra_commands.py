@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 from importlib.metadata import EntryPoint
+from itertools import chain
 
 import click
 
@@ -45,7 +46,7 @@ SECTIONS = {
     "Train": ("run", "resume", "compare", "sweep", "deploy"),
     "Understand": ("report", "plot", "serve", "tree", "explain"),
     "Use the models": ("predict", "evaluate", "export", "assign"),
-    "Before training": ("advise", "diagnose", "heterogeneity", "data", "encoder"),
+    "Before training": ("check", "advise", "diagnose", "heterogeneity", "data", "encoder"),
     "What there is": ("methods", "models", "scenarios"),
     "Methods on trial": ("attack", "bench", "conformance", "leaderboard", "reproduce"),
 }
@@ -62,10 +63,9 @@ class CommandGroup(click.Group):
         """Write the commands in sections, each with its one line in full."""
         left = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
         width = max(map(len, left))
-        sections = {title: [name for name in names if name in left] for title, names in SECTIONS.items()}
-        listed = {name for names in sections.values() for name in names}
-        for title, names in {**sections, "Other packages": sorted(left.keys() - listed)}.items():
-            rows = [(name.ljust(width), command.get_short_help_str()) for name in names if (command := left[name])]
+        others = sorted(left.keys() - set(chain.from_iterable(SECTIONS.values())))
+        for title, names in {**SECTIONS, "Other packages": others}.items():
+            rows = [(name.ljust(width), command.get_short_help_str()) for name in names if (command := left.get(name))]
             if rows:
                 with formatter.section(title):
                     formatter.write_dl(rows)
@@ -82,7 +82,10 @@ class CommandGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         missing = OWN_PACKAGES.get(args[0]) if args else None
         if missing and not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
-            raise ConfigError(f"'coterie {args[0]}' is a package of its own: pip install {missing}")
+            raise ConfigError(
+                f"'coterie {args[0]}' is a package of its own: pip install {missing} (in a clone of the "
+                f"repository: pip install packages/{missing.removeprefix('coterie-')})"
+            )
         return super().resolve_command(ctx, args)
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from coterie.cli.options import RunCommand, config_options, examples
@@ -49,24 +50,27 @@ def heterogeneity(layers: str, out: str | None, quiet: bool, **given: Any) -> No
     """
     if out and Path(out).suffix not in {".json", ".csv"}:
         raise ConfigError(f"--out {out}: expected a file that ends in .json or .csv")
-    config = make_config({key: value for key, value in given.items() if value is not None} | {"rounds": 1})
-    run, _ = assemble(config, method=FedAvg())
+    rows, groups = measured(layers, {key: value for key, value in given.items() if value is not None})
+    if out:
+        write_atomically(Path(out), written(rows, Path(out).suffix).encode())
+    if not quiet:
+        show(rows, groups)
+        if out:
+            click.echo(f"written: {out}")
+
+
+def measured(layers: str, given: dict[str, Any]) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """The ranking of the clients, and the hidden group of each where the federation is simulated."""
+    run, _ = assemble(make_config(given | {"rounds": 1}), method=FedAvg())
     try:
         values = divergences(run.server, tuple(layers.split(",")) if "," in layers else layers)
         samples = run.server.samples
     finally:
         run.engine.close()
-    if len(values) < len(samples):
-        missing = sorted(set(samples) - set(values))
+    if missing := sorted(set(samples) - set(values)):
         click.echo(f"left out, their updates are not finite: {', '.join(missing)} (lower --lr)", err=True)
-    rows = ranking(values, samples)
-    if out:
-        write_atomically(Path(out), written(rows, Path(out).suffix).encode())
-    if not quiet:
-        groups = dict(zip(run.server.clients, run.groups, strict=True)) if run.groups else {}
-        show(rows, groups)
-        if out:
-            click.echo(f"written: {out}")
+    groups = dict(zip(run.server.clients, run.groups, strict=True)) if run.groups else {}
+    return ranking(values, samples), groups
 
 
 def ranking(values: dict[str, float], samples: dict[str, int]) -> list[dict[str, Any]]:
@@ -110,6 +114,12 @@ def show(rows: Sequence[dict[str, Any]], groups: dict[str, int]) -> None:
     console.print("\nclients by CUAU", highlight=False)
     for line in histogram([row["cuau"] for row in rows]):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    for group in sorted(set(groups.values())) if len(set(groups.values())) > 1 else []:
+    if len(set(groups.values())) > 1:
+        show_groups(rows, groups, console)
+
+
+def show_groups(rows: Sequence[dict[str, Any]], groups: dict[str, int], console: Console) -> None:
+    """Print the mean of every hidden group."""
+    for group in sorted(set(groups.values())):
         own = [row["cuau"] for row in rows if groups[row["client"]] == group]
         console.print(f"hidden group {group}: mean CUAU {np.mean(own):.4g}" if own else "", highlight=False)

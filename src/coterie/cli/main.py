@@ -24,9 +24,14 @@ COMMANDS = (
     ("resume", "run_commands", "Resume a run that was stopped or killed, as if nothing had happened."),
     ("report", "report_commands", "Write a report of a run or a comparison: one HTML file that needs no network."),
     ("plot", "report_commands", "Draw the figures of a run or a comparison as PNG and SVG."),
-    ("methods", "run_commands", "List the methods; with NAME, the options of one."),
-    ("models", "run_commands", "List the networks."),
+    ("methods", "method_commands", "List the methods; with NAME, the options of one."),
+    ("models", "method_commands", "List the networks."),
     ("scenarios", "data_commands", "List the named federations, with their default sizes."),
+    (
+        "check",
+        "data_commands",
+        "Find the faults of tables before training: units, spellings, identifiers.",
+    ),
     ("data", "data_commands", "See which data sets are here, and download the others."),
     ("encoder", "encoder_commands", "Train the encoders by which FLT compares clients."),
     (

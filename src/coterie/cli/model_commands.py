@@ -13,7 +13,7 @@ from rich.table import Table
 
 from coterie.cli.options import complete_folder, examples
 from coterie.cli.terminal import make_console
-from coterie.runs.result import load
+from coterie.runs.loading import load
 from coterie.runs.using import shape_of
 from coterie.snapshot import write_atomically
 
@@ -49,7 +49,10 @@ def of_client_or_cluster(command: Command) -> Command:
 def predict(
     folder: str, data: str, client: str | None, cluster: int | None, probabilities: bool, out: str | None
 ) -> None:
-    """Predict with a client's model, or a cluster's: one line of CSV per sample."""
+    """Predict with a client's model, or a cluster's: one line of CSV per sample.
+
+    DATA is a table for a run on tables, an image or a folder of images, or a .npz or .npy file.
+    """
     result = load(folder)
     found = result.predict(data, client=client, cluster=cluster)
     columns = {"prediction": found}
@@ -107,11 +110,11 @@ def evaluate(folder: str, data: str, client: str | None, cluster: int | None, me
     "--format",
     default=None,
     type=click.Choice(["state_dict", "torchscript", "onnx"]),
-    help="how the model is written  [default: as the path ends: .onnx, .ts, else state_dict]",
+    help="how the model is written  [default: as the path ends: .onnx, .ts, .pt, .safetensors]",
 )
 def export(folder: str, path: str, client: str | None, cluster: int | None, format: str | None) -> None:
     """Write a client's model, or a cluster's, as a file that needs no Coterie.
 
-    What the model takes and answers is written beside it, to PATH.json.
+    What the model takes and answers is written beside it, to PATH.json, and a model card to PATH.md.
     """
     click.echo(load(folder).export(path, client=client, cluster=cluster, format=format))

@@ -8,9 +8,8 @@ from typing import Annotated, Any, get_args, get_origin
 import click
 from click.shell_completion import CompletionItem
 
-from coterie.methods.option_types import choices, limits_in_words, placeholder, union_members
-from coterie.runs.config import option_annotation
-from coterie.runs.options import FIELDS, GROUP_OF, option_default, option_text
+from coterie.option_types import choices, limits_in_words, placeholder, union_members
+from coterie.options import FIELDS, GROUP_OF, option_annotation, option_default, option_text
 
 F = Callable[..., Any]
 FLAGS = {
@@ -32,7 +31,6 @@ class RunOption(click.Option):
         self.key, self.default_text = key, default_text
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """The option and its help."""
         self.help = self.help or option_help(self.key, self.default_text)
         return super().get_help_record(ctx)
 

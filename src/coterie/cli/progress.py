@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -16,19 +15,18 @@ from rich.table import Table
 
 from coterie.cli.terminal import make_console
 from coterie.methods import Event
-from coterie.metrics import ALWAYS
 from coterie.runs import Callback, Result, Run
-from coterie.runs.progress import describe, ending, privacy_words, trainer_lines
+from coterie.runs.progress import describe, ending, privacy_in_words, trainer_lines
 from coterie.runs.records import RoundRecord, Spread, Summary
 from coterie.runs.verdict import ClientScores, judge, verdict, verdict_note
-from coterie.runs.words import member_lines
+from coterie.runs.words import member_lines, summary_cells
 
-PLAIN_LINES = 20
+LINES_IN_A_FILE = 20
 """About how many progress lines a run prints where there is no terminal."""
 
 
 class Progress(Callback):
-    """Follows a run (it is a `Callback`) and tells of rounds, accuracy, clusters, time left and events."""
+    """Follows a run (it is a `Callback`) and shows rounds, accuracy, clusters, time left and events."""
 
     def __init__(self, *, quiet: bool = False, console: Console | None = None) -> None:
         self.console = console or make_console(stderr=True)
@@ -52,7 +50,6 @@ class Progress(Callback):
             self.bar = None
 
     def on_start(self, run: Run, done: int) -> None:
-        """Say what begins, and set up the bar."""
         self.rounds, self.first, self.began = run.server.rounds, done, time.monotonic()
         self.metrics = run.metrics
         if self.quiet:
@@ -85,12 +82,10 @@ class Progress(Callback):
             self.task = self.bar.add_task("", total=self.rounds, completed=done)
 
     def on_event(self, t: int, event: Event) -> None:
-        """Announce what happened, in words."""
         if not self.quiet:
             self.console.print(f"[yellow]round {t}[/]: {escape(event.text)}", highlight=False)
 
     def on_round(self, record: RoundRecord) -> None:
-        """Move the bar, or print a line now and then."""
         if self.quiet:
             return
         self.known = record.metrics or self.known
@@ -99,13 +94,12 @@ class Progress(Callback):
             self.bar.update(self.task, completed=record.round, description=text)
             return
         t = record.round
-        if t == self.rounds or t % max(1, self.rounds // PLAIN_LINES) == 0:
+        if t == self.rounds or t % max(1, self.rounds // LINES_IN_A_FILE) == 0:
             spent = time.monotonic() - self.began
             left = spent / (t - self.first) * (self.rounds - t)
             self.console.print(f"round {t}/{self.rounds}  {text}  {left:.0f} s left", highlight=False)
 
     def on_end(self, result: Result) -> None:
-        """Take the bar away."""
         if self.bar:
             self.bar.stop()
             self.bar = None
@@ -118,20 +112,22 @@ def show_results(results: Sequence[Result], path: Path | None, console: Console 
     if any(result.summary.ari is not None for result in results):
         console.print("[dim]ARI: adjusted Rand index of the clusters with the hidden groups, 1 if they are the same[/]")
     for result in results:
-        summary = result.summary
-        for text in summary.warnings:
-            console.print(f"[red]{escape(summary.method)}[/]: {escape(text)}", soft_wrap=True, highlight=False)
-        if summary.epsilon is not None and summary.delta is not None:
-            text = f"{privacy_words(summary.epsilon, summary.delta)}, for the models and for any one client"
-            console.print(f"{escape(summary.method)}: {escape(text)}", soft_wrap=True, highlight=False)
-        for text in ending(summary.stopped, summary.best_round, summary.rounds):
-            console.print(f"{escape(summary.method)}: {escape(text)}", soft_wrap=True, highlight=False)
+        _show_notes(result.summary, console)
     for text in verdicts(results):
         console.print(escape(text), soft_wrap=True, highlight=False)
     for line in member_lines(results[-1].summary.cluster_ids, results[-1].clusters):
         console.print(escape(f"  {line}"), soft_wrap=True)
     if path:
         console.print(f"results: {escape(str(path))}", soft_wrap=True)
+
+
+def _show_notes(summary: Summary, console: Console) -> None:
+    """Print what puts a result in doubt, what its models give away, and how it ended."""
+    for text in summary.warnings:
+        console.print(f"[red]{escape(summary.method)}[/]: {escape(text)}", soft_wrap=True, highlight=False)
+    privacy = [f"{text}, for the models and for any one client" for text in privacy_in_words(summary)]
+    for text in privacy + ending(summary):
+        console.print(f"{escape(summary.method)}: {escape(text)}", soft_wrap=True, highlight=False)
 
 
 def verdicts(results: Sequence[Result]) -> list[str]:
@@ -142,38 +138,12 @@ def verdicts(results: Sequence[Result]) -> list[str]:
 
 
 def summary_table(summaries: Sequence[Summary]) -> Table:
-    """Runs side by side: accuracy and its spread, clusters, agreement with the hidden groups, bytes, time.
-
-    Regressions have no accuracy; they show their loss instead.
-    """
-    columns: dict[str, Callable[[Summary], str]] = {
-        "accuracy": lambda s: _number(s.accuracy.mean, ".4f"),
-        "worst 10%": lambda s: _number(s.accuracy.worst10, ".4f"),
-        "variance": lambda s: _number(s.accuracy.variance, ".5f"),
-    }
-    if all(summary.accuracy.mean is None for summary in summaries):
-        columns = {"loss": lambda s: _number(s.loss.mean, ".5g")}
-    names = dict.fromkeys(name for summary in summaries for name in summary.metrics if name not in ALWAYS)
-    columns |= {name: partial(_mean, name) for name in names}
-    columns |= {
-        "clusters": lambda s: str(len(s.clusters)),
-        "ARI": lambda s: _number(s.ari, ".3f"),
-        "MB up": lambda s: f"{s.bytes.up / 1e6:.1f}",
-        "MB down": lambda s: f"{s.bytes.down / 1e6:.1f}",
-        "seconds": lambda s: f"{s.seconds:.1f}",
-    }
-    table = Table(box=None, pad_edge=False)
-    table.add_column("method")
-    for title in columns:
+    """Runs side by side."""
+    rows = [summary_cells(summary) for summary in summaries]
+    table = Table("method", box=None, pad_edge=False)
+    titles = dict.fromkeys(title for row in rows for title in row)
+    for title in titles:
         table.add_column(title, justify="right", no_wrap=True)
-    for summary in summaries:
-        table.add_row(escape(summary.method), *(value(summary) for value in columns.values()))
+    for summary, row in zip(summaries, rows, strict=True):
+        table.add_row(escape(summary.method), *(row.get(title, "–") for title in titles))
     return table
-
-
-def _mean(name: str, summary: Summary) -> str:
-    return _number(summary.metrics.get(name, Spread()).mean, ".4g")
-
-
-def _number(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)

@@ -12,8 +12,9 @@ from coterie.cli.options import complete_folder, examples
 from coterie.cli.terminal import make_console
 from coterie.errors import ConfigError, RunError
 from coterie.runs.folder import RunFolder
+from coterie.runs.loading import load
 from coterie.runs.records import TreeNode, tree_of
-from coterie.runs.result import load
+from coterie.runs.result import Result
 from coterie.runs.words import ancestors, describe, path_to, served_elsewhere
 
 
@@ -79,9 +80,15 @@ def assign(folder: str, given: str | None, data: str | None, client: str | None)
     if client is not None:
         console.print(str(result.drift(client, source)), markup=False, soft_wrap=True, highlight=False)
         return
-    members, nodes = Counter(row.cluster for row in result.clients), {node.id: node for node in tree_of(result.history)}
+    console.print(places(result, result.assign(source)))
+
+
+def places(result: Result, clusters: dict[str, int]) -> Table:
+    """The newcomers' clusters, each with its path in the tree and the clients that are in it."""
+    members = Counter(row.cluster for row in result.clients)
+    nodes = {node.id: node for node in tree_of(result.history)}
     table = Table("client", "cluster", "path", "with", box=None, pad_edge=False)
-    for newcomer, cluster in result.assign(source).items():
+    for newcomer, cluster in clusters.items():
         steps = " → ".join(str(node.id) for node in ancestors(nodes, cluster)) or str(cluster)
         table.add_row(newcomer, str(cluster), steps, f"{members[cluster]} clients")
-    console.print(table)
+    return table

@@ -1,16 +1,14 @@
 """Pure mathematics on arrays: similarity, splits, separation, relatedness, divergence, matching."""
 
+from coterie.clustering.agglomerative import cut
 from coterie.clustering.bipartition import Bipartition, bipartition
 from coterie.clustering.cosine import cosine_matrix, norms
 from coterie.clustering.divergence import (
-    aggregate_update,
     cuau,
-    cuau_bounds,
     half_distances,
     neutral_cuau,
     percentile_clusters,
 )
-from coterie.clustering.guarantees import mean_squared_step_bound, misplacement_bound
 from coterie.clustering.matching import adjusted_rand_index, matched_distance, paper_distance
 from coterie.clustering.relatedness import (
     matching_distances,
@@ -34,22 +32,19 @@ __all__ = [
     "Bipartition",
     "H_ij",
     "adjusted_rand_index",
-    "aggregate_update",
     "alpha_cross_max",
     "alpha_intra_min",
     "bipartition",
     "cosine_matrix",
     "cross_bound",
     "cuau",
-    "cuau_bounds",
+    "cut",
     "gamma",
     "gamma_criterion",
     "half_distances",
     "matched_distance",
     "matching_distances",
-    "mean_squared_step_bound",
     "min_pair_distances",
-    "misplacement_bound",
     "mixing_matrix",
     "neutral_cuau",
     "norms",

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from coterie.clustering.dendrogram import cut
+from coterie.clustering.agglomerative import cut
 
 FloatMatrix = npt.NDArray[np.floating]
 Linkage = Literal["single", "complete"]

@@ -26,7 +26,7 @@ def cosine_matrix(updates: Updates) -> npt.NDArray[np.float64]:
 
     Products are float32 (float64 for float64 updates) over 4096 columns at a time and are summed in float64, which
     keeps the error near 1e-7 however large d is. Rows are scaled to unit length first, so that neither tiny nor huge
-    updates leave the range of float32. A zero update has similarity 0 to everybody else and 1 to itself.
+    updates leave the range of float32. A zero update has similarity 0 to all others and 1 to itself.
     """
     lengths = norms(updates)
     if not np.isfinite(lengths).all():

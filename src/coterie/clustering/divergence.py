@@ -9,12 +9,6 @@ import torch
 from coterie.clustering.blocks import Updates, column_blocks
 
 
-def aggregate_update(updates: Updates, samples: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """AU, the mean of the clients' updates weighted by their numbers of samples. updates: (M, d); samples: (M,)."""
-    shares = _shares(updates, samples)
-    return np.concatenate([np.zeros(0)] + [(shares @ block.double()).numpy() for block in column_blocks(updates)])
-
-
 def cuau(updates: Updates, samples: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """CUAU, each client's distance ‖CU_k − AU‖ from the aggregate update. updates: (M, d); samples: (M,); returns (M,).
 
@@ -77,27 +71,3 @@ def percentile_clusters(values: npt.ArrayLike, clusters: int) -> npt.NDArray[np.
     labels = np.empty(members, dtype=np.int64)
     labels[np.argsort(ranked, kind="stable")] = np.arange(members) * clusters // members
     return labels
-
-
-def cuau_bounds(
-    label_shares: npt.ArrayLike, samples: npt.ArrayLike, lr: float, smoothness: npt.ArrayLike, gradients: npt.ArrayLike
-) -> npt.NDArray[np.float64]:
-    """A bound on CUAU of each client (M,) by its labels alone (Proposition 1).
-
-    label_shares: (M, L), p_k(y = i); samples: (M,). All clients take E full-batch steps of size `lr` from the same
-    model. For each class i, `smoothness` (L,) is the Lipschitz constant λ_i of its mean gradient; `gradients` (E,) is
-    g_max, the largest norm of a class's mean gradient, at each model on the way of training on all data together.
-
-    ‖CU_k − CU_all‖ <= η Σ_i |p_k(i) − p(i)| Σ_t a_k^(E−1−t) g_max(t) with a_k = 1 + η Σ_i p_k(i) λ_i; the constant that
-    is the same for all clients bounds ‖AU − CU_all‖ by the mean of these. The paper has a factor n_k / n before the
-    first term and in a_k, with which it is no bound: a small client can be as far away as any.
-    """
-    shares = np.asarray(label_shares, dtype=np.float64)
-    counts = np.asarray(samples, dtype=np.float64)
-    largest = np.asarray(gradients, dtype=np.float64)
-    weights = counts / counts.sum()
-    gaps = np.abs(shares - weights @ shares).sum(axis=1)
-    growth = 1 + lr * shares @ np.asarray(smoothness, dtype=np.float64)
-    left = np.arange(len(largest))[::-1]
-    alone = lr * gaps * (growth[:, None] ** left @ largest)
-    return np.asarray(alone + weights @ alone)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from coterie.clustering.dendrogram import cut
+from coterie.clustering.agglomerative import cut
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -50,10 +50,9 @@ def _matched_means(costs: Floats) -> Floats:
     missing = np.isnan(costs)
     filled = costs
     if missing.any():
-        # A missing centroid takes a real one out of the match only if it must: dear with a real one, free with another.
-        real_rows, real_columns = ~missing.all(axis=2, keepdims=True), ~missing.all(axis=1, keepdims=True)
+        # As few pairs as possible with a missing side: a missing centroid takes a real one out only if it must.
         dear = 1.0 + costs.shape[1] * float(np.nanmax(costs))
-        filled = np.where(missing, np.where(real_rows | real_columns, dear, 0.0), costs)
+        filled = np.where(missing, dear, costs)
     columns = np.array([linear_sum_assignment(problem)[1] for problem in filled])
     return np.asarray(np.nanmean(np.take_along_axis(costs, columns[:, :, None], axis=2), axis=(1, 2)))
 

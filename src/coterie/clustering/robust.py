@@ -24,7 +24,7 @@ from coterie.clustering.blocks import Updates, column_blocks
 SMOOTHING = 1e-6
 """ν of the smoothed Weiszfeld iteration (Pillutla et al. 2022): distances below it count as it."""
 ITERATIONS = 1000
-"""Budget of that iteration; it ends where float64 no longer tells two steps apart."""
+"""Budget of that iteration; it ends where two steps are the same in float64."""
 
 
 def mean(updates: Updates) -> Tensor:

@@ -1,4 +1,4 @@
-"""Remember many long vectors in little room so that cosine similarities to them can still be told."""
+"""Remember many long vectors in little room so that cosine similarities to them can still be computed."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ HELD_OUT = (0.7, 0.1, 0.2)
 WINDOW = 20
 """Tokens in one sample of next-token prediction."""
 NEWS_WORDS = 2000
-"""Words that a news federation knows: enough to tell topics apart, few enough to train on one processor."""
+"""Words that a news federation knows: enough to separate topics, few enough to train on one processor."""
 
 
 class BuildOptions(NamedTuple):

@@ -19,7 +19,7 @@ EXCHANGE, RETURN, NEW_GROUP = 31, 61, 91
 
 def drifting(source: str) -> Callable[[BuildOptions], Federation]:
     """Groups with a label permutation each. From round 31 on the first two have each other's, from 61 on their own
-    again, and from 91 on every second client of the first has one that nobody had."""
+    again, and from 91 on every second client of the first has one that no client had."""
 
     def make(order: BuildOptions) -> Federation:
         if order.groups < 2 or order.clients < 2 * order.groups:

@@ -99,7 +99,7 @@ def _download(url: str, part: Path, progress: Progress | None, label: str) -> No
             raise DataError(
                 f"{url}: the server answers {error.code} {error.reason}: try later, or get the file by hand"
             ) from error
-        # Nothing lies beyond what we have: the part is whole (the checksum will tell), or of another file.
+        # Nothing lies beyond what we have: the part is whole (the checksum decides), or of another file.
         if error.headers.get("Content-Range", "") == f"bytes */{have}":
             return
         part.unlink()

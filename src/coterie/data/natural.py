@@ -1,4 +1,4 @@
-"""Natural federations: patients by hospital, pupils by school, signals by person. Nobody divided them."""
+"""Natural federations: patients by hospital, pupils by school, signals by person. They are not divided by us."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from coterie.federation.validation import hold_out_of
 from coterie.randomness import numpy_generator
 
 LEAST_ROWS = 20
-"""Rows of a site at the least: fewer leave none to test on, or too few to tell anything."""
+"""Rows of a site at the least: fewer leave none to test on, or too few to measure anything."""
 LAST = 0.25
 """Share of a column of time that is test data: the last of the four years of Beijing's air."""
 WINDOW = 150

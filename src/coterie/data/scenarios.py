@@ -17,6 +17,13 @@ GROUP = "coterie.scenarios"
 _SCENARIOS: dict[str, Scenario] = {}
 
 
+ALIASES = {
+    "cifar": "cifar-iid", "cifar10": "cifar-iid", "cifar-10": "cifar-iid", "digits": "digits-iid",
+    "fashion": "fashion-iid", "fashion-mnist": "fashion-iid", "mnist": "mnist-iid",
+}  # fmt: skip
+"""Data sets that are asked for by name alone: all clients of one distribution."""
+
+
 def register(scenario: Scenario) -> None:
     """Make a scenario known by its name in this process; a package offers it to all by an entry point."""
     _SCENARIOS[scenario.name] = scenario
@@ -24,6 +31,7 @@ def register(scenario: Scenario) -> None:
 
 def find_scenario(name: str) -> Scenario:
     """The scenario of that name or formula, or a ConfigError with a suggestion; other packages stay unloaded."""
+    name = ALIASES.get(name, name)
     if name in _SCENARIOS:
         return _SCENARIOS[name]
     if ":" in name:

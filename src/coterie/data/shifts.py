@@ -90,7 +90,7 @@ def group_swaps(classes: int, groups: int, seed: int) -> list[tuple[int, int]]:
     """Distinct pairs of labels (a < b), one per group; the first `classes // 2` share no label.
 
     The pairs are the games of a round-robin tournament between randomly seated labels: every pair is played once,
-    and inside a round nobody plays twice.
+    and inside a round no player plays twice.
     """
     limit = classes * (classes - 1) // 2
     if groups < 1 or groups > limit:

@@ -54,7 +54,7 @@ def load_schools(label: str) -> Callable[[Files], dict[str, RawTable]]:
         lacking = [column for column in ("school", label) if column not in table.columns]
         if lacking:
             raise damaged(path, f"no column {lacking[0]!r}")
-        return by_client([table], "school", ".")
+        return by_client([table], "school")
 
     return load
 

@@ -37,7 +37,7 @@ class Encoder:
 
     @classmethod
     def with_weights(cls, kind: Kind, shape: tuple[int, ...], code: int, weights: Tensor) -> Encoder:
-        """The encoder with these numbers; a decoder that is not among them is zero, for nobody uses it."""
+        """The encoder with these numbers; a decoder that is not among them is zero, for it is not used."""
         if kind == "conv" and len(weights) < conv_layout(shape, code).size:
             whole = torch.zeros(conv_layout(shape, code).size)
             scatter(whole, conv_layout(shape, code).select("encoder"), weights)
@@ -116,7 +116,7 @@ def conv_layout(shape: tuple[int, ...], code: int) -> Layout:
 
 @lru_cache(maxsize=16)
 def _blank_network(shape: tuple[int, ...], code: int) -> ConvAutoencoder:
-    with torch.random.fork_rng(devices=[]):  # building draws an initialisation, which nobody uses
+    with torch.random.fork_rng(devices=[]):  # building draws an initialisation, which is not used
         return ConvAutoencoder(shape, code)
 
 

@@ -41,7 +41,7 @@ class SharedMemory:
         self.bytes = torch.frombuffer(mmap.mmap(self._file, size), dtype=torch.uint8)
 
     def close(self) -> None:
-        """Give the memory back once nobody uses it."""
+        """Give the memory back once no process uses it."""
         os.close(self._file)
         if self._removed:
             os.unlink(self._removed)

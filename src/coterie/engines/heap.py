@@ -10,7 +10,7 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_THRESHOLD = -1, -2, -3
 
 
 def keep_freed_memory() -> bool:
-    """Tell glibc to reuse freed memory instead of returning it to the system; False where there is no glibc.
+    """Have glibc reuse freed memory instead of returning it to the system; False where there is no glibc.
 
     Memory that comes back from the system is cleared page by page, a fifth of the time of a convolutional network on
     batches of 100. The process stays as large as it once was: this is for workers, not for the user's own process.

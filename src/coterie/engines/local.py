@@ -35,7 +35,7 @@ BLOCK_NUMBERS = 2**21
 """Numbers in the vectors of one block of replies: 8 MB in float32."""
 BLOCK_CLIENTS = 1024
 PARTS = 8
-"""A run has at least so many blocks, unless they would be too small to compute many clients at once."""
+"""The least number of blocks of a run, unless they would be too small to compute many clients at once."""
 BATCHED = 5
 """Clients that a batched trainer should have in a block."""
 SUMMED = 256
@@ -95,8 +95,7 @@ class LocalEngine:
         trainer: Trainer | None = None,
         metrics: Mapping[str, MetricFunction] | None = None,
     ) -> None:
-        if precision not in PRECISIONS:
-            raise ConfigError(f"precision={precision!r}: {did_you_mean(str(precision), PRECISIONS)}")
+        _check_precision(precision)
         self.device = _device_for(workers, device)
         self.federation = federation
         self.now = federation.at(1)
@@ -107,7 +106,7 @@ class LocalEngine:
         self.workers = 1 if self.device.type == "cuda" else workers
         self.memory_bytes = memory_bytes
         loss = loss or default_loss(federation.regression)
-        grams = GRAM_BYTES if memory_bytes is None else min(GRAM_BYTES, memory_bytes // 2)
+        grams = min(GRAM_BYTES, GRAM_BYTES if memory_bytes is None else memory_bytes // 2)
         module = architecture(0)
         key = make_key(secret)
         own = dict(metrics or {})
@@ -120,9 +119,8 @@ class LocalEngine:
         if precision == "bf16" and not self.batched and self.device == CPU:
             _warn_of_emulation()
         self.plain_layout: Layout = self.trainer.layout
-        self._mask: Mask | None = None
-        if privacy in ("permutation", "signed-permutation"):
-            self._mask = Mask.from_secret(secret, self.plain_layout, signed=privacy == "signed-permutation")
+        self._mask = _mask_for(privacy, secret, self.plain_layout)
+        if self._mask is not None:
             self.trainer = MaskedTrainer(self.trainer, self._mask)
         self._make_trainer: Callable[[int], Trainer] = (
             partial(plain, self._mask) if trainer is None else _Given(self.trainer)
@@ -148,20 +146,9 @@ class LocalEngine:
         rows = [range(start, min(start + width, len(requests))) for start in range(0, len(requests), width)]
         blocks = [requests[part.start : part.stop] for part in rows]
         reductions = [None if reduce is None else reduce.at(part) for part in rows]
-        self.traffic.down += self._bytes_down(requests)
-        self.traffic.passes += sum(
-            cost / (GRADIENT_COST * max(1, self.samples[client]))
-            for cost, (client, _) in zip(costs, requests, strict=True)
-        )
-        self.traffic.exchanges += bool(requests)
+        self._count_requests(requests, costs)
         pool = self._pool_for(requests, len(blocks), work)
-        done_blocks = (
-            pool.run(blocks, reductions)
-            if pool is not None
-            else (
-                perform(block, self.contexts, self.trainer, own) for block, own in zip(blocks, reductions, strict=True)
-            )
-        )
+        done_blocks = self._performed(blocks, reductions) if pool is None else pool.run(blocks, reductions)
         # One thread for the caller too while it counts the replies: threads that wait for cores the workers use
         # slow both down many times over.
         with one_torch_thread():
@@ -172,6 +159,22 @@ class LocalEngine:
                 yield done._replace(replies=kept)
         if diverged and not sound and self._send_vectors(requests):
             raise RunError(f"training diverged: no update of {diverged} clients is finite: lower the learning rate")
+
+    def _count_requests(self, requests: Sequence[Request], costs: Sequence[float]) -> None:
+        """Count what goes to the clients, and the passes over their data that it takes."""
+        self.traffic.down += self._bytes_down(requests)
+        self.traffic.passes += sum(
+            cost / (GRADIENT_COST * max(1, self.samples[client]))
+            for cost, (client, _) in zip(costs, requests, strict=True)
+        )
+        self.traffic.exchanges += bool(requests)
+
+    def _performed(
+        self, blocks: Sequence[Sequence[Request]], reductions: Sequence[Reduction | None]
+    ) -> Iterator[ReplyBlock]:
+        """The blocks done in this process, each when it is asked for."""
+        for block, own in zip(blocks, reductions, strict=True):
+            yield perform(block, self.contexts, self.trainer, own)
 
     def _pool_for(self, requests: Sequence[Request], blocks: int, work: float) -> Pool | None:
         """The workers, if these requests are for them; started when they are first needed."""
@@ -357,6 +360,18 @@ def _device_for(workers: int | Literal["auto"], device: str) -> torch.device:
     if several and chosen.type == "cuda":
         raise ConfigError(f"workers={workers} compute on the processor, not on device={device!r}: give one of the two")
     return chosen
+
+
+def _check_precision(precision: str) -> None:
+    if precision not in PRECISIONS:
+        raise ConfigError(f"precision={precision!r}: {did_you_mean(str(precision), PRECISIONS)}")
+
+
+def _mask_for(privacy: Privacy, secret: Secret, layout: Layout) -> Mask | None:
+    """The clients' secret permutation, where the privacy is one."""
+    if privacy not in ("permutation", "signed-permutation"):
+        return None
+    return Mask.from_secret(secret, layout, signed=privacy == "signed-permutation")
 
 
 def _warn_of_emulation() -> None:

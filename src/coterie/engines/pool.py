@@ -78,7 +78,7 @@ class WorkerPool(BlockScheduler[_PoolRun]):
         self._inherited = pack_inheritance(contexts, make_trainer) if method == "spawn" else (contexts, make_trainer)
         self._looked = time.monotonic()
         self._workers = [self._start() for _ in range(count)]
-        # Workers end with the pool even when nobody closes it.
+        # Workers end with the pool even when it is not closed.
         self._finalizer = weakref.finalize(self, _stop, self._workers, self._memory)
 
     @property
@@ -229,7 +229,7 @@ def _stop(workers: list[_Worker], memory: SharedMemory) -> None:
 
 
 def _is_stopped(pid: int | None) -> bool:
-    """Whether the system has the process stopped; False where it does not tell."""
+    """Whether the system has the process stopped; False where that is not known."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
     except (OSError, IndexError):

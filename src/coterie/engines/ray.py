@@ -153,7 +153,7 @@ def join(ray: Any, address: str | None, processors: int) -> bool:
     if ray.is_initialized() and not _refcount:
         return False
     if not ray.is_initialized():
-        # The processes that are started here read this, and cannot be told in another way.
+        # The processes that are started here read this, and take it in no other way.
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             with warnings.catch_warnings():
@@ -188,6 +188,6 @@ def _reach(ray: Any, address: str) -> None:
         socket.create_connection((host, int(port)), timeout=REACH_SECONDS).close()
     except (OSError, OverflowError) as problem:
         raise ConfigError(
-            f"ray_address={address!r}: nobody answers at {host}:{port} ({problem}): start Ray there with 'ray start', "
+            f"ray_address={address!r}: no answer at {host}:{port} ({problem}): start Ray there with 'ray start', "
             "or leave the address out to use this machine alone"
         ) from problem

@@ -109,7 +109,7 @@ class ActorPool(BlockScheduler[_RayRun]):
         try:
             yield from self.in_order(now)
         finally:
-            # The blocks of a run that was given up come to their end, and nobody asks for their replies.
+            # The blocks of a run that was given up come to their end, and their replies are not asked for.
             for actor in self._actors:
                 actor.blocks.clear()
             self.busy = False
@@ -117,7 +117,7 @@ class ActorPool(BlockScheduler[_RayRun]):
     def _ping(self) -> None:
         """Ask all actors whether they are there, so that no block is blamed for one that had died before.
 
-        Nobody waits for the answers: blocks go to whoever was there last.
+        The answers are not waited for: blocks go to those that were there last.
         """
         for actor in self._actors:
             if actor.ping is None:
@@ -141,6 +141,15 @@ class ActorPool(BlockScheduler[_RayRun]):
         return BlockRequest(self.runs, data, memory, {number: self._shards[number] for number in now.needs[block]})
 
     def collect(self, now: _RayRun) -> None:
+        ready = self._wait()
+        for position, actor in enumerate(self._actors):
+            try:
+                self._hear(now, actor, ready)
+            except _deadly(self.ray) as problem:
+                self._replace(now, position, problem)
+
+    def _wait(self) -> set[Any]:
+        """The references whose answers are there, as soon as there is one."""
         at_work = [ref for actor in self._actors for ref in actor.blocks]
         awaited = at_work + [actor.ping for actor in self._actors if actor.ping is not None]
         alone = not at_work and not any(actor.started for actor in self._actors)
@@ -149,19 +158,18 @@ class ActorPool(BlockScheduler[_RayRun]):
             raise RunError(
                 f"no actor has started on Ray in {START_SECONDS:.0f} seconds: free a processor of the cluster"
             )
-        ready = set(self.ray.wait(awaited, num_returns=len(awaited), timeout=0)[0])
-        for position, actor in enumerate(self._actors):
-            try:
-                if actor.ping in ready:
-                    self.ray.get(actor.ping)
-                    if not actor.started:
-                        self._deaths_at_start = 0
-                    actor.ping, actor.started, actor.answered = None, True, self.runs
-                for ref, block in list(actor.blocks.items()):
-                    if ref in ready:
-                        self._take(now, actor, ref, block)
-            except _deadly(self.ray) as problem:
-                self._replace(now, position, problem)
+        return set(self.ray.wait(awaited, num_returns=len(awaited), timeout=0)[0])
+
+    def _hear(self, now: _RayRun, actor: _Actor, ready: set[Any]) -> None:
+        """Take what an actor has answered."""
+        if actor.ping in ready:
+            self.ray.get(actor.ping)
+            if not actor.started:
+                self._deaths_at_start = 0
+            actor.ping, actor.started, actor.answered = None, True, self.runs
+        for ref, block in list(actor.blocks.items()):
+            if ref in ready:
+                self._take(now, actor, ref, block)
 
     def _take(self, now: _RayRun, actor: _Actor, ref: Any, block: int) -> None:
         try:
@@ -190,7 +198,7 @@ class ActorPool(BlockScheduler[_RayRun]):
         elif lost and answered:
             now.blame(lost[0], "Ray actors died")
         self._actors[position] = self._start(position, len(self._actors))
-        self._ping()  # a machine may be gone, and with it others that nobody has heard of yet
+        self._ping()  # a machine may be gone, and with it others that have not been noticed yet
 
     def _answers(self, ping: Any) -> bool:
         try:

@@ -55,9 +55,14 @@ class SecureEngine(LocalEngine):
             sums[group] = self._opened(own, weights, wide, reduce.noise)
             replies += own
         order = sorted(replies, key=lambda reply: place[reply.client])
-        hides = reduce.noise is not None  # lengths would be told without noise
-        hidden = {r.client for r in requests if hides or r.task.schema(self.layout).hides_norm}
+        hidden = self._hidden_norms(requests, reduce)
         yield ReplyBlock([_seen(reply, reply.client in hidden) for reply in order], sums)
+
+    def _hidden_norms(self, requests: Sequence[Request], reduce: Reduction) -> set[str]:
+        """The clients whose vector's length is not shown: with noise all, for a length would have none."""
+        if reduce.noise is not None:
+            return {request.client for request in requests}
+        return {request.client for request in requests if request.task.schema(self.layout).hides_norm}
 
     def _by_group(
         self, requests: Sequence[Request], reduce: Reduction, place: Mapping[str, int]

@@ -2,7 +2,7 @@
 
 It works on anything that carries tasks. Clients that do not answer an exchange are left out of the rest; a cluster's
 sum is opened while more than two thirds of those who offered keys come through, and never below the minimum. A sum in
-which shares are found wrong before any vector was sent begins anew without those who sent them.
+which shares are found wrong before any vector was sent restarts without those who sent them.
 """
 
 from __future__ import annotations
@@ -115,17 +115,7 @@ class SecureExchange:
 
     def run(self, requests: Sequence[Request], reduce: Reduction) -> ReplyBlock:
         """The replies without their vectors in the order of the requests, and the sums by group in float64."""
-        trains, groups, more = self._chosen(requests, reduce)
-        begun: dict[int, Cluster] = {}
-        for i, (request, group) in enumerate(zip(trains, groups, strict=True)):
-            if request is None or group is None:
-                continue
-            if request.client in self.blamed:
-                self.faults.append(Fault(request.client, f"left out of secure sums: {self.blamed[request.client]}"))
-                continue
-            cluster = begun.setdefault(group, Cluster({}, {}, reduce.noise))
-            number = len(cluster.tasks) + 1
-            cluster.tasks[number], cluster.weights[number] = request, float(reduce.weights[i])
+        begun, more = self._begun(requests, reduce)
         clusters = self._shared(begun)
         self._train(clusters)
         self._agree(clusters)
@@ -133,12 +123,9 @@ class SecureExchange:
         replies: dict[str, Reply] = {}
         sums = {}
         for group, cluster in clusters.items():
-            try:
-                sums[group] = torch.from_numpy(self._opened(cluster))
-            except NotOpened as problem:
-                cluster.blamed |= problem.culprits
-                self._close(cluster, str(problem))
-            else:
+            total = self._opened_or_closed(cluster)
+            if total is not None:
+                sums[group] = torch.from_numpy(total)
                 for reply in cluster.trained.values():
                     values = {name: value for name, value in reply.values.items() if name != "masked"}
                     replies[reply.client] = replace(reply, values=values | more.get(reply.client, {}), group=group)
@@ -146,8 +133,34 @@ class SecureExchange:
         order = [request.client for request in requests if request.client in replies]
         return ReplyBlock([replies[client] for client in order], sums)
 
+    def _begun(
+        self, requests: Sequence[Request], reduce: Reduction
+    ) -> tuple[dict[int, Cluster], dict[str, dict[str, object]]]:
+        """The sums by group with their members, without clients to blame; and what clients that chose have said."""
+        trains, groups, more = self._chosen(requests, reduce)
+        begun: dict[int, Cluster] = {}
+        for request, group, weight in zip(trains, groups, reduce.weights, strict=True):
+            if request is None or group is None:
+                continue
+            if request.client in self.blamed:
+                self.faults.append(Fault(request.client, f"left out of secure sums: {self.blamed[request.client]}"))
+                continue
+            cluster = begun.setdefault(group, Cluster({}, {}, reduce.noise))
+            number = len(cluster.tasks) + 1
+            cluster.tasks[number], cluster.weights[number] = request, float(weight)
+        return begun, more
+
+    def _opened_or_closed(self, cluster: Cluster) -> npt.NDArray[np.float64] | None:
+        """The sum, or None where it stays closed; its members become faults then."""
+        try:
+            return self._opened(cluster)
+        except NotOpened as problem:
+            cluster.blamed |= problem.culprits
+            self._close(cluster, str(problem))
+            return None
+
     def _shared(self, clusters: dict[int, Cluster]) -> dict[int, Cluster]:
-        """The sums with their shares dealt and confirmed; one with clients to blame begins anew without them."""
+        """The sums with their shares dealt and confirmed; one with clients to blame restarts without them."""
         ready: dict[int, Cluster] = {}
         while clusters:
             self._offer(clusters)
@@ -241,16 +254,20 @@ class SecureExchange:
                 task = CheckShares(senders, boxes, torch.stack([as_numbers(pair) for pair in committed]))
                 asked.append(Request(cluster.tasks[number].client, task))
         for cluster, number, reply in self._replies(asked, clusters):
-            proof = as_bytes(reply.values["proof"])
-            senders = tuple(sender for sender in sorted(cluster.dealt) if sender != number)
-            wrong = [sender for sender, flag in zip(senders, reply.values["wrong"], strict=True) if flag]
-            for sender in wrong:
-                self._judge(cluster, number, sender, proof[:KEY_BYTES])
-            terms = cluster.terms
-            if not wrong and is_signed(terms.keys[number], list_text(terms.digest(), "shares", ()), proof):
-                cluster.confirmed[number] = torch.tensor(reply.values["proof"])
-            elif not wrong:
-                cluster.blamed[number] = "it signed that the shares were right with another key"
+            self._hear_check(cluster, number, reply)
+
+    def _hear_check(self, cluster: Cluster, number: int, reply: Reply) -> None:
+        """Take a client's signature that all shares were right, or judge those that it accuses."""
+        proof = as_bytes(reply.values["proof"])
+        senders = [sender for sender in sorted(cluster.dealt) if sender != number]
+        wrong = [sender for sender, flag in zip(senders, reply.values["wrong"], strict=True) if flag]
+        for sender in wrong:
+            self._judge(cluster, number, sender, proof[:KEY_BYTES])
+        terms = cluster.terms
+        if not wrong and is_signed(terms.keys[number], list_text(terms.digest(), "shares", ()), proof):
+            cluster.confirmed[number] = torch.tensor(reply.values["proof"])
+        elif not wrong:
+            cluster.blamed[number] = "it signed that the shares were right with another key"
 
     def _judge(self, cluster: Cluster, accuser: int, sender: int, evidence: bytes) -> None:
         dealt = cluster.dealt[sender]

@@ -64,7 +64,7 @@ def _serve(
     slots: int,
     slot_bytes: int,
 ) -> None:
-    """Do blocks until told to stop, or until the parent is gone."""
+    """Do blocks until asked to stop, or until the parent is gone."""
     parent = os.getppid()
     broadcast = memory[slots * slot_bytes :]
     while True:

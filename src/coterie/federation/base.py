@@ -312,7 +312,7 @@ class Federation:
         task: Task | None = None,
         scale: bool = True,
         max_categories: int = 64,
-        decimal: str = ".",
+        decimal: str | None = None,
         splits: Splits = STANDARD,
         groups: Mapping[str, int] | None = None,
         blocks: str | None = None,
@@ -336,7 +336,7 @@ class Federation:
             task: "classification" or "regression", where the label does not show it.
             scale: whether numbers are scaled; missing ones are filled with the mean in any case.
             max_categories: categories of a column that get an input of their own; the rarest of more share one.
-            decimal: "," for files with decimal commas.
+            decimal: the decimal mark of all files, "." or ","; by default it is found in each.
             splits: fractions for train, validation and test, drawn at random.
             groups: the hidden group of each client, for metrics only.
             blocks: a column such as a day, a patient or a recording, whose rows of one value are never divided between
@@ -347,7 +347,7 @@ class Federation:
             The federation, its clients in the order of the files' names, or of their first rows.
 
         Raises:
-            DataError: a file cannot be read, tables differ in their columns, or it cannot be told what a column means.
+            DataError: a file cannot be read, tables differ in their columns, or it is not clear what a column means.
 
         Example:
             >>> import tempfile
@@ -362,7 +362,7 @@ class Federation:
             (('north', 'south'), ('no', 'yes'), ['age'])
             >>> folder.cleanup()
         """
-        from coterie.federation.table_files import tables_name
+        from coterie.federation.table_sites import tables_name
         from coterie.federation.tables import clients_from_tables
 
         clients, table = clients_from_tables(
@@ -596,8 +596,9 @@ def _check_labels_one_by_one(clients: Sequence[Client], classes: int | None) -> 
 
 def _check_finite(clients: Sequence[Client]) -> None:
     if len(clients) > 1 and all(
-        not values.is_floating_point() or torch.isfinite(values.sum())
-        for values in (values_of(clients, what) for what in ("x", "y"))
+        torch.isfinite(values_of(clients, what).sum())
+        for what in ("x", "y")
+        if getattr(clients[0].train, what).is_floating_point()
     ):
         return
     for client in clients:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +17,7 @@ from coterie.federation.blocks import block_numbers, split_blocks
 from coterie.randomness import torch_generator
 
 PARTS = ("train", "validation", "test")
+PART_NAMES = frozenset(PARTS)
 Splits = tuple[float, float, float]
 """Fractions of a client's samples for train, validation and test."""
 L = TypeVar("L")
@@ -35,8 +37,7 @@ class Split:
     def __post_init__(self) -> None:
         # A slice of a larger tensor remembers what it is a slice of, for gradients that data never get. That takes
         # 320 bytes, more than the samples of many a small client.
-        for name in ("x", "y"):
-            tensor = getattr(self, name)
+        for name, tensor in (("x", self.x), ("y", self.y)):
             if isinstance(tensor, Tensor) and tensor._is_view():
                 object.__setattr__(self, name, tensor.detach())
 
@@ -79,30 +80,30 @@ def make_client(
     `blocks` names the block of each training sample (n,), where that is known.
     """
     given = dict(item) if isinstance(item, Mapping) else {"train": item}
-    unknown = set(given) - set(PARTS)
-    if unknown or "train" not in given:
+    if "train" not in given or not PART_NAMES.issuperset(given):
         raise DataError(
             f"client {client_id!r}: expected parts among {', '.join(PARTS)} with at least train, got {sorted(given)}: "
             "rename or add them"
         )
     parts = {part: _as_split(client_id, part, pair) for part, pair in given.items()}
     came_as_bytes = {part: _holds_bytes(pair) for part, pair in given.items() if len(parts[part])}
-    if len(set(came_as_bytes.values())) > 1:
+    scaled = True in came_as_bytes.values()
+    if scaled and False in came_as_bytes.values():
         first, *others = came_as_bytes
         other = next(part for part in others if came_as_bytes[part] != came_as_bytes[first])
         raise DataError(f"client {client_id!r}: of {first} and {other} one came as uint8, which is scaled: {ONE_TYPE}")
     if blocks is not None:
         parts["train"] = replace(parts["train"], block=block_numbers(client_id, blocks, len(parts["train"])))
-    if set(parts) == {"train"}:
+    if len(parts) == 1:
         parts = _divide(client_id, parts["train"], splits, seed)
-    empty = Split(parts["train"].x[:0], parts["train"].y[:0])
-    scaled = any(came_as_bytes.values())
+    empty = _empty_like(parts["train"])
     return Client(client_id, parts["train"], parts.get("validation", empty), parts.get("test", empty), group, scaled)
 
 
 def _holds_bytes(pair: Any) -> bool:
     """Whether the inputs are uint8, which `as_tensor` scales to [0, 1]."""
-    return not isinstance(pair, Split) and getattr(pair[0], "dtype", None) in (torch.uint8, np.dtype(np.uint8))
+    kind = None if isinstance(pair, Split) else getattr(pair[0], "dtype", None)
+    return kind is torch.uint8 or (isinstance(kind, np.dtype) and kind == np.uint8)
 
 
 def as_tensor(values: Any) -> Tensor:
@@ -111,6 +112,8 @@ def as_tensor(values: Any) -> Tensor:
     An array that already has its final type is not copied, so that memory-mapped arrays stay on disk.
     """
     tensor = _real(values)
+    if tensor.dtype is torch.float32:
+        return tensor
     if tensor.dtype == torch.uint8:
         return tensor.to(torch.float32) / 255
     if tensor.is_floating_point():
@@ -121,6 +124,8 @@ def as_tensor(values: Any) -> Tensor:
 def as_target(values: Any) -> Tensor:
     """Targets as a tensor: integers of any width int64 (never scaled), reals float32."""
     tensor = _real(values)
+    if tensor.dtype is torch.int64:
+        return tensor
     return tensor.to(torch.float32) if tensor.is_floating_point() else tensor.to(torch.int64)
 
 
@@ -141,12 +146,23 @@ def _as_split(client_id: str, part: str, pair: Any) -> Split:
         raise DataError(
             f"client {client_id!r}, {part}: expected a pair (x, y) of numeric arrays, got {_describe(pair)} ({problem})"
         ) from problem
-    if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
+    if not x.ndim or not y.ndim or x.shape[0] != y.shape[0]:
         raise DataError(
             f"client {client_id!r}, {part}: x has {len(x) if x.ndim else 'no'} samples and y has "
             f"{len(y) if y.ndim else 'no'} targets: give one target for each sample"
         )
     return Split(x, y)
+
+
+def _empty_like(split: Split) -> Split:
+    """A split without samples of the same kind; clients of one kind share it."""
+    x, y = split.x, split.y
+    return _empty(x.shape[1:], x.dtype, y.shape[1:], y.dtype)
+
+
+@lru_cache(maxsize=16)
+def _empty(inputs: torch.Size, input_type: torch.dtype, targets: torch.Size, target_type: torch.dtype) -> Split:
+    return Split(torch.empty(0, *inputs, dtype=input_type), torch.empty(0, *targets, dtype=target_type))
 
 
 def check_regular(file: Path) -> None:
@@ -211,7 +227,7 @@ def joined(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def several(clients: Sequence[Client]) -> Iterator[list[Client]]:
-    """The clients in turn, so many at a time that one operation on all of them costs little more than on one."""
+    """The clients in turn, enough at a time that one operation on all of them costs little more than on one."""
     some: list[Client] = []
     room = JOINED
     for client in clients:
@@ -226,7 +242,8 @@ def several(clients: Sequence[Client]) -> Iterator[list[Client]]:
 
 def values_of(clients: Sequence[Client], what: str) -> Tensor:
     """The inputs or targets of all parts of all the clients."""
-    return joined([getattr(split, what) for c in clients for split in (c.train, c.validation, c.test)])
+    splits = [split for c in clients for split in (c.train, c.validation, c.test) if split.y.shape[0]]
+    return joined([getattr(split, what) for split in splits or [clients[0].train]])
 
 
 def label_values(clients: Sequence[Client], summarise: Callable[[Tensor], L]) -> Iterator[L]:

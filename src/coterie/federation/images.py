@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.errors import ConfigError, DataError
+from coterie.errors import ConfigError, DataError, extra
 from coterie.federation.client import PARTS, STANDARD, Client, Splits, check_regular, make_client
 
 GREY = frozenset({"1", "L", "LA", "I", "I;16", "F"})
@@ -61,11 +61,40 @@ def clients_from_images(
     return clients, tuple(names)
 
 
+def image_files(path: Path) -> list[tuple[Path, str | None]]:
+    """The images at a path with their classes: one file, a folder of files, or one with a folder for each class."""
+    endings = set(_pillow().registered_extensions())
+    if not path.is_dir():
+        return [(path, None)] if path.suffix.lower() in endings else []
+    here = sorted(file for file in path.iterdir() if file.suffix.lower() in endings and not file.name.startswith("."))
+    if here:
+        return [(file, None) for file in here]
+    return [pair for files in _files(path, endings).values() for pair in files]
+
+
+def read_images(path: Path, shape: tuple[int, ...]) -> tuple[np.ndarray, list[str] | None]:
+    """The images at a path as a model takes them, uint8 `(n, channels, height, width)`, and their classes if known.
+
+    Args:
+        path: one image, a folder of images, or a folder with one for each class.
+        shape: (channels, height, width), to which images are converted and resized.
+    """
+    files = image_files(path)
+    if not files:
+        raise DataError(f"{path}: no images there: give an image, or a folder of images or of classes")
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise DataError(f"{path}: an image, but the model takes inputs of shape {shape}: give a .npz file")
+    mode, sides = "L" if shape[0] == 1 else "RGB", (shape[1], shape[2])
+    for file, _ in files:
+        check_regular(file)
+    pixels = np.stack([_pixels(_pillow(), file, mode, sides) for file, _ in files])
+    kinds = [kind for _, kind in files if kind is not None]
+    return pixels, kinds or None
+
+
 def _pillow() -> Any:
-    try:
+    with extra("images", "reading images"):
         from PIL import Image
-    except ImportError as problem:
-        raise ConfigError('images need Pillow, which is not installed: pip install "coterie[images]"') from problem
     return Image
 
 

@@ -31,15 +31,19 @@ def check_task(task: Task | None) -> None:
         raise ConfigError(f"task={task!r}: expected classification or regression")
 
 
-def classes_of_columns(columns: Mapping[str, RawColumn], label: str, task: Task | None) -> tuple[str, ...]:
+def classes_of_columns(
+    columns: Mapping[str, RawColumn], label: str, task: Task | None, rows: int | None = None
+) -> tuple[str, ...]:
     """The names of the classes in the label columns of all tables, by where they come from; none for regression.
 
+    `rows` is how many rows the columns are of, where they hold each value once.
+
     Raises:
-        DataError: it cannot be told whether the labels are classes or quantities, or they are of one class only.
+        DataError: it is not clear whether the labels are classes or quantities, or they are of one class only.
     """
     check_task(task)
     for origin, column in columns.items():
-        _check_complete(column, label, origin)
+        check_complete(column, label, origin)
     text = next(((origin, c) for origin, c in columns.items() if c.numbers is None), None)
     if text is not None:
         if task == "regression":
@@ -47,7 +51,7 @@ def classes_of_columns(columns: Mapping[str, RawColumn], label: str, task: Task 
             raise DataError(f"{text[0]}: label {label!r} holds {odd!r}, which is no number: regression needs numbers")
         names = sorted({str(value) for column in columns.values() for value in column.texts}, key=label_order)
     else:
-        names = _number_classes(columns, label, task)
+        names = _number_classes(columns, label, task, rows)
         if not names:
             return ()
     if len(names) == 1:
@@ -57,21 +61,22 @@ def classes_of_columns(columns: Mapping[str, RawColumn], label: str, task: Task 
     return tuple(names)
 
 
-def _check_complete(column: RawColumn, label: str, origin: str) -> None:
+def check_complete(column: RawColumn, label: str, origin: str) -> None:
+    """Refuse a row without a label."""
     missing = np.isnan(column.numbers) if column.numbers is not None else column.texts == np.array(None)
     if missing.any():
         row = int(np.argmax(missing)) + 1
         raise DataError(f"{origin}: row {row} has no label {label!r}: fill it in or remove the row")
 
 
-def _number_classes(columns: Mapping[str, RawColumn], label: str, task: Task | None) -> list[str]:
+def _number_classes(columns: Mapping[str, RawColumn], label: str, task: Task | None, rows: int | None) -> list[str]:
     values: set[float] = set()
     for origin, column in columns.items():
         numbers = column.numbers if column.numbers is not None else np.empty(0)
         if not np.isfinite(numbers).all():
             raise DataError(f"{origin}: label {label!r} holds an infinite number: correct it")
         values.update(np.unique(numbers).tolist())
-    rows = sum(len(column) for column in columns.values())
+    rows = sum(len(column) for column in columns.values()) if rows is None else rows
     whole = all(value.is_integer() for value in values)
     many = len(values) > SURELY_CLASSES or rows < ROWS_PER_CLASS * len(values)
     if task is None and whole and many and len(values) > 2:
@@ -86,7 +91,7 @@ def _number_classes(columns: Mapping[str, RawColumn], label: str, task: Task | N
 
 def encode_column(column: RawColumn, names: Sequence[str], label: str, origin: str) -> np.ndarray:
     """The labels of a table: class numbers `(n,) int64` by the names, or float32 quantities if there are no names."""
-    _check_complete(column, label, origin)
+    check_complete(column, label, origin)
     if not names:
         if column.numbers is None:
             raise DataError(f"{origin}: label {label!r} holds texts: regression needs numbers")
@@ -157,6 +162,8 @@ def _pairs(item: Any) -> dict[str, tuple[Any, Any]]:
 
 def _texts(y: Any, names: Sequence[str] | None) -> list[str] | None:
     """Labels that are texts or booleans as texts; None for numbers, unless there are names to look them up in."""
+    if isinstance(y, Tensor) and y.dtype is not torch.bool and names is None:
+        return None
     try:
         values = y.numpy() if isinstance(y, Tensor) else np.asanyarray(y)
     except (TypeError, ValueError, RuntimeError):
@@ -181,7 +188,7 @@ def name_numbers(
     """The clients with labels counted from 0, and the labels' names if they were not; see `Federation.from_tensors`.
 
     Whole numbers with a 0 among them are left as they are, whether all occur or not. Others (1 and 2, -1 and 1) are
-    counted anew in their order. Floats are quantities, unless they are 0 and 1 only or `task` says otherwise.
+    counted again in their order. Floats are quantities, unless they are 0 and 1 only or `task` says otherwise.
     """
     check_task(task)
     first = clients[0].train.y if clients else torch.empty(0)

@@ -38,7 +38,7 @@ UNREADABLE = (
 )
 """What NumPy and its parsers raise for bytes that are not the arrays they should be."""
 SORTED = 20
-"""Labels that lie in rising order are no accident from so many samples on."""
+"""Labels that lie in rising order are no accident from this number of samples on."""
 
 
 def npy_files(folder: Path) -> dict[str, dict[str, Path]]:

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from coterie.errors import DataError
-from coterie.federation.table_files import RawColumn, RawTable, decimal_comma
+from coterie.federation.table_files import DECIMAL_COMMA, RawColumn, RawTable
 from coterie.federation.table_statistics import (
     CategoryStatistics,
     ColumnStatistics,
@@ -90,7 +90,7 @@ def checked_numbers(column: RawColumn, name: str, origin: str) -> np.ndarray:
 
 def hint(text: str) -> str:
     """What a text that should be a number may be meant for."""
-    if decimal_comma(text):
+    if DECIMAL_COMMA.fullmatch(text):
         return ": a decimal comma? write 12.5, or give --decimal , (Python: decimal=','); for thousands write 1234"
     return ""
 
@@ -106,16 +106,16 @@ def describe_site_column(table: RawTable, rows: np.ndarray, name: str, categoric
         )
     if not categorical and column.numbers is not None:
         checked_numbers(column, name, origin)
-    told = describe_column(column, rows, categorical)
-    if categorical or not isinstance(told, CategoryStatistics):
-        return told
-    if all(map(DATE.match, told.counts)):
+    found = describe_column(column, rows, categorical)
+    if categorical or not isinstance(found, CategoryStatistics):
+        return found
+    if all(map(DATE.match, found.counts)):
         raise DataError(
-            f"{origin}, column {name!r}: holds dates such as {next(iter(told.counts))!r}: give --drop {name}, or write "
-            f"numbers, such as days since an event (or give --categorical {name})"
+            f"{origin}, column {name!r}: holds dates such as {next(iter(found.counts))!r}: give --drop {name}, or "
+            f"write numbers, such as days since an event (or give --categorical {name})"
         )
-    if told.names_rows:
-        text = next(iter(told.counts))
+    if found.names_rows:
+        text = next(iter(found.counts))
         raise DataError(
             f"{origin}, column {name!r}: nearly every row has another text, such as {text!r}"
             + (
@@ -123,13 +123,13 @@ def describe_site_column(table: RawTable, rows: np.ndarray, name: str, categoric
                 or f": it looks like an identifier, so give --drop {name} (or --categorical {name} if it is none)"
             )
         )
-    return told
+    return found
 
 
-def fit_column(name: str, told: Mapping[str, ColumnStatistics], max_categories: int) -> Column | None:
+def fit_column(name: str, found: Mapping[str, ColumnStatistics], max_categories: int) -> Column | None:
     """How a column is encoded, from what the sites said of it; None where no site has a value."""
-    known = {origin: part for origin, part in told.items() if not part.empty}
-    missing = sum(part.missing for part in told.values()) > 0
+    known = {origin: part for origin, part in found.items() if not part.empty}
+    missing = sum(part.missing for part in found.values()) > 0
     numbers = {origin: part for origin, part in known.items() if isinstance(part, NumberStatistics)}
     categories = {origin: part for origin, part in known.items() if isinstance(part, CategoryStatistics)}
     if numbers and categories:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import csv
-import glob
 import io
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coterie.errors import ConfigError, DataError
+from coterie.errors import DataError, extra
 from coterie.federation.client import check_regular
 
 DELIMITERS = ",;\t|"
+DECIMAL_COMMA, DECIMAL_POINT = re.compile(r"\s*[+-]?\d+,\d+\s*"), re.compile(r"\s*[+-]?\d*\.\d+\s*")
+THOUSANDS = re.compile(r"\s*[+-]?\d{1,3},\d{3}\s*")
+"""Numbers with a decimal comma that may as well be whole ones with a comma between thousands."""
+UTF16 = (b"\xff\xfe", b"\xfe\xff")
+"""The first bytes of a text in UTF-16."""
 MISSING = frozenset({"", "?", "#N/A", "N/A", "NA", "NaN", "n/a", "nan", "-nan", "null", "NULL", "None", "<NA>"})
 """Cells that say that there is no value."""
 BOOLEANS = {"true": "True", "TRUE": "True", "false": "False", "FALSE": "False"}
@@ -68,16 +72,25 @@ class RawColumn:
         cells = None if self.cells is None else [self.cells[row] for row in rows.tolist()]
         return RawColumn(cells, None if self.numbers is None else self.numbers[rows], self.odd)
 
-    def followed_by(self, other: RawColumn, decimal: str) -> RawColumn:
+    def followed_by(self, other: RawColumn) -> RawColumn:
         """This column with another below it."""
-        if self.cells is None and other.cells is None and self.numbers is not None and other.numbers is not None:
-            return RawColumn(None, np.concatenate([self.numbers, other.numbers]))
         cells = [
             cell
             for column in (self, other)
             for cell in (column.cells or ["" if t is None else t for t in column.texts])
         ]
-        return parse_cells(cells, decimal)
+        if self.numbers is not None and other.numbers is not None:
+            return RawColumn(cells, np.concatenate([self.numbers, other.numbers]))
+        return parse_cells(cells)
+
+
+@dataclass(frozen=True)
+class TextForm:
+    """How the text of a table is written, as found in its file."""
+
+    encoding: str = "UTF-8"
+    separator: str = ","
+    decimal: str = "."
 
 
 @dataclass(frozen=True)
@@ -87,10 +100,12 @@ class RawTable:
     origin: str
     columns: Mapping[str, RawColumn]
     rows: int
+    form: TextForm = TextForm()
 
     def take(self, rows: np.ndarray) -> RawTable:
         """The table of some rows."""
-        return RawTable(self.origin, {name: column.take(rows) for name, column in self.columns.items()}, len(rows))
+        columns = {name: column.take(rows) for name, column in self.columns.items()}
+        return replace(self, columns=columns, rows=len(rows))
 
 
 def clean(cell: str) -> str | None:
@@ -109,82 +124,39 @@ def is_frame(given: Any) -> bool:
     return hasattr(given, "to_pandas") or (hasattr(given, "columns") and hasattr(given, "dtypes"))
 
 
-def is_table_path(given: str | Path) -> bool:
-    """Whether a path names tables: a pattern, a CSV or Parquet file, or a folder with such files and no arrays."""
-    path = Path(given)
-    if path.suffix.lower() in TABLES + PARQUET:
-        return True
-    if path.is_dir():
-        return any(_tables_in(path)) and not any(path.glob("*.np[yz]"))
-    return glob.has_magic(str(given))
-
-
-def find_tables(given: str | Path) -> list[Path]:
-    """The files that a pattern, a folder or a file's own name stands for, in order of their names."""
-    path = Path(given)
-    if path.is_dir():
-        found = sorted(_tables_in(path))
-        expected = "a .csv or .parquet file per client"
-    else:
-        found = [path] if path.exists() else sorted(Path(name) for name in glob.glob(str(given), recursive=True))
-        found = [file for file in found if not file.is_dir()]
-        expected = "an existing file, or a pattern such as 'sites/*.csv'"
-    if not found:
-        raise DataError(f"{given}: no table found there: give {expected}")
-    return found
-
-
-def tables_name(given: Any) -> str:
-    """What a federation is called that is made from these: by the folder of a pattern, or the file's own name."""
-    if not isinstance(given, str | Path):
-        return "tables"
-    path = Path(given)
-    if glob.has_magic(path.name):
-        return path.parent.name or "tables"
-    return path.stem if path.suffix.lower() in TABLES + PARQUET else path.name
-
-
-def _tables_in(folder: Path) -> Iterator[Path]:
-    """The tables of a folder; a .txt file there is more often a text."""
-    return (file for file in folder.iterdir() if file.suffix.lower() in (".csv", ".tsv", *PARQUET))
-
-
-def client_names(files: Sequence[Path]) -> list[str]:
-    """A name for each file: its own without the ending, with its folders where that does not tell them apart."""
-    names = [file.stem for file in files]
-    if len(set(names)) == len(names):
-        return names
-    above = os.path.commonpath([file.absolute().parent for file in files])
-    paths = [file.absolute().relative_to(above).with_suffix("") for file in files]
-    names = ["-".join(path.parts) for path in paths]
-    if len({path.name for path in paths}) == 1:  # a/data.csv, b/data.csv
-        names = ["-".join(path.parts[:-1]) for path in paths]
-    if len(set(names)) < len(names):  # the endings alone differ
-        names = [file.name for file in files]
-    return names
-
-
-def read_table(path: str | Path, decimal: str = ".") -> RawTable:
-    """The table in a file."""
+def read_table(path: str | Path, decimal: str | None = None) -> RawTable:
+    """The table in a file; its encoding, separator and (without `decimal`) decimal mark are found in it."""
     path = Path(path)
     check_regular(path)
     if path.suffix.lower() in PARQUET:
         return read_frame(_parquet(path), str(path), decimal)
     try:
-        content = path.read_bytes()
+        text, encoding = _decoded(path.read_bytes())
     except OSError as problem:
         raise DataError(f"{path}: cannot be read ({problem.strerror})") from problem
-    try:
-        text = content.decode("utf-8-sig")
     except UnicodeDecodeError as problem:
-        raise DataError(f"{path}: not a text in UTF-8 (byte {problem.start}): save it as UTF-8") from problem
+        raise DataError(
+            f"{path}: not a text in UTF-8, UTF-16 or Windows-1252 (byte {problem.start}): save it as UTF-8"
+        ) from problem
     try:
-        return parse_table(text, str(path), decimal)
+        return parse_table(text, str(path), decimal, encoding)
     except csv.Error as problem:
         raise DataError(f"{path}: not a readable CSV file ({problem})") from problem
 
 
-def parse_table(text: str, origin: str, decimal: str = ".") -> RawTable:
+def _decoded(content: bytes) -> tuple[str, str]:
+    """The text in a file and its encoding: UTF-16 by its first bytes, UTF-8, or else what Excel writes in the West."""
+    if content.startswith(UTF16):
+        return content.decode("utf-16"), "UTF-16"
+    if 0 in content:
+        raise UnicodeDecodeError("utf-8", content, content.index(0), content.index(0) + 1, "no text holds this byte")
+    try:
+        return content.decode("utf-8-sig"), "UTF-8"
+    except UnicodeDecodeError:
+        return content.decode("cp1252"), "Windows-1252"
+
+
+def parse_table(text: str, origin: str, decimal: str | None = None, encoding: str = "UTF-8") -> RawTable:
     """The table in the text of a CSV file."""
     delimiter, text = _delimiter(text.replace("\r\n", "\n").replace("\r", "\n"))
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
@@ -204,8 +176,20 @@ def parse_table(text: str, origin: str, decimal: str = ".") -> RawTable:
         rows.append(fields)
     if not rows:
         raise DataError(f"{origin}: has a header and no rows: give it rows or leave it out")
-    columns = {name: parse_cells(cells, decimal) for name, cells in zip(names, zip(*rows, strict=True), strict=True)}
-    return RawTable(origin, columns, len(rows))
+    cells = dict(zip(names, zip(*rows, strict=True), strict=True))
+    decimal = decimal or _decimal(cells.values(), delimiter)
+    columns = {name: parse_cells(column, decimal) for name, column in cells.items()}
+    return RawTable(origin, columns, len(rows), TextForm(encoding, delimiter, decimal))
+
+
+def _decimal(columns: Iterable[Sequence[str]], delimiter: str) -> str:
+    """The decimal mark of a file: a comma if numbers have one, none has a point, and it parts no thousands."""
+    cells = {cell for column in columns for cell in column}
+    commas = [cell for cell in cells if DECIMAL_COMMA.fullmatch(cell)]
+    if not commas or any(map(DECIMAL_POINT.fullmatch, cells)):
+        return "."
+    thousands = delimiter == "," and all(map(THOUSANDS.fullmatch, commas))
+    return "." if thousands else ","
 
 
 def _delimiter(text: str) -> tuple[str, str]:
@@ -248,16 +232,10 @@ def parse_cells(cells: Sequence[str], decimal: str = ".") -> RawColumn:
     wrong = next((row for row, value in enumerate(values) if value is None), None)
     if wrong is None:
         return RawColumn(cells, np.array(values, dtype=np.float64))
-    texts = {cell for cell, value in meant.items() if value is None and not decimal_comma(cell)}
+    texts = {cell for cell, value in meant.items() if value is None and not DECIMAL_COMMA.fullmatch(cell)}
     known = sum(value is None or value == value for value in values)
     mistakes = sum(cell in texts for cell in cells)
     return RawColumn(cells, None, (wrong + 1, cells[wrong].strip()) if known - mistakes > MOSTLY * known else None)
-
-
-def decimal_comma(text: str) -> bool:
-    """Whether a text is a number with a decimal comma."""
-    parts = text.strip().split(",")
-    return len(parts) == 2 and parts[0].lstrip("+-").isdigit() and parts[1].isdigit()
 
 
 def _cell_number(cell: str, decimal: str) -> float | None:
@@ -275,18 +253,16 @@ def _number(text: str) -> float | None:
 
 
 def _parquet(path: Path) -> Any:
-    try:
+    with extra("tables", f"{path}: Parquet"):
         import pandas
         import pyarrow  # noqa: F401 (what pandas reads Parquet with)
-    except ImportError as problem:
-        raise ConfigError(f'{path}: Parquet needs pandas and pyarrow: pip install "coterie[tables]"') from problem
     try:
         return pandas.read_parquet(path, engine="pyarrow")
     except Exception as problem:  # pyarrow's own errors have many types
         raise DataError(f"{path}: not a readable Parquet file ({problem})") from problem
 
 
-def read_frame(frame: Any, origin: str, decimal: str = ".") -> RawTable:
+def read_frame(frame: Any, origin: str, decimal: str | None = None) -> RawTable:
     """The table in a data frame of pandas, or of a library that converts its own."""
     if hasattr(frame, "to_pandas"):
         frame = frame.to_pandas()
@@ -294,7 +270,7 @@ def read_frame(frame: Any, origin: str, decimal: str = ".") -> RawTable:
     check_names(names, origin)
     if not len(frame):
         raise DataError(f"{origin}: has no rows: give it rows or leave it out")
-    columns = {name: _series(frame.iloc[:, i], decimal) for i, name in enumerate(names)}
+    columns = {name: _series(frame.iloc[:, i], decimal or ".") for i, name in enumerate(names)}
     return RawTable(origin, columns, len(frame))
 
 

@@ -58,7 +58,7 @@ class NumberStatistics:
 
     @property
     def scale(self) -> float:
-        """The population standard deviation, or 1 where rounding alone tells the values apart."""
+        """The population standard deviation, or 1 where values differ by rounding alone."""
         if not self.count:
             return 1.0
         variance, epsilon = self.m2 / self.count, float(np.finfo(np.float64).eps)

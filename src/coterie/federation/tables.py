@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from coterie.federation.labels import Task, classes_of_columns, encode_column
 from coterie.federation.table_columns import Column, counts_rows, describe_site_column, fit_column, listed
 from coterie.federation.table_files import RawTable, is_frame, read_frame, read_table
 from coterie.federation.table_sites import Tables, common_columns, read_all
-from coterie.federation.table_statistics import NumberStatistics, combine_numbers
+from coterie.federation.table_statistics import ColumnStatistics, NumberStatistics, combine_numbers
 
 FORMAT = 1
 MOST_CATEGORIES = 64
@@ -42,7 +42,8 @@ class Table:
     dropped: tuple[str, ...] = ()
     """Columns that are left out wherever they occur."""
     client_column: str | None = None
-    decimal: str = "."
+    decimal: str | None = None
+    """The decimal mark of every file, or None: found in each."""
     label_mean: float = 0.0
     label_scale: float = 1.0
     """Mean and deviation of a quantity over the training rows, which it is trained by; `labels` gives it as it is."""
@@ -159,37 +160,77 @@ def clients_from_tables(
     task: Task | None = None,
     scale: bool = True,
     max_categories: int = MOST_CATEGORIES,
-    decimal: str = ".",
+    decimal: str | None = None,
     splits: Splits = STANDARD,
     groups: Mapping[str, int] | None = None,
     blocks: str | None = None,
     seed: int = 0,
 ) -> tuple[list[Client], Table]:
     """The clients in tables, and the preprocessing that was fitted; see `Federation.from_tables`."""
-    drop, categorical = _names(drop, "drop"), _names(categorical, "categorical")
+    drop, categorical = column_names(drop, "drop"), column_names(categorical, "categorical")
     _check_options(label, client_column, decimal, max_categories)
     raw = read_all(tables, client_column, decimal)
-    _check_named(raw, label, {"drop": drop, "categorical": categorical, "blocks": (blocks,) if blocks else ()})
+    check_named(raw, label, {"drop": drop, "categorical": categorical, "blocks": (blocks,) if blocks else ()})
     names = classes_of_columns({table.origin: table.columns[label] for table in raw.values()}, label, task)
-    sites = [_site(name, table, blocks, splits, seed) for name, table in raw.items()]
+    sites = [site_of(name, table, blocks, splits, seed) for name, table in raw.items()]
     drop = drop if blocks is None else (*drop, blocks)
     left_out = {label, client_column, *drop}
-    order = common_columns({site.raw.origin: [c for c in site.raw.columns if c not in left_out] for site in sites})
-    columns = {name: _fitted(name, sites, name in categorical, max_categories, scale) for name in order}
+    common_columns({site.raw.origin: [c for c in site.raw.columns if c not in left_out] for site in sites})
+    reports = [report_site(site, label, left_out, categorical) for site in sites]
+    table = fit_table(reports, Table(label, names, (), drop, client_column, decimal), max_categories, scale=scale)
+    return [client_of(site, table, groups) for site in sites], table
+
+
+@dataclass(frozen=True)
+class SiteReport:
+    """All that a site says of its rows for the preprocessing: statistics of its training rows, column by column."""
+
+    origin: str
+    columns: Mapping[str, ColumnStatistics]
+    label: NumberStatistics | None
+    """Of a label that holds numbers."""
+    counting: tuple[str, ...] = ()
+    """Columns that count the rows."""
+
+
+def report_site(site: Site, label: str, left_out: Container[str | None], categorical: Container[str]) -> SiteReport:
+    """What a site says of the columns that are not left out."""
+    raw, rows = site.raw, site.rows["train"]
+    names = [name for name in raw.columns if name not in left_out]
+    columns = {name: describe_site_column(raw, rows, name, name in categorical) for name in names}
+    counting = tuple(name for name in names if counts_rows(raw.columns[name]))
+    numbers = raw.columns[label].numbers
+    return SiteReport(raw.origin, columns, None if numbers is None else NumberStatistics.of(numbers[rows]), counting)
+
+
+def fit_table(
+    reports: Sequence[SiteReport], unfitted: Table, max_categories: int = MOST_CATEGORIES, *, scale: bool = True
+) -> Table:
+    """The preprocessing that the sites' reports lead to; `unfitted` has the label, its classes and what is left out."""
+    order = common_columns({report.origin: list(report.columns) for report in reports})
+    known = {name: {report.origin: report.columns[name] for report in reports} for name in order}
+    columns = {name: fit_column(name, parts, max_categories) for name, parts in known.items()}
     fitted = [column for column in columns.values() if column is not None]
     empty = [name for name, column in columns.items() if column is None]
     if empty:
-        warnings.warn(f"column {listed(empty)} has no value in any table and is left out", stacklevel=3)
+        warnings.warn(f"column {listed(empty)} has no value in any table and is left out", stacklevel=4)
     if not fitted:
-        raise DataError(f"no column is left beside the label {label!r}: give tables with columns to learn from")
-    _warn_of_row_numbers(sites, fitted)
-    mean, deviation = _label_scaling(sites, label) if scale and not names else (0.0, 1.0)
-    table = Table(label, names, tuple(fitted), (*drop, *empty), client_column, decimal, mean, deviation)
-    return [_client(site, table, groups) for site in sites], table
+        raise DataError(
+            f"no column is left beside the label {unfitted.label!r}: give tables with columns to learn from"
+        )
+    _warn_of_row_numbers(reports, fitted)
+    if not scale:
+        fitted = [replace(column, mean=0.0, scale=1.0) for column in fitted]
+    table = replace(unfitted, columns=tuple(fitted), dropped=(*unfitted.dropped, *empty))
+    if unfitted.label_names or not scale:
+        return table
+    quantities = [report.label for report in reports if report.label is not None]
+    whole = combine_numbers(quantities, f"label {unfitted.label!r}")
+    return replace(table, label_mean=whole.mean, label_scale=whole.scale)
 
 
-def _check_options(label: str, client_column: str | None, decimal: str, max_categories: int) -> None:
-    if decimal not in (".", ","):
+def _check_options(label: str, client_column: str | None, decimal: str | None, max_categories: int) -> None:
+    if decimal not in (None, ".", ","):
         raise ConfigError(f"decimal={decimal!r}: expected '.' or ','")
     if max_categories < 1:
         raise ConfigError(f"max_categories={max_categories}: expected 1 or more")
@@ -197,14 +238,7 @@ def _check_options(label: str, client_column: str | None, decimal: str, max_cate
         raise DataError(f"label and client_column are both {label!r}: give two columns")
 
 
-def _fitted(name: str, sites: Sequence[Site], categorical: bool, max_categories: int, scale: bool) -> Column | None:
-    """A column's preprocessing, from what the sites say of their training rows; None where it has no value."""
-    known = {site.raw.origin: describe_site_column(site.raw, site.rows["train"], name, categorical) for site in sites}
-    column = fit_column(name, known, max_categories)
-    return column if column is None or scale else replace(column, mean=0.0, scale=1.0)
-
-
-def _site(name: str, table: RawTable, blocks: str | None, splits: Splits, seed: int) -> Site:
+def site_of(name: str, table: RawTable, blocks: str | None, splits: Splits, seed: int) -> Site:
     """A client's rows, divided; those of one block stay together."""
     block = None
     if blocks is not None:
@@ -217,15 +251,8 @@ def _site(name: str, table: RawTable, blocks: str | None, splits: Splits, seed: 
     return Site(name, table, {part: own.numpy() for part, own in rows.items()}, block)
 
 
-def _label_scaling(sites: Sequence[Site], label: str) -> tuple[float, float]:
-    """The mean and deviation of a quantity, from what the sites say of their training rows."""
-    numbers = [(site.raw.columns[label].numbers, site.rows["train"]) for site in sites]
-    parts = [NumberStatistics.of(values[rows]) for values, rows in numbers if values is not None]
-    whole = combine_numbers(parts, f"label {label!r}")
-    return whole.mean, whole.scale
-
-
-def _client(site: Site, table: Table, groups: Mapping[str, int] | None) -> Client:
+def client_of(site: Site, table: Table, groups: Mapping[str, int] | None = None) -> Client:
+    """A site's rows as a client's inputs and labels."""
     inputs = table.inputs(site.raw)
     labels = table.labels(site.raw)
     if labels is None:
@@ -237,7 +264,7 @@ def _client(site: Site, table: Table, groups: Mapping[str, int] | None) -> Clien
     return Client(site.id, train, validation, test, None if groups is None else groups[site.id])
 
 
-def _names(given: Iterable[str], option: str) -> tuple[str, ...]:
+def column_names(given: Iterable[str], option: str) -> tuple[str, ...]:
     """Column names, also from one text with commas."""
     names = given.split(",") if isinstance(given, str) else given
     cleaned = tuple(dict.fromkeys(str(name).strip() for name in names))
@@ -246,7 +273,7 @@ def _names(given: Iterable[str], option: str) -> tuple[str, ...]:
     return cleaned
 
 
-def _check_named(
+def check_named(
     raw: Mapping[str, RawTable],
     label: str,
     options: Mapping[str, Sequence[str]],
@@ -264,13 +291,13 @@ def _check_named(
                 raise DataError(f"{option}: {name!r} is the label, which is always read as it is given")
 
 
-def _warn_of_row_numbers(sites: Sequence[Site], columns: Sequence[Column]) -> None:
+def _warn_of_row_numbers(reports: Sequence[SiteReport], columns: Sequence[Column]) -> None:
     """Say which columns look like row numbers: whole numbers that count the rows of every site."""
     suspects = [column.name for column in columns if column.kind == "number"]
-    counting = [name for name in suspects if all(counts_rows(site.raw.columns[name]) for site in sites)]
+    counting = [name for name in suspects if all(name in report.counting for report in reports)]
     if counting:
         warnings.warn(
             f"column {listed(counting)} counts the rows and is used as an input: give --drop {counting[0]} if it is "
             "only the number of a row",
-            stacklevel=4,
+            stacklevel=5,
         )

@@ -37,7 +37,7 @@ def hold_out(federation: Federation, fraction: float, seed: int) -> Federation:
 
 
 def on_validation(federation: Federation, seed: int) -> Federation:
-    """The federation with validation data in the place of test data, which nobody sees: to choose options by.
+    """The federation with validation data in the place of test data, which stays unseen: to choose options by.
 
     Args:
         federation: the clients. Of one without validation data a fifth of the training data takes its place.

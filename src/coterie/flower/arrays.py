@@ -6,10 +6,10 @@ Nothing that a node sends is unpickled, evaluated, or given memory before its na
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from io import SEEK_CUR, BytesIO
 
 import numpy as np
 import torch
@@ -17,16 +17,15 @@ from flwr.app import Array, ArrayRecord
 from torch import Tensor
 
 from coterie.errors import ConfigError, did_you_mean
+from coterie.federation.mapped import UNREADABLE
 from coterie.parameters import Entry, Layout
 from coterie.tasks.wire import BadReply
 
 BATCH_NORM = ("running_mean", "running_var", "num_batches_tracked")
 """How PyTorch calls the arrays of a state_dict that are kept rather than trained."""
-MAGIC = b"\x93NUMPY"
 MOST_HEADER = 4096
-HEADER = re.compile(
-    rb"\{'descr': '([<>|=]?[a-z]\d+)', 'fortran_order': (True|False), 'shape': \(((?:\d+, ?)*\d*)\),? *\}\s*"
-)
+NUMPY = "numpy.ndarray"
+"""Flower's name for arrays in NumPy's own file format."""
 
 
 @dataclass(frozen=True)
@@ -46,21 +45,8 @@ class Template:
         """The template of a record; without `buffers`, integers and BatchNorm's statistics are not trained."""
         if not record:
             raise ConfigError("initial_arrays is empty: give the model's arrays, ArrayRecord(model.state_dict())")
-        types = {name: np.dtype(array.dtype) for name, array in record.items()}
-        for name, kind in types.items():
-            if kind.kind not in "fiu":
-                raise ConfigError(f"array {name!r} holds {kind}: expected real numbers or integers")
-        for name in buffers or ():
-            if name not in types:
-                raise ConfigError(f"buffers: no array {name!r}: {did_you_mean(name, types)}")
-        kept = [name for name in types if _is_kept(name, types[name], buffers)]
-        entries, start = [], 0
-        for name in [*(name for name in types if name not in kept), *kept]:
-            shape = tuple(record[name].shape)
-            stop = start + math.prod(shape)
-            entries.append(Entry(name, shape, start, stop, name in kept))
-            start = stop
-        layout = Layout(tuple(entries))
+        types = _types(record, buffers or ())
+        layout = Layout(tuple(_entries(record, types, buffers)))
         if not layout.trainable:
             raise ConfigError("initial_arrays holds nothing to train: name what is only kept with buffers=[...]")
         return cls(tuple(types), types, layout)
@@ -89,25 +75,57 @@ class Template:
 
 
 def read_array(name: str, array: Array, shape: tuple[int, ...], kind: np.dtype[np.generic]) -> np.ndarray:
-    """The numbers of a serialised array, which must be of this shape and type; BadReply says what is wrong."""
-    if array.stype != "numpy.ndarray" or tuple(array.shape) != shape or array.dtype != str(kind):
+    """The numbers of a serialised array, which must be of this shape and type; BadReply says what is wrong.
+
+    Sizes are compared before anything is read, so that a false header cannot make this allocate.
+    """
+    if array.stype != NUMPY or tuple(array.shape) != shape or array.dtype != str(kind):
         raise BadReply(f"array {name!r} is {array.dtype} {tuple(array.shape)}, expected {kind} {shape}")
-    data, size = array.data, kind.itemsize * math.prod(shape)
-    if not size <= len(data) <= size + MOST_HEADER:
-        raise BadReply(f"array {name!r} has {len(data)} bytes, expected {size} and a short header")
-    width = 2 if data[6:7] == b"\x01" else 4
-    begin = 8 + width
-    end = begin + int.from_bytes(data[8:begin], "little")
-    header = HEADER.fullmatch(data[begin:end]) if data[:6] == MAGIC and end <= len(data) else None
-    if header is None:
-        raise BadReply(f"array {name!r} is not written in NumPy's format")
-    descr, fortran, written = header.groups()
-    written_shape = tuple(int(number) for number in written.split(b",") if number.strip())
-    spelt = {typed.str: typed for typed in (kind.newbyteorder("<"), kind.newbyteorder(">"))}
-    if written_shape != shape or descr.decode() not in spelt or len(data) - end != size:
+    size = kind.itemsize * math.prod(shape)
+    if not size <= len(array.data) <= size + MOST_HEADER:
+        raise BadReply(f"array {name!r} has {len(array.data)} bytes, expected {size} and a short header")
+    written, fortran, spelt, begin = numpy_header(array.data)
+    if written != shape or kind not in (spelt, spelt.newbyteorder()) or len(array.data) - begin != size:
         raise BadReply(f"array {name!r} holds something else than it says")
-    values = np.frombuffer(data, spelt[descr.decode()], offset=end)
-    return values.reshape(shape, order="F" if fortran == b"True" else "C")
+    values = np.frombuffer(array.data, spelt, offset=begin)
+    return values.reshape(shape, order="F" if fortran else "C")
+
+
+def numpy_header(data: bytes) -> tuple[tuple[int, ...], bool, np.dtype[np.generic], int]:
+    """Shape, order, type and first byte of the numbers of an array in NumPy's format."""
+    file = BytesIO(data)
+    try:
+        first = np.lib.format.read_magic(file) == (1, 0)
+        read = np.lib.format.read_array_header_1_0 if first else np.lib.format.read_array_header_2_0
+        shape, fortran, kind = read(file)
+    except UNREADABLE as problem:
+        raise BadReply("an array is not written in NumPy's format") from problem
+    return shape, fortran, kind, file.seek(0, SEEK_CUR)
+
+
+def _types(record: ArrayRecord, buffers: Sequence[str]) -> dict[str, np.dtype[np.generic]]:
+    """The types of a record's arrays, checked."""
+    types = {name: np.dtype(array.dtype) for name, array in record.items()}
+    for name, kind in types.items():
+        if kind.kind not in "fiu":
+            raise ConfigError(f"array {name!r} holds {kind}: expected real numbers or integers")
+    for name in buffers:
+        if name not in types:
+            raise ConfigError(f"buffers: no array {name!r}: {did_you_mean(name, types)}")
+    return types
+
+
+def _entries(
+    record: ArrayRecord, types: Mapping[str, np.dtype[np.generic]], buffers: Sequence[str] | None
+) -> Iterator[Entry]:
+    """The places of the arrays in the flat vector."""
+    start = 0
+    kept = {name: _is_kept(name, kind, buffers) for name, kind in types.items()}
+    for name in sorted(types, key=kept.__getitem__):  # trained ones first, else in the app's order
+        shape = tuple(record[name].shape)
+        stop = start + math.prod(shape)
+        yield Entry(name, shape, start, stop, kept[name])
+        start = stop
 
 
 def _is_kept(name: str, kind: np.dtype[np.generic], buffers: Sequence[str] | None) -> bool:

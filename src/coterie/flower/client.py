@@ -1,4 +1,4 @@
-"""A ready ClientApp: it tells who it is, does every task that Coterie's methods ask for, and keeps its data.
+"""A ready ClientApp: it says who it is, does every task that Coterie's methods ask for, and keeps its data.
 
 A SuperNode says which client it is in its node-config: `client` (a stable name of its own) or `partition-id` (a place
 in the federation). Other keys: `data` (an .npz file, or a folder with one per client), `secret-file` (what the clients
@@ -11,6 +11,7 @@ answers all the same, see `demands`).
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import replace
 from pathlib import Path
@@ -25,17 +26,29 @@ from coterie.data.scenarios import find_scenario
 from coterie.errors import ConfigError, CoterieError, did_you_mean
 from coterie.federation import PARTS, Client, Federation
 from coterie.federation.folders import client_from_npz
+from coterie.federation.table_sites import is_table_path
+from coterie.federation.tables import Table
 from coterie.federation.validation import hold_out_of
 from coterie.flower.demands import check_names, check_task
 from coterie.flower.folding import fold, unfold
+from coterie.flower.tables import (
+    TableOptions,
+    client_from_site,
+    keep_table,
+    kept_text,
+    pack_report,
+    read_site,
+    report_of,
+)
 from coterie.flower.wire import layout_mark, open_array, pack_array, pack_refusal, pack_reply, unpack_task
-from coterie.metrics import MetricFunction, listed, split_own
+from coterie.metrics import ALWAYS, MetricFunction, listed, split_own
 from coterie.models.custom import find_callable
 from coterie.privacy import Mask, MaskedTrainer
 from coterie.privacy.keys import make_key
 from coterie.privacy.masks import redrawn
 from coterie.privacy.secure_tasks import KEPT
 from coterie.runs.assemble import Model, make_architecture
+from coterie.runs.target_scaling import TargetScaling
 from coterie.snapshot import load_snapshot, save_snapshot
 from coterie.tasks.base import ClientContext, Reply, ReplySchema
 from coterie.tasks.wire import BadReply
@@ -73,7 +86,7 @@ def client_app(
     """
     handler = ClientHandler(model, data, loss, name, secret, metrics, sums_secret)
     app = ClientApp()
-    for action in (handler.describe, handler.coterie, handler.initial):
+    for action in (handler.table, handler.describe, handler.coterie, handler.initial):
         app.query(action.__name__)(_answering(action))
     return app
 
@@ -112,8 +125,17 @@ class ClientHandler:
         self._held_out: dict[Any, Client] = {}
         self._trainers: dict[tuple[Any, ...], tuple[Trainer, Callable[[int], Tensor]]] = {}
 
+    def table(self, records: RecordDict, context: Context) -> RecordDict:
+        """Statistics of the columns of this node's table."""
+        source = self._source(context)
+        if not (isinstance(source, str | Path) and is_table_path(source)):
+            raise ConfigError("this node has no table: give it data='…' in its node-config, a .csv or .parquet file")
+        site = read_site(Path(source), self._name_for(Path(source), context), _table_options(context))
+        return pack_report(report_of(site, _table_options(context)))
+
     def describe(self, records: RecordDict, context: Context) -> RecordDict:
         """Who this client is and what kind of data it has; never the data."""
+        keep_table(records, context)
         client, classes = self._client(context)
         train = client.train
         description: dict[str, Any] = {part: len(client.part(part)) for part in PARTS} | {
@@ -156,9 +178,9 @@ class ClientHandler:
     def _client(self, context: Context) -> tuple[Client, int | None]:
         """This node's client under the id it goes by, and the number of classes where that is known."""
         # Two trials in one process may give one node id to different clients.
-        key = (context.node_id, *sorted(context.node_config.items()))
+        key = (context.node_id, kept_text(context), *sorted(context.node_config.items()))
         if key not in self._sources:
-            self._sources[key] = _chosen(self._source(context), context)
+            self._sources[key] = self._chosen(self._source(context), context)
         found = self._sources[key]
         named = context.node_config.get("client", self.name)
         if isinstance(found, Federation):
@@ -168,6 +190,29 @@ class ClientHandler:
             client, classes = found, None
         client = client if named is None else replace(client, id=str(named))
         return self._with_validation(client, key, context), classes
+
+    def _chosen(self, source: Source, context: Context) -> Source:
+        """The client, or the federation of one client, that the node-config chooses."""
+        if isinstance(source, Client):
+            return source
+        if isinstance(source, Federation):
+            return _member(source, context)
+        path = Path(source)
+        if path.is_dir():
+            path = path / f"{_folder_member(path, context)}.npz"
+        if not is_table_path(path):
+            return client_from_npz(path, seed=int(setting(context.run_config, "seed", 0)))
+        text = kept_text(context)
+        if text is None:
+            raise ConfigError(f"{path.name} is a table: give the server label='…', the column to predict")
+        table = Table.from_json(json.loads(text))
+        site = read_site(path, self._name_for(path, context), _table_options(context))
+        client = client_from_site(site, table)
+        return Federation([client], label_names=table.label_names, table=table, task=_table_options(context).task)
+
+    def _name_for(self, path: Path, context: Context) -> str:
+        """What a node with a table is called: its rows are divided by that name."""
+        return str(context.node_config.get("client", self.name or path.stem))
 
     def _with_validation(self, client: Client, key: Any, context: Context) -> Client:
         """The client with the part of its training data held out that the run's configuration asks for."""
@@ -202,13 +247,15 @@ class ClientHandler:
         classes = int(str(header["classes"]))
         named = setting(context.run_config, "loss", None)
         loss = self.loss or (find_loss(str(named)) if named else None)
-        key = (model, loss, classes, x.shape[1:], x.dtype, y.shape[1:], y.dtype, precision, secret, privacy, rules)
+        table = kept_text(context)
+        shapes = (x.shape[1:], x.dtype, y.shape[1:], y.dtype)
+        key = (model, loss, classes, *shapes, precision, secret, privacy, rules, table)
         if key not in self._trainers:
             federation = Federation([client], classes or None)
             architecture = make_architecture(model, federation, loss)
             own = loss or default_loss(federation.regression)
             trainer = make_trainer(architecture(0), own, client.train, precision, GRAM_BYTES)
-            trainer.metrics = self.metrics | _named_metrics(setting(context.run_config, "metrics", None))
+            trainer.metrics = _metrics(self.metrics, setting(context.run_config, "metrics", None), table)
             self._trainers[key] = _masked(trainer, architecture, secret, privacy)
             self._trainers[key][0].sum_rules = rules
         trainer, draw = self._trainers[key]
@@ -265,10 +312,14 @@ def defaults_of(scenario: str | None) -> Defaults:
     return find_scenario(str(scenario)).defaults if scenario else Defaults()
 
 
-def _named_metrics(text: Any) -> dict[str, MetricFunction]:
-    """The functions that a run configuration's metrics name as `module:function`."""
-    specs = [name for name in listed(None if text is None else str(text)) if ":" in name]
-    return {spec.rpartition(":")[2]: find_callable(spec, "metric") for spec in specs}
+def _metrics(own: Mapping[str, MetricFunction], asked: Any, table: str | None) -> dict[str, MetricFunction]:
+    """The functions of a run's metrics, `module:function` among them; of scaled targets, in the targets' units."""
+    names = listed(None if asked is None else str(asked))
+    functions = dict(own) | {name.rpartition(":")[2]: find_callable(name, "metric") for name in names if ":" in name}
+    known = [name for name in names if ":" not in name and name not in ALWAYS]
+    scaling = TargetScaling.of(None if table is None else Table.from_json(json.loads(table)))
+    in_units = scaling.metrics({name: functions.get(name) for name in (*known, *functions)})
+    return {name: function for name, function in in_units.items() if function is not None}
 
 
 def _header(records: RecordDict) -> ConfigRecord:
@@ -285,20 +336,23 @@ def _fold_bytes(records: RecordDict) -> int:
     return most if isinstance(most, int) else 0
 
 
-def _chosen(source: Source, context: Context) -> Source:
-    """The client, or the federation of one client, that the node-config chooses."""
+def _table_options(context: Context) -> TableOptions:
+    options = TableOptions.of(context.run_config)
+    if options is None:
+        raise ConfigError("the run names no label: give the server label='…', the column to predict")
+    return options
+
+
+def _folder_member(folder: Path, context: Context) -> str:
+    """Whose file in a folder is this node's."""
+    if "client" not in context.node_config:
+        raise ConfigError(f'{folder} is a folder: say whose file in it is this node\'s, client="…" in the node-config')
+    return str(context.node_config["client"])
+
+
+def _member(source: Federation, context: Context) -> Federation:
+    """The federation of one client that the node-config chooses."""
     node = context.node_config
-    if isinstance(source, str | Path):
-        path = Path(source)
-        if path.is_dir():
-            if "client" not in node:
-                raise ConfigError(
-                    f'{path} is a folder: say whose file in it is this node\'s, client="…" in the node-config'
-                )
-            path = path / f"{node['client']}.npz"
-        return client_from_npz(path)
-    if isinstance(source, Client):
-        return source
     if "client" in node:
         named = str(node["client"])
         if named not in source.ids:

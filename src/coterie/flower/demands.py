@@ -2,7 +2,7 @@
 
 Other tasks answer with projections, distances, codes or models of this client alone. A method that needs one declares
 it (`Needs.tasks`), and the node's operator lets it through (`sums-allow` in the node-config). Losses of any model that
-the server sends are told in any case, and a server that chooses its models can learn much from them.
+the server sends are reported in any case, and a server that chooses its models can learn much from them.
 """
 
 from __future__ import annotations

@@ -19,19 +19,23 @@ from coterie import __version__, models
 from coterie.data.scenario import Defaults
 from coterie.errors import ConfigError
 from coterie.federation import PARTS, Client, Federation
+from coterie.federation.corrections import CORRECTIONS
+from coterie.federation.table_sites import client_names, find_tables
 from coterie.flower.demands import tasks_beside_sums
 from coterie.flower.local import CONNECTION, SWITCHES, node_config
 from coterie.flower.server import read_options
 from coterie.methods import make_method
 from coterie.methods.needs import check_network
 from coterie.runs.assemble import loss_of, make_architecture, make_federation
-from coterie.runs.config import DATA_KEYS, RunConfig
+from coterie.runs.config import DATA_KEYS, TABLE_KEYS, RunConfig
 from coterie.runs.target_scaling import TargetScaling
 from coterie.snapshot import write_atomically
 from coterie.trainers.schedules import make_schedule
 
 AT_THE_NODES = frozenset({"data", "clients", "samples", "groups", *DATA_KEYS})
 """Keys that say which data there is: on a network the nodes have it, the server need not know."""
+TABLE_SETTINGS = ({*TABLE_KEYS} | {"task"}) - {"client_column"}
+"""How nodes read tables of their own."""
 NETWORK_DEFAULTS = {"min-replies": 0.5, "timeout": 600.0, "wait": 600.0, "poll": 1.0, "fold-bytes": 2**20}
 """What the server does when nodes fail (`flower.server.NetworkConfig`), written out so that a run can change it."""
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
@@ -49,15 +53,12 @@ app = server_app()
 
 CLIENT_APP = '''"""A node: it does what the server asks for on data of its own, which never leaves it."""
 
-from pathlib import Path
-
-from coterie.federation.folders import client_from_npz
 from coterie.flower import client_app
 
 
 def own_data(context):
-    """The client in the file that this node's --node-config names. Data that lies elsewhere can be read here."""
-    return client_from_npz(Path(context.node_config["data"]), seed=context.run_config["seed"])
+    """The file that this node's --node-config names: .npz, .csv or .parquet. Other data can be read here."""
+    return context.node_config["data"]
 
 
 app = client_app(data=own_data)
@@ -80,7 +81,7 @@ class NodePlan:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What the SuperNode is told in its --node-config."""
+        """What the SuperNode is given in its --node-config."""
         settings: dict[str, Any] = {"client": self.client, "data": str(self.data), "state-dir": str(self.state)}
         if self.secret:
             settings["secret-file"] = str(self.secret)
@@ -129,12 +130,7 @@ def plan(config: RunConfig) -> tuple[Federation | None, dict[str, Any]]:
     check_network(method, config.secure_sums)
     federation, defaults = make_federation(config) if config.scenario or config.data else (None, Defaults())
     network = config.model or defaults.model
-    if federation is not None:
-        make_architecture(network, federation, loss_of(config))
-    elif ":" not in network or "=" in network:
-        known = {spec.name for spec in models.list_models()}
-        if network.partition(":")[0] not in known:
-            models.build(network, (1,), 2, 0)  # says what is known
+    _check_model(network, federation, config)
     training, rounds = config.training(defaults.training), config.rounds or defaults.rounds
     make_schedule(config.lr_schedule, training, rounds)
     settings = {key: value for key, value in config.identity().items() if key not in AT_THE_NODES} | {
@@ -147,24 +143,44 @@ def plan(config: RunConfig) -> tuple[Federation | None, dict[str, Any]]:
         "momentum": training.momentum,
         "weight_decay": training.weight_decay,
     }
+    if reads_tables(config):
+        settings |= {key: getattr(config, key) for key in TABLE_SETTINGS}
     return federation, {key: value for key, value in settings.items() if value is not None}
 
 
+def _check_model(network: str, federation: Federation | None, config: RunConfig) -> None:
+    """Refuse a model that does not go with the data or, where that is not known, that there is none of."""
+    if federation is not None:
+        make_architecture(network, federation, loss_of(config))
+    elif ":" not in network or "=" in network:
+        known = {spec.name for spec in models.list_models()}
+        if network.partition(":")[0] not in known:
+            models.build(network, (1,), 2, 0)  # says what is known
+
+
 def write_deployment(
-    root: Path, config: RunConfig, *, nodes: int | None = None, address: str = "127.0.0.1:8000", secure: bool = False
+    root: Path,
+    config: RunConfig,
+    *,
+    nodes: int | None = None,
+    address: str = "127.0.0.1:8000",
+    secure: bool = False,
+    tables: Mapping[str, Any] | None = None,
 ) -> Deployment:
     """Write the app, the clients' data and the commands to `root`, or find there what the same call has written.
 
     `nodes` is how many must be there before the first round: all clients, if there is a scenario or a folder of data.
-    A folder with anything else in it is refused.
+    `tables` says how nodes read tables of their own, where the data is not here. A folder with anything else in it is
+    refused.
     """
     root = root.absolute()
     federation, settings = plan(config)
-    planned = tuple(_planned(root, config, federation)) if federation is not None else ()
+    files = data_files(root, config, federation) if federation is not None else {}
+    planned = tuple(_planned(root, config, files))
     least = nodes or len(planned) or 2
     if planned and least > len(planned):
-        raise ConfigError(f"nodes={least}, but there are {len(planned)} clients: wait for so many at most")
-    settings |= {"out": str(root / "run"), "min-nodes": least} | NETWORK_DEFAULTS
+        raise ConfigError(f"nodes={least}, but there are {len(planned)} clients: wait for {len(planned)} at most")
+    settings |= {"out": str(root / "run"), "min-nodes": least} | NETWORK_DEFAULTS | dict(tables or {})
     if federation is not None and federation.classes:
         settings["classes"] = federation.classes
     if secure:
@@ -175,17 +191,9 @@ def write_deployment(
     deployment = Deployment(root, planned, settings)
     guide = instructions(deployment, address, secure)
     _claim(root, project_file(settings, extras(config.method)))
-    if federation is not None and not _as_it_lies(config, federation):
-        trained = TargetScaling.of(federation.table).federation(federation)
-        for node, client in zip(planned, trained, strict=True):
-            write_client(client, node.data)
-        if federation.table is not None:
-            table = json.dumps(federation.table.to_json(), indent=2, ensure_ascii=False) + "\n"
-            write_atomically(root / "table.json", table.encode())
-    if config.privacy != "none":
-        write_secret(root / "keys" / "secret")
-    if config.secure_sums:
-        write_secret(root / "keys" / "sums-secret")
+    if federation is not None:
+        _write_data(root, federation, files)
+    _write_secrets(root, config)
     for name, text in {"server_app.py": SERVER_APP, "client_app.py": CLIENT_APP}.items():
         if not (deployment.app / name).exists():  # it may have been changed since
             write_atomically(deployment.app / name, text.encode())
@@ -193,44 +201,62 @@ def write_deployment(
     return deployment
 
 
-def _planned(root: Path, config: RunConfig, federation: Federation) -> Iterator[NodePlan]:
-    own = _as_it_lies(config, federation)
-    folder = Path(config.data).absolute() if config.data and own else root / "clients"
+def reads_tables(config: RunConfig) -> bool:
+    """Whether nodes read tables as they lie: a file per client, not corrected, no column of which names blocks."""
+    corrected = Path(config.data or "").suffix.lower() == CORRECTIONS
+    divided = config.client_column is not None or config.block_column is not None
+    return config.label is not None and not corrected and not divided
+
+
+def data_files(root: Path, config: RunConfig, federation: Federation) -> dict[str, Path]:
+    """Where the data of each client is: where it was given if nodes can read that, else below `root`."""
+    if config.data is not None and reads_tables(config):
+        found = find_tables(config.data)
+        return dict(zip(client_names(found), (file.absolute() for file in found), strict=True))
+    if config.data is not None and config.task is None and federation.label_names is None:
+        given = {client: Path(config.data).absolute() / f"{client}.npz" for client in federation.ids}
+        if all(file.exists() for file in given.values()):
+            return given
+    return {client: root / "clients" / f"{quote(client, safe=' ')}.npz" for client in federation.ids}
+
+
+def _planned(root: Path, config: RunConfig, files: Mapping[str, Path]) -> Iterator[NodePlan]:
     secret = root / "keys" / "secret" if config.privacy != "none" else None
     sums_secret = root / "keys" / "sums-secret" if config.secure_sums else None
-    for i, client in enumerate(federation):
-        file = client.id if own else quote(client.id, safe=" ")
+    beside = tuple(tasks_beside_sums(config.method))
+    for i, (client, file) in enumerate(files.items()):
         kept = root / "kept" / f"node-{i}"
-        beside = tuple(tasks_beside_sums(config.method))
-        yield NodePlan(client.id, folder / f"{file}.npz", kept, secret, sums_secret, config.secure_minimum, beside)
+        yield NodePlan(client, file, kept, secret, sums_secret, config.secure_minimum, beside)
 
 
-def _as_it_lies(config: RunConfig, federation: Federation) -> bool:
-    """Whether the nodes can use the files that were given: archives of arrays with labels that count from 0."""
-    if config.data is None or config.task is not None or federation.label_names is not None:
-        return False
-    folder = Path(config.data)
-    return all((folder / f"{client.id}.npz").exists() for client in federation)
+def _write_data(root: Path, federation: Federation, files: Mapping[str, Path]) -> None:
+    """Write the data of clients that nodes cannot read as it was given."""
+    below = {client for client, file in files.items() if file.is_relative_to(root)}
+    trained = TargetScaling.of(federation.table).federation(federation)
+    for client in trained:
+        if client.id in below:
+            write_client(client, files[client.id])
+    if below and federation.table is not None:
+        table = json.dumps(federation.table.to_json(), indent=2, ensure_ascii=False) + "\n"
+        write_atomically(root / "table.json", table.encode())
+
+
+def _write_secrets(root: Path, config: RunConfig) -> None:
+    if config.privacy != "none":
+        write_secret(root / "keys" / "secret")
+    if config.secure_sums:
+        write_secret(root / "keys" / "sums-secret")
 
 
 def _claim(root: Path, project: str) -> None:
-    """Make the folder with the app's pyproject.toml; one that exists must be empty or hold this very deployment.
-
-    A deployment with other settings whose trial failed before its first round gives way to the corrected one; the
-    apps are kept, which may have been changed.
-    """
+    """Make the folder with the app's pyproject.toml; one that exists must be empty or hold this very deployment."""
     if root.exists() and not root.is_dir():
         raise ConfigError(f"{root}: a file of that name exists: choose another --out")
     mine = root / "app" / "pyproject.toml"
-    failed = root / FAILED
     if mine.exists():
         if mine.read_text(encoding="utf-8") != project:
-            if not failed.exists():
-                raise ConfigError(f"{root}: holds a deployment with other settings: choose another --out")
-            for made in (path for path in root.iterdir() if path not in (mine.parent, failed)):
-                shutil.rmtree(made) if made.is_dir() else made.unlink()
-            write_atomically(mine, project.encode())
-        failed.unlink(missing_ok=True)
+            _replace_failed(root, mine, project)
+        (root / FAILED).unlink(missing_ok=True)
         return
     if root.exists() and any(root.iterdir()):
         raise ConfigError(f"{root}: the folder is not empty and is not a deployment's: choose another --out")
@@ -238,6 +264,19 @@ def _claim(root: Path, project: str) -> None:
         mine.parent.mkdir(parents=True, exist_ok=True)
     except OSError as problem:
         raise ConfigError(f"{root}: cannot make the folder ({problem.strerror}): choose another --out") from problem
+    write_atomically(mine, project.encode())
+
+
+def _replace_failed(root: Path, mine: Path, project: str) -> None:
+    """Let a deployment whose trial failed before its first round give way to the corrected one.
+
+    The apps are kept, which may have been changed.
+    """
+    failed = root / FAILED
+    if not failed.exists():
+        raise ConfigError(f"{root}: holds a deployment with other settings: choose another --out")
+    for made in (path for path in root.iterdir() if path not in (mine.parent, failed)):
+        shutil.rmtree(made) if made.is_dir() else made.unlink()
     write_atomically(mine, project.encode())
 
 
@@ -347,7 +386,8 @@ def instructions(deployment: Deployment, address: str, secure: bool) -> str:
     else:
         link += ["--insecure"]
     trust = f"root-certificates = {toml_value(str(deployment.keys / 'ca.crt'))}" if secure else "insecure = true"
-    example = NodePlan("a-name-of-its-own", Path("/path/of/its-data.npz"), Path("/path/of/what-it-keeps"))
+    file = "its-table.csv" if "label" in deployment.settings else "its-data.npz"
+    example = NodePlan("a-name-of-its-own", Path("/path/of", file), Path("/path/of/what-it-keeps"))
     nodes = [_node_command(i, node, address, secure) for i, node in enumerate(deployment.nodes or (example,))]
     keys = [f"flwr supernode register keys/node-{i}.pub {CONNECTION}" for i in range(len(nodes))]
     continued = " \\\n        "
@@ -361,7 +401,7 @@ every node. In every terminal first:
 
 ## The server
 
-Tell `flwr` where the SuperLink is, in `$FLWR_HOME/config.toml` (by default `~/.flwr/config.toml`):
+Name the SuperLink for `flwr`, in `$FLWR_HOME/config.toml` (by default `~/.flwr/config.toml`):
 
     [superlink.{CONNECTION}]
     address = "{address}"

@@ -11,6 +11,7 @@ node goes by one id, unless the operator allows more.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections import Counter
@@ -23,7 +24,10 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from coterie.engines.base import Fault
 from coterie.errors import RunError
 from coterie.federation import PARTS, Client, Federation, Split
+from coterie.federation.labels import Task
+from coterie.federation.tables import Table
 from coterie.flower.exchange import Answer, Exchange
+from coterie.flower.wire import refuse_refusal
 from coterie.tasks.wire import BadReply, in_words
 
 DTYPES = {"float32": torch.float32, "int64": torch.int64}
@@ -72,13 +76,19 @@ class Expected(NamedTuple):
 class Directory:
     """The clients behind a grid, as far as they are what is `expected`.
 
-    `bound` are clients with their keys that an earlier part of the run has met.
+    `bound` are clients with their keys that an earlier part of the run has met; `question` goes to every node that is
+    asked who it is.
     """
 
     def __init__(
-        self, exchange: Exchange, expected: Expected | None = None, bound: Mapping[str, str] | None = None
+        self,
+        exchange: Exchange,
+        expected: Expected | None = None,
+        bound: Mapping[str, str] | None = None,
+        question: RecordDict | None = None,
     ) -> None:
         self.exchange = exchange
+        self.question = question or RecordDict()
         self.kind: Kind | None = None
         self.expected = expected or Expected()
         self.classes = self.expected.classes or 0
@@ -131,23 +141,20 @@ class Directory:
         return faults
 
     def wait_for(self, count: int, seconds: float) -> None:
-        """Wait until so many clients of one kind are here; the kind that most are of is the run's."""
+        """Wait until `count` clients of one kind are here; the kind that most are of is the run's."""
         deadline = time.monotonic() + seconds
         self.refresh()
-        while len(self._most_alike()) < count:
+        while (here := self._admissible()) < count:
             left = deadline - time.monotonic()
             if left <= 0:
-                why = "".join(f"; {fault.client}: {fault.reason}" for fault in self._faults[-1:])
                 raise RunError(
-                    f"{len(self._most_alike())} clients came within {seconds:g} s, {count} are needed: start more "
-                    f"nodes, or ask for fewer{why}"
+                    f"{here} clients came within {seconds:g} s, {count} are needed: start more nodes, or ask for "
+                    f"fewer{self._why_not()}"
                 )
             time.sleep(min(self.exchange.poll, left))
             self.refresh()
         if self.kind is None:
-            alike = self._most_alike()
-            self.kind = next(iter(alike.values())).kind
-            self.classes = self.expected.classes or second_most([description.classes for description in alike.values()])
+            self.kind, self.classes = self._most_common(self._eligible())
             self._enter()
 
     def refresh(self) -> None:
@@ -155,24 +162,28 @@ class Directory:
         keyed = self.expected.keyed or self.expected.keys is not None
         self._keys = {node.node_id: _key(node, keyed) for node in self.exchange.grid.get_nodes()}
         listed = set(self._keys)
-        # A node without a key comes back under another number, so nobody can return as this one.
-        gone = [c for c, key in self.bound.items() if is_number(key) and key not in self._keys.values()]
-        for client in gone:
-            del self.bound[client]
-        self._described = {node: description for node, description in self._described.items() if node in listed}
-        for book in (self._refused, self._silent, self._doubled):
-            book &= listed
-        self._node = {client: node for client, node in self._node.items() if node in listed}
-        waiting = {node for node, _ in self._asked.values()}
-        self._ask(sorted((listed - set(self._described) - self._refused | self._silent) - waiting))
+        self._forget_others(listed)
+        asked = {node for node, _ in self._asked.values()}
+        unknown = listed - set(self._described) - self._refused
+        self._ask(sorted((unknown | self._silent) - asked))
         for key, answer in self.exchange.pull(list(self._asked)).items():
             self._hear(self._asked.pop(key)[0], answer)
         overdue = time.monotonic() - self.exchange.timeout
         self._asked = {key: (node, since) for key, (node, since) in self._asked.items() if since > overdue}
         self._enter()
 
+    def _forget_others(self, listed: set[int]) -> None:
+        """Forget all nodes that the grid does not list."""
+        here = set(self._keys.values())
+        # A node without a key returns under another number, so its client's id is free again.
+        self.bound = {client: key for client, key in self.bound.items() if not is_number(key) or key in here}
+        self._described = {node: description for node, description in self._described.items() if node in listed}
+        self._node = {client: node for client, node in self._node.items() if node in listed}
+        for book in (self._refused, self._silent, self._doubled):
+            book &= listed
+
     def _ask(self, nodes: list[int]) -> None:
-        question = [Message(RecordDict(), node, "query.describe", ttl=self.exchange.timeout) for node in nodes]
+        question = [Message(self.question, node, "query.describe", ttl=self.exchange.timeout) for node in nodes]
         for key, node in zip(self.exchange.push(question), nodes, strict=True):
             if key:
                 self._asked[key] = (node, time.monotonic())
@@ -196,15 +207,35 @@ class Directory:
         self._node = {client: other for client, other in self._node.items() if other != node}
         self._faults.append(Fault(f"node {node}", reason))
 
-    def _most_alike(self) -> dict[str, Description]:
-        """The clients of the run's kind or, before that is known, of the kind that most are of."""
-        if self.kind is not None:
-            return {client: self[client] for client in self._node}
-        kinds = Counter(description.kind for description in self._described.values())
-        if not kinds:
-            return {}
+    def _admissible(self) -> int:
+        """How many clients are in the run or, before its kind is known, would be."""
+        return len(self._node) if self.kind is not None else self._unlikenesses().count(None)
+
+    def _why_not(self) -> str:
+        """The last reason for which a node was left out or would be, to end a sentence with."""
+        faults = [f"{fault.client}: {fault.reason}" for fault in self._faults]
+        reasons = faults + [reason for reason in self._unlikenesses() if reason is not None]
+        return f"; {reasons[-1]}" if reasons else ""
+
+    def _unlikenesses(self) -> list[str | None]:
+        """Of each client that is who it says: why it could not take part if the run began now, None where it could."""
+        eligible = self._eligible()
+        if not eligible:
+            return []
+        kind, classes = self._most_common(eligible)
+        return [self._unlike(description, kind, classes) for description in eligible.values()]
+
+    def _eligible(self) -> dict[str, Description]:
+        """What those clients report that are who they say they are."""
+        nodes = [node for node in sorted(self._described) if not self._not_its_own(self._described[node].client, node)]
+        return {self._described[node].client: self._described[node] for node in nodes}
+
+    def _most_common(self, eligible: Mapping[str, Description]) -> tuple[Kind, int]:
+        """The kind of data that most of these clients have, and the run's number of classes."""
+        kinds = Counter(description.kind for description in eligible.values())
         kind = kinds.most_common(1)[0][0]
-        return {description.client: description for description in self._described.values() if description.kind == kind}
+        counts = [description.classes for description in eligible.values() if description.kind == kind]
+        return kind, self.expected.classes or second_most(counts)
 
     def _enter(self) -> None:
         """Give every id to the node it belongs to, or to the first that comes with it."""
@@ -214,7 +245,8 @@ class Directory:
             description = self._described[node]
             if self._node.get(description.client) == node:
                 continue
-            if reason := self._unlike(description) or self._too_many(description.client, self._keys[node]):
+            unlike = self._unlike(description, self.kind, self.classes)
+            if reason := unlike or self._too_many(description.client, self._keys[node]):
                 self._refuse(node, reason)
                 continue
             if reason := self._not_its_own(description.client, node):
@@ -246,13 +278,14 @@ class Directory:
             return None
         return f"it is also client {client!r}: one node may be {self.expected.ids_per_node}, see ids_per_node"
 
-    def _unlike(self, description: Description) -> str | None:
-        if description.kind != self.kind:
-            return f"client {description.client!r} has data of another kind: {description.kind}, expected {self.kind}"
-        if description.classes > self.classes:
+    def _unlike(self, description: Description, kind: Kind, classes: int) -> str | None:
+        """Why a client's data is not what the run is about."""
+        if description.kind != kind:
+            return f"client {description.client!r} has data of another kind: {description.kind}, expected {kind}"
+        if description.classes > classes:
             return (
                 f"client {description.client!r} has {description.classes} classes, the run's model has "
-                f"{self.classes}: give classes= if that is right"
+                f"{classes}: give classes= if that is right"
             )
         if self.expected.shape is not None and description.kind.shape != self.expected.shape:
             shape = description.kind.shape
@@ -288,22 +321,27 @@ def _key(node: Any, keyed: bool) -> str:
 
 def read_description(records: RecordDict) -> Description:
     """The description in a client's answer; BadReply with the reason where there is none that makes sense."""
-    if "refusal" in records:
-        refusal = records["refusal"]
-        raise BadReply(in_words(refusal.get("reason", "")) or "it refused without a reason")
+    refuse_refusal(records)
     record = records.get("client")
     if not isinstance(record, ConfigRecord):
         raise BadReply("it did not say who it is")
+    samples = {part: _whole(record, part, 1 if part == "train" else 0, MOST_SAMPLES) for part in PARTS}
+    group = _whole(record, "group", 0, MOST_CLASSES) if "group" in record else None
+    return Description(_id(record), samples, _kind(record), _whole(record, "classes", 0, MOST_CLASSES), group)
+
+
+def _id(record: ConfigRecord) -> str:
     client = record.get("client")
     if not isinstance(client, str) or not client or in_words(client) != client or len(client) > ID_LETTERS:
         raise BadReply("it has no proper id: expected a short line of text")
-    samples = {part: _whole(record, part, 1 if part == "train" else 0, MOST_SAMPLES) for part in PARTS}
+    return client
+
+
+def _kind(record: ConfigRecord) -> Kind:
     dtype, target_dtype = str(record.get("dtype")), str(record.get("target_dtype"))
     if dtype not in DTYPES or target_dtype not in DTYPES:
         raise BadReply(f"its data is {in_words(dtype)} and {in_words(target_dtype)}, expected float32 or int64")
-    kind = Kind(_shape(record, "shape"), dtype, _shape(record, "target_shape"), target_dtype)
-    group = _whole(record, "group", 0, MOST_CLASSES) if "group" in record else None
-    return Description(client, samples, kind, _whole(record, "classes", 0, MOST_CLASSES), group)
+    return Kind(_shape(record, "shape"), dtype, _shape(record, "target_shape"), target_dtype)
 
 
 def _whole(record: ConfigRecord, name: str, least: int, most: int) -> int:
@@ -317,20 +355,20 @@ def _shape(record: ConfigRecord, name: str) -> tuple[int, ...]:
     value: Any = record.get(name)
     if not isinstance(value, list) or len(value) > 8 or not all(isinstance(n, int) and n > 0 for n in value):
         raise BadReply(f"its {name} is {in_words(value)}, expected a few whole numbers")
-    numbers = 1
-    for n in value:
-        numbers *= n
-    if numbers > MOST_NUMBERS:
+    if math.prod(value) > MOST_NUMBERS:
         raise BadReply(f"its {name} is {in_words(value)}, which is too large")
     return tuple(value)
 
 
-def stand_in(kind: Kind, classes: int, name: str) -> Federation:
+def stand_in(kind: Kind, classes: int, name: str, table: Table | None = None) -> Federation:
     """A federation of one zero sample of that kind: what a server that has no data tries its model on."""
     x = torch.zeros(1, *kind.shape, dtype=DTYPES[kind.dtype])
     y = torch.zeros(1, *kind.target_shape, dtype=DTYPES[kind.target_dtype])
     none = Split(x[:0], y[:0])
-    return Federation([Client("none", Split(x, y), none, none)], classes or None, name)
+    names = table.label_names if table is not None else None
+    client = Client("none", Split(x, y), none, none)
+    task: Task = "regression" if y.is_floating_point() else "classification"
+    return Federation([client], classes or None, name, label_names=names, table=table, task=task)
 
 
 def natural(name: str) -> list[tuple[int, int, str]]:

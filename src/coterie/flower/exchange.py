@@ -7,7 +7,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from flwr.app import Error, Message, RecordDict
-from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
@@ -15,6 +14,13 @@ from coterie.tasks.wire import in_words
 
 UNREADABLE = (AssertionError, AttributeError, DecodeError, KeyError, IndexError, TypeError, ValueError)
 """What Flower raises when the bytes of a message make no message."""
+
+
+CLIENT_APP_RAISED = 2
+MESSAGE_UNAVAILABLE = 3
+REPLY_UNAVAILABLE = 4
+NODE_UNAVAILABLE = 5
+"""The codes in Flower's error replies; they are part of its protocol, and it exports no names for them."""
 
 
 class Answer(NamedTuple):
@@ -42,31 +48,9 @@ class Exchange:
     def send(self, messages: Sequence[Message]) -> Iterator[Answer]:
         """Send all the messages at once and give the answers in their order."""
         keys = self.push(messages)
-        deadline = time.monotonic() + self.timeout
-        waiting = {key: message for key, message in zip(keys, messages, strict=True) if key}
-        answers: dict[str, Answer] = {}
-        pause = FIRST_LOOK
-        turn = 0
+        inbox = Inbox(self, {key: message for key, message in zip(keys, messages, strict=True) if key})
         for key in keys:
-            if not key:
-                yield Answer(reason="the message could not be sent")
-                continue
-            while key in waiting:
-                turn += 1
-                others = [other for other in waiting if other != key]
-                looked = key if turn % 2 or not others else others[turn // 2 % len(others)]
-                found = self.pull({looked: waiting[looked]})
-                answers |= found
-                pause = FIRST_LOOK if found else min(2 * pause, self.poll)
-                for done in found:
-                    del waiting[done]
-                if key in waiting and not found:
-                    left = deadline - time.monotonic()
-                    if left > 0:
-                        time.sleep(min(pause, self.poll, left))
-                    elif looked == key:
-                        break
-            yield answers.pop(key, Answer(reason=f"it did not answer within {self.timeout:g} s", silent=True))
+            yield inbox.answer(key) if key else Answer(reason="the message could not be sent")
 
     def push(self, messages: Sequence[Message]) -> list[str | None]:
         """Send the messages; their keys, with None for one that could not be sent."""
@@ -104,8 +88,48 @@ class Exchange:
         return Answer(reply.content)
 
     def _failed(self, error: Error) -> Answer:
-        if error.code == ErrorCode.NODE_UNAVAILABLE:
+        if error.code == NODE_UNAVAILABLE:
             return Answer(reason="its node is gone", silent=True)
-        if error.code in (ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE):
+        if error.code in (MESSAGE_UNAVAILABLE, REPLY_UNAVAILABLE):
             return Answer(reason=f"it did not answer within {self.timeout:g} s", silent=True)
         return Answer(reason=in_words(f"it failed: {error.reason or f'error {error.code}'}"))
+
+
+class Inbox:
+    """The answers to messages that were sent at once: those that came, and those that are waited for."""
+
+    def __init__(self, exchange: Exchange, waiting: dict[str, Message]) -> None:
+        self.exchange, self.waiting = exchange, waiting
+        self.deadline = time.monotonic() + exchange.timeout
+        self.answers: dict[str, Answer] = {}
+        self._pause = FIRST_LOOK
+        self._turn = 0
+
+    def answer(self, key: str) -> Answer:
+        """Wait for one answer, and look for the others meanwhile."""
+        while key in self.waiting:
+            looked = self._next(key)
+            if self._look(looked):
+                continue
+            left = self.deadline - time.monotonic()
+            if left > 0:
+                time.sleep(min(self._pause, self.exchange.poll, left))
+            elif looked == key:
+                break
+        late = Answer(reason=f"it did not answer within {self.exchange.timeout:g} s", silent=True)
+        return self.answers.pop(key, late)
+
+    def _next(self, due: str) -> str:
+        """The message to look for now: the one that is due, every other time one of the others."""
+        self._turn += 1
+        others = [key for key in self.waiting if key != due]
+        return due if self._turn % 2 or not others else others[self._turn // 2 % len(others)]
+
+    def _look(self, key: str) -> bool:
+        """Whether the answer to a message has come; pauses are short after one has, else they double."""
+        found = self.exchange.pull({key: self.waiting[key]})
+        self._pause = FIRST_LOOK if found else min(2 * self._pause, self.exchange.poll)
+        self.answers |= found
+        for done in found:
+            del self.waiting[done]
+        return bool(found)

@@ -1,19 +1,15 @@
 """Small messages in few parts: Flower sends every record, array and piece of an array in requests of their own.
 
-On its way a message is pushed and pulled part by part, up to six times over, and on a small model that is what a round
+On its way a message travels part by part, up to six times over, and on a small model that is what a round
 costs. Arrays that are small together travel as bytes in one record. Larger ones stay as they are: Flower sends them in
 pieces, and what many clients share once.
 """
 
 from __future__ import annotations
 
-from io import BytesIO
-
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from coterie.federation.mapped import UNREADABLE
-from coterie.flower.wire import NUMPY
+from coterie.flower.arrays import NUMPY, numpy_header
 from coterie.tasks.wire import BadReply
 
 FOLDED = "folded "
@@ -60,10 +56,5 @@ def _array(data: object) -> Array:
     """The array in NumPy's format, of the shape that its header says; `open_array` compares that with the bytes."""
     if not isinstance(data, bytes):
         raise BadReply(f"a folded array is a {type(data).__name__}, expected bytes")
-    file = BytesIO(data)
-    try:
-        np.lib.format.read_magic(file)
-        shape, _, _ = np.lib.format.read_array_header_1_0(file)
-    except UNREADABLE as problem:
-        raise BadReply("an array's header cannot be read") from problem
+    shape, _, _, _ = numpy_header(data)
     return Array("float32", shape, NUMPY, data)

@@ -1,26 +1,28 @@
 """A Flower grid without a network: it calls a ClientApp in this process, for trying an app out and for tests.
 
-Messages are written out and read again as on the wire, so that no node can reach into another's or the server's
-records. Nodes work one after the other when messages are pushed.
+Messages are delivered as copies, so that no node can reach into another's or the server's records. Nodes work one after
+the other when messages are pushed.
 """
 
 from __future__ import annotations
 
+import copy
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 from uuid import uuid4
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, Metadata, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.common.constant import SUPERLINK_NODE_ID, ErrorCode
-from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.serverapp import Grid
-from flwr.supercore.run import Run
-from flwr.supercore.task_identity import TaskIdentity
 
 from coterie.errors import ConfigError, CoterieError
+from coterie.flower.exchange import CLIENT_APP_RAISED, MESSAGE_UNAVAILABLE
 
+RUN = 1
+"""The run's id."""
+SUPERLINK = 1
+"""The id of the server's end of the grid."""
 FIRST_NODE = 1001
 """The first node's id; the others count up from it."""
 CLIENT_ERRORS = (
@@ -33,7 +35,7 @@ CLIENT_ERRORS = (
     TypeError,
     ValueError,
 )
-"""What a ClientApp may raise and the server is told of; anything stranger ends the trial with its traceback."""
+"""What a ClientApp may raise and the server gets as an error; any other ends the trial with its traceback."""
 
 Tamper = Callable[[Message], Message | None]
 
@@ -69,8 +71,8 @@ class InProcessGrid(Grid):
         self._joined = 0
         self._replies: dict[str, Message | None] = {}
         self._sent: dict[str, Message] = {}
-        self._run = Run.create_empty(1)
-        _identify(self._run.run_id)
+        self._run: Any = None
+        _allow_messages()
         for config in node_configs:
             self.join(config)
 
@@ -78,9 +80,7 @@ class InProcessGrid(Grid):
         """Add a node and return its id."""
         node = FIRST_NODE + self._joined
         self._joined += 1
-        self.contexts[node] = Context(
-            self._run.run_id, node, dict(node_config), RecordDict(), run_config=dict(self.run_config)
-        )
+        self.contexts[node] = Context(RUN, node, dict(node_config), RecordDict(), run_config=dict(self.run_config))
         return node
 
     def leave(self, node: int) -> None:
@@ -89,13 +89,13 @@ class InProcessGrid(Grid):
             raise ConfigError(f"no node {node} on this grid: its nodes are {', '.join(map(str, self.contexts))}")
         del self.contexts[node]
 
-    def set_run(self, run: Run) -> None:
-        """Take the run's details; this grid has use for its id alone."""
+    def set_run(self, run: Any) -> None:
+        """Keep the run's details, which this grid has no use for."""
         self._run = run
 
     @property
-    def run(self) -> Run:
-        """The run's details."""
+    def run(self) -> Any:
+        """The run's details, if it was given any."""
         return self._run
 
     def create_message(
@@ -109,22 +109,24 @@ class InProcessGrid(Grid):
         return list(self.contexts)
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Let every node answer its message at once; the answers wait to be pulled."""
-        ids = []
+        """Let every node answer its message at once; the answers are kept for `pull_messages`."""
+        keys = []
         for message in messages:
-            message.metadata.__dict__["_message_id"] = key = str(uuid4())
-            self._sent[key] = message
-            self._replies[key] = self._answer(message)
-            ids.append(key)
-        return ids
+            key = str(uuid4())
+            received = _delivered(message, key)
+            self._sent[key] = received
+            self._replies[key] = self._answer(received)
+            keys.append(key)
+        return keys
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The replies that have come in to these messages; each is given once."""
-        found, wanted = [], set(message_ids)
+        wanted = set(message_ids)
+        found = []
         for key in [key for key in self._sent if key in wanted]:
             reply = self._replies[key]
             if reply is None and _expired(self._sent[key]):
-                reply = _refusal(self._sent[key], ErrorCode.MESSAGE_UNAVAILABLE, "no reply within the time to live")
+                reply = _refusal(self._sent[key], "no reply within the time to live")
             if reply is not None:
                 found.append(reply)
                 del self._sent[key], self._replies[key]
@@ -144,42 +146,59 @@ class InProcessGrid(Grid):
             time.sleep(0.01)
         return replies
 
-    def _answer(self, message: Message) -> Message | None:
-        context = self.contexts.get(message.metadata.dst_node_id)
+    def _answer(self, received: Message) -> Message | None:
+        context = self.contexts.get(received.metadata.dst_node_id)
         if context is None:
-            return _refusal(message, ErrorCode.MESSAGE_UNAVAILABLE, "unknown node")
-        received = _over_the_wire(message)
+            return _refusal(received, "unknown node")
         try:
             reply = self.client_app(received, context)
         except CLIENT_ERRORS as problem:
             reason = f"{type(problem).__name__}: {problem}"
-            reply = Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=received)
-        reply.metadata.__dict__["_message_id"] = str(uuid4())
-        reply = _over_the_wire(reply)
+            reply = Message(Error(CLIENT_APP_RAISED, reason), reply_to=received)
+        reply = _delivered(reply, str(uuid4()))
         return reply if self.tamper is None else self.tamper(reply)
 
 
-def _over_the_wire(message: Message) -> Message:
-    """The message as its receiver reads it: a copy that shares nothing with the sender's."""
-    return message_from_proto(message_to_proto(message))
+def _delivered(message: Message, message_id: str, source: int | None = None) -> Message:
+    """The message as its receiver gets it: a copy that shares nothing with the sender's, with an id."""
+    sent = message.metadata
+    metadata = Metadata(
+        run_id=RUN,
+        message_id=message_id,
+        src_node_id=sent.src_node_id if source is None else source,
+        dst_node_id=sent.dst_node_id,
+        reply_to_message_id=sent.reply_to_message_id,
+        group_id=sent.group_id,
+        created_at=sent.created_at,
+        ttl=sent.ttl,
+        message_type=sent.message_type,
+    )
+    parts: dict[str, Any] = {"metadata": metadata}
+    if message.has_error():
+        parts["error"] = message.error
+    else:
+        parts["content"] = copy.deepcopy(message.content)
+    return Message(**parts)
 
 
-def _refusal(message: Message, code: int, reason: str) -> Message:
+def _refusal(received: Message, reason: str) -> Message:
     """An error reply from the SuperLink, which signs with its own id rather than with the node's."""
-    reply = Message(Error(code, reason), reply_to=message)
-    reply.metadata.__dict__["_src_node_id"] = SUPERLINK_NODE_ID
-    reply.metadata.__dict__["_message_id"] = str(uuid4())
-    return reply
+    reply = Message(Error(MESSAGE_UNAVAILABLE, reason), reply_to=received)
+    return _delivered(reply, str(uuid4()), source=SUPERLINK)
 
 
 def _expired(message: Message) -> bool:
     return time.time() > message.metadata.created_at + message.metadata.ttl
 
 
-def _identify(run_id: int) -> None:
-    """Let this process make messages, as Flower does for a process it has started itself; one of those stays as is.
+def _allow_messages() -> None:
+    """Let this process make messages, which Flower allows in its own tasks only, and has no public way to ask for.
 
-    flwr has no public way to say so.
+    A version without this class makes them anywhere.
     """
+    try:
+        from flwr.supercore.task_identity import TaskIdentity
+    except ImportError:
+        return
     if TaskIdentity._run_id is None:
-        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, SUPERLINK_NODE_ID, 1
+        TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN, SUPERLINK, 1

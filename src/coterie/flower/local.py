@@ -58,11 +58,17 @@ class Network:
     All state is in `folder`: Flower's homes, the logs, and with `database` what the SuperLink knows, so that it can be
     started again; without, that is in memory. With `certificates` the connection is encrypted and only nodes with a
     registered key may join. Each node has a home of its own, because two of them that unpack an app into one folder at
-    the same time read half-written files. `warm` spares each message the seconds that a ClientApp takes to start.
+    the same time read half-written files. `warm_module` spares each message the seconds that a ClientApp takes to
+    start; where it cannot, `notice` says so.
     """
 
     def __init__(
-        self, folder: Path, certificates: Certificates | None = None, *, database: bool = False, warm: bool = True
+        self,
+        folder: Path,
+        certificates: Certificates | None = None,
+        *,
+        database: bool = False,
+        warm_module: str | None = "coterie.flower.warm",
     ) -> None:
         self.folder = folder.absolute()
         self.certificates = certificates
@@ -72,7 +78,10 @@ class Network:
         self.nodes: dict[str, SuperNodeProcess] = {}
         self._calls: list[subprocess.Popen[bytes]] = []
         self._mark = secrets.token_hex(16)
-        self._door = Path(tempfile.mkdtemp(prefix="coterie-")) / "door" if warm and hasattr(os, "fork") else None
+        self._warm_module = warm_module if hasattr(os, "fork") else None
+        self._door = Path(tempfile.mkdtemp(prefix="coterie-")) / "door" if self._warm_module else None
+        self.notice: str | None = None
+        """What works less well than it could here, in one line."""
 
     @property
     def address(self) -> str:
@@ -83,15 +92,22 @@ class Network:
         try:
             if self._door:
                 install(self.folder / "bin", self._door, Path(program("flwr")).parent)
-                self.start("warm", [sys.executable, "-m", "coterie.flower.warm", str(self._door)])
+                self.start("warm", [sys.executable, "-m", str(self._warm_module), str(self._door)])
             self.start_link()
-            limit = time.monotonic() + PATIENCE
-            while self._door and not self._door.exists() and self._calls[0].poll() is None and time.monotonic() < limit:
-                time.sleep(0.1)
+            self._wait_for_door()
         except BaseException:
             self.close()
             raise
         return self
+
+    def _wait_for_door(self) -> None:
+        """Wait until loaded apps can be forked; where that fails, Flower starts its own and the notice says so."""
+        limit = time.monotonic() + PATIENCE
+        while self._door and not self._door.exists():
+            if self._calls[0].poll() is not None or time.monotonic() > limit:
+                self.notice = f"every message starts a process of its own: {self.last_words('warm')}"
+                return
+            time.sleep(0.1)
 
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
@@ -122,7 +138,8 @@ class Network:
     def add_node(self, name: str, config: Mapping[str, Any], key: Path | None = None) -> SuperNodeProcess:
         """Start a SuperNode with its own settings (what the ClientApp finds in `context.node_config`)."""
         program("flower-supernode")  # or say what to install
-        command = [sys.executable, "-m", "coterie.flower.prompt_node", "--superlink", self.address, "--host", HOST]
+        command = [sys.executable, "-m", "coterie.flower.warm", "--start", "flower-supernode"]
+        command += ["--superlink", self.address, "--host", HOST]
         command += ["--port", str(free_port()), "--node-config", node_config(config)]
         command += ["--root-certificates", str(self.certificates.authority)] if self.certificates else ["--insecure"]
         if key:
@@ -267,7 +284,7 @@ def program(name: str) -> str:
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody uses at this moment."""
+    """A port of the loopback that is free at this moment."""
     with socket.socket() as probe:
         probe.bind((HOST, 0))
         port: int = probe.getsockname()[1]

@@ -1,15 +1,8 @@
 """The engine behind the drop-in strategies: it asks nodes only to train and to evaluate, as any Flower app can.
 
-A node is sent weights and sends weights back; the update is their difference. What an app as it is cannot tell is
-read from what it does tell:
-* *The loss of the model as it came* (CFL watches it) is the one that nodes evaluated at the end of the round before;
-  those that were not asked get the mean of the others. The training loss would not do: where one model cannot fit all
-  it keeps falling, for each node then trains towards its own.
-* *The noise of a client's update* (CFL compares splits with it) is judged by its nearest peer: with a noise of γ two
-  clients of one kind have updates of cosine 1/(1 + γ²), so γ̂ = sqrt(1/α − 1) for the highest cosine α that a client
-  has to another of its cluster. It is infinite where nobody points the same way. Training twice would not do: it shows
-  the noise of the batches, not that of having few samples.
-* *Training some layers with the others frozen* (FedCUAU) is done by training all and keeping the update of the some.
+A node is sent weights and sends weights back; the update is their difference. CFL's splits are judged by what nodes
+evaluate on. Training some layers with the others frozen (FedCUAU) is done by training all and keeping the update of the
+some.
 
 Apps that call `answer_checks` can be asked more: about halves of their data, by which CFL decides elsewhere too.
 """
@@ -18,8 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import replace
-from statistics import fmean, median
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -27,7 +19,6 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from coterie.clustering import cosine_matrix
 from coterie.engines.base import Fault, Traffic
 from coterie.errors import ConfigError, RunError
 from coterie.flower.arrays import Template
@@ -36,7 +27,7 @@ from coterie.flower.plain_checks import Checks
 from coterie.flower.reports import ACCURACY, EVALUATE_LOSS, NO_LOSS, TRAIN_LOSS, Keys, metrics_of, number
 from coterie.parameters import Layout, gather, scatter
 from coterie.randomness import derive, torch_generator
-from coterie.tasks import Collect, Evaluate, HalfUpdates, HeldOut, Noise, Train
+from coterie.tasks import Collect, Evaluate, HalfUpdates, HeldOut, Train
 from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request, reduced, tensor_key
 from coterie.tasks.staged import LayerUpdate, StagedTraining, trainable_spans
 from coterie.tasks.wire import NUMBER, TENSOR_NUMBER, BadReply, in_words
@@ -83,10 +74,9 @@ class PlainEngine:
         keys: Keys | None = None,
         timeout: float = 3600,
         buffers: Sequence[str] | None = None,
-        evaluates: bool = True,
     ) -> None:
         self.exchange = Exchange(grid, timeout)
-        self.keys, self.seed, self.evaluates = keys or Keys(), seed, evaluates
+        self.keys, self.seed = keys or Keys(), seed
         self.template = Template.of(initial_arrays, buffers)
         self.layout: Layout = self.template.layout
         self.plain_layout = self.layout
@@ -106,8 +96,6 @@ class PlainEngine:
         self.halves = False
         self._checks = Checks(self.exchange, self.layout, self.traffic)
         self._own: dict[str, Tensor] = {}
-        self._updates: dict[str, Tensor] = {}
-        self._losses: dict[str, tuple[Tensor, float]] = {}
         self._faults: list[Fault] = []
         self._failures: dict[str, int] = {}
         self._back: dict[str, int] = {}
@@ -115,8 +103,8 @@ class PlainEngine:
     def begin(self, t: int) -> int:
         """A round begins: see which nodes are there, and return how many are connected.
 
-        One that has not told its number of samples gets the usual one. One that failed too often is no client for a
-        while, so that a method which waits for everybody does not wait for it.
+        One that has not reported its number of samples gets the median. One that failed too often is no client for a
+        while, so that a method which waits for all clients does not wait for it.
         """
         self._round, self.sound, self.judged = t, [], []
         connected = [str(node) for node in sorted(self.exchange.grid.get_node_ids())]
@@ -141,7 +129,6 @@ class PlainEngine:
         work: dict[type, Callable[[Sequence[Request]], list[Reply]]] = {
             Train: self._train,
             Evaluate: self._evaluate,
-            Noise: self._noise,
             LayerUpdate: self._layer_update,
             StagedTraining: self._staged,
             Collect: self._collect,
@@ -203,30 +190,22 @@ class PlainEngine:
                 continue
             self.judged.append(Message(RecordDict({"metrics": metrics}), reply_to=message))
             self.traffic.up += _metric_bytes(metrics)
-            loss = number(metrics, self.keys.evaluate_loss, EVALUATE_LOSS)
-            if loss is not None:
-                self._losses[asks[position].client] = (asks[position].model, loss)
         return found
 
     def _train(self, requests: Sequence[Request]) -> list[Reply]:
         asks = [self._ask(request) for request in requests]
-        assessed = [isinstance(request.task, Train) and request.task.assess for request in requests]
-        losses = self._losses_at_start([ask for ask, wanted in zip(asks, assessed, strict=True) if wanted])
         replies = []
         for request, ask, trained in zip(requests, asks, self._trainings(asks), strict=True):
             if trained is None:
                 continue
-            self._updates[request.client] = trained.update[: self.layout.trainable]
             if request.task.private:  # type: ignore[attr-defined]
                 self._own[request.client] = ask.model + trained.update
                 trained = trained._replace(update=torch.zeros_like(trained.update), norm=0.0)
-            reply = self._reply(request.client, trained.update, trained)
-            started = losses.get(request.client, trained.loss)
-            replies.append(replace(reply, values={**reply.values, "start_loss": started}))
+            replies.append(self._reply(request.client, trained.update, trained))
         return replies
 
     def _collect(self, requests: Sequence[Request]) -> list[Reply]:
-        """The models that nodes trained alone; nobody is asked, for they are kept here."""
+        """The models that nodes trained alone; no node is asked, for they are kept here."""
         replies = []
         for client, task in requests:
             assert isinstance(task, Collect)
@@ -247,33 +226,6 @@ class PlainEngine:
             raise ConfigError(f"private layers {', '.join(private)}: an app that only trains keeps none to itself")
         model = self._own.get(request.client, task.model) if private else task.model
         return Ask(request.client, model, task.training.proximal)
-
-    def _losses_at_start(self, asks: Sequence[Ask]) -> dict[str, float]:
-        """The loss of each ask's model as its node evaluated it; for others, the mean over the nodes of that model.
-
-        A model that nobody has evaluated yet is evaluated now. There is no entry where that fails, nor for an app that
-        is not to evaluate.
-        """
-        by_model: dict[Hashable, list[Ask]] = {}
-        for ask in asks:
-            by_model.setdefault(tensor_key(ask.model), []).append(ask)
-        found: dict[str, float] = {}
-        for own in by_model.values():
-            if self.evaluates and not self._evaluated(own):
-                self.evaluate(own)
-            known = self._evaluated(own)
-            if known:
-                found |= dict.fromkeys((ask.client for ask in own), fmean(known.values())) | known
-        return found
-
-    def _evaluated(self, asks: Sequence[Ask]) -> dict[str, float]:
-        """The losses of those asks' models that are known."""
-        kept = {ask.client: self._losses[ask.client] for ask in asks if ask.client in self._losses}
-        return {
-            ask.client: kept[ask.client][1]
-            for ask in asks
-            if ask.client in kept and tensor_key(kept[ask.client][0]) == tensor_key(ask.model)
-        }
 
     def _layer_update(self, requests: Sequence[Request]) -> list[Reply]:
         done = self._trainings([self._ask(request) for request in requests])
@@ -302,28 +254,21 @@ class PlainEngine:
         later: dict[int, list[TrainReply | None]] = {}
         for (position, _), trained in zip(rows, self._trainings([ask for _, ask in rows]), strict=True):
             later.setdefault(position, []).append(trained)
-        replies = []
-        for position, (request, trained) in enumerate(zip(requests, first, strict=True)):
-            own = later.get(position, [])
-            if trained is None or None in own:
-                continue
-            places = self.layout.select(request.task.layers)  # type: ignore[attr-defined]
-            parts = [trained.update, *(gather(row.update, places) for row in own if row is not None)]
-            replies.append(self._reply(request.client, torch.cat(parts), trained))
-        return replies
-
-    def _noise(self, requests: Sequence[Request]) -> list[Reply]:
-        """γ̂ of every client by its nearest peer among the requests; see the head of this module."""
-        known = [request.client for request in requests if request.client in self._updates]
-        if len(known) < 2:
-            return [Reply(client, 1, values={"noise": math.inf}) for client in known]
-        alike = cosine_matrix(torch.stack([self._updates[client] for client in known]))
-        alike[range(len(known)), range(len(known))] = -1.0
-        highest = alike.max(axis=1).tolist()
-        return [
-            Reply(client, self.samples.get(client, 1), values={"noise": peer_noise(alpha)})
-            for client, alpha in zip(known, highest, strict=True)
+        replies = [
+            self._staged_reply(request, trained, later.get(position, []))
+            for position, (request, trained) in enumerate(zip(requests, first, strict=True))
         ]
+        return [reply for reply in replies if reply is not None]
+
+    def _staged_reply(
+        self, request: Request, first: TrainReply | None, later: Sequence[TrainReply | None]
+    ) -> Reply | None:
+        """The update of the model and those of the cluster layers, if all came."""
+        if first is None or None in later:
+            return None
+        places = self.layout.select(request.task.layers)  # type: ignore[attr-defined]
+        parts = [first.update, *(gather(row.update, places) for row in later if row is not None)]
+        return self._reply(request.client, torch.cat(parts), first)
 
     def _evaluate(self, requests: Sequence[Request]) -> list[Reply]:
         """Losses of k models, a message each; the data is what the app evaluates on, whatever part was asked for."""
@@ -332,19 +277,22 @@ class PlainEngine:
         models = {key: list(task.models) for key, task in tasks.items() if isinstance(task, Evaluate)}
         asks = [Ask(request.client, model) for request in requests for model in models[id(request.task)]]
         found = iter(self.evaluate(asks))
-        replies = []
-        for request in requests:
-            own = [next(found) for _ in models[id(request.task)]]
-            metrics = [metric for metric in own if metric is not None]
-            losses = [number(metric, self.keys.evaluate_loss, EVALUATE_LOSS) for metric in metrics]
-            if len(metrics) < len(own) or None in losses:
-                if len(metrics) == len(own):
-                    self._faults.append(Fault(request.client, NO_LOSS))
-                continue
-            accuracies = [number(metric, None, ACCURACY) for metric in metrics]
-            values = {"loss": losses, "accuracy": [math.nan if a is None else a for a in accuracies]}
-            replies.append(Reply(request.client, self.samples.get(request.client, 1), values=values))
-        return replies
+        own = [[next(found) for _ in models[id(request.task)]] for request in requests]
+        replies = [self._scored(request.client, metrics) for request, metrics in zip(requests, own, strict=True)]
+        return [reply for reply in replies if reply is not None]
+
+    def _scored(self, client: str, given: Sequence[MetricRecord | None]) -> Reply | None:
+        """The losses and accuracies of each model with a client, if it evaluated all of them."""
+        metrics = [metric for metric in given if metric is not None]
+        if len(metrics) < len(given):
+            return None
+        losses = [number(metric, self.keys.evaluate_loss, EVALUATE_LOSS) for metric in metrics]
+        if None in losses:
+            self._faults.append(Fault(client, NO_LOSS))
+            return None
+        accuracies = [number(metric, None, ACCURACY) for metric in metrics]
+        values = {"loss": losses, "accuracy": [math.nan if a is None else a for a in accuracies]}
+        return Reply(client, self.samples.get(client, 1), values=values)
 
     def _reply(self, client: str, vector: Tensor, trained: TrainReply) -> Reply:
         values = {"loss": trained.loss, "norm": trained.norm}
@@ -406,11 +354,6 @@ class PlainEngine:
 
     def _leave_out(self, ask: Ask, reason: str) -> None:
         self._faults.append(Fault(ask.client, in_words(reason)))
-
-
-def peer_noise(alpha: float) -> float:
-    """γ̂ = sqrt(1/α − 1) of a client whose most similar peer has an update of cosine α to its own."""
-    return math.sqrt(max(0.0, 1 / alpha - 1)) if alpha > 0 else math.inf
 
 
 def _metric_bytes(metrics: MetricRecord) -> int:

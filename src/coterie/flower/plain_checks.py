@@ -27,7 +27,7 @@ class Checks:
         self._count = 0
 
     def unable(self, clients: Sequence[str]) -> dict[str, str] | None:
-        """The clients that cannot answer checks, and why; None if nobody has answered at all.
+        """The clients that cannot answer checks, and why; None if no client has answered at all.
 
         One that is silent may answer later, and is not among them.
         """

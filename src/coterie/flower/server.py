@@ -12,19 +12,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coterie.errors import ConfigError, RunError
+from coterie.federation.tables import Table
 from coterie.flower.certificates import key_in_hex
 from coterie.flower.client import defaults_of
 from coterie.flower.directory import MOST_SAMPLES, Directory, Expected, is_number, stand_in
 from coterie.flower.engine import TIMEOUT, FlowerEngine
 from coterie.flower.exchange import Exchange
 from coterie.flower.secure_engine import SecureFlowerEngine
+from coterie.flower.tables import Reports, TableOptions, agree, table_record
 from coterie.methods import Method, make_method
 from coterie.metrics import MetricFunction
 from coterie.runs.assemble import Model, assemble, check_same_run
@@ -49,7 +51,7 @@ class NetworkConfig(BaseModel):
     timeout: float = Field(TIMEOUT, gt=0, description="seconds that a client has for a task")
     wait: float = Field(TIMEOUT, gt=0, description="seconds to wait for the first clients")
     poll: float = Field(0.5, gt=0, description="seconds between two looks for answers")
-    fold_bytes: int = Field(0, ge=0, description="arrays of at most so many bytes travel in one part")
+    fold_bytes: int = Field(0, ge=0, description="bytes of arrays up to which they travel in one part")
     classes: int | None = Field(None, ge=1, description="number of labels (default: the most that two clients report)")
     input_shape: str | None = Field(None, description="shape of one input, such as 1,28,28 (default: what most have)")
     most_samples: int = Field(MOST_SAMPLES, ge=1, description="training samples that a client may claim")
@@ -58,7 +60,12 @@ class NetworkConfig(BaseModel):
     client_keys: str | None = Field(
         None, description="JSON file with the public key of every client that may take part (default: any may)"
     )
-    trial_groups: bool = Field(False, description="clients of a trial tell their hidden groups, for the metrics")
+    label: str | None = Field(None, description="the column to predict, where nodes have tables")
+    drop: str | None = Field(None, description="columns of the nodes' tables that are left out")
+    categorical: str | None = Field(None, description="columns of the nodes' tables that are categories")
+    decimal: str | None = Field(None, description="decimal mark of the nodes' tables (default: found in each)")
+    task: Literal["classification", "regression"] | None = Field(None, description="what the label is")
+    trial_groups: bool = Field(False, description="clients of a trial report their hidden groups, for the metrics")
 
     def expected(self, classes: int | None = None) -> Expected:
         """What clients must be; `classes` is what an earlier part of the run has settled."""
@@ -167,10 +174,13 @@ def _prepare(
 ) -> tuple[Run, dict[str, Any]]:
     """Wait for the clients and put the run together on them."""
     expected = network.expected(about.get("classes"))
-    directory = Directory(Exchange(grid, network.timeout, network.poll), expected, about.get("keys"))
+    exchange = Exchange(grid, network.timeout, network.poll)
+    table = agreed_table(exchange, config, network, about)
+    question = None if table is None else table_record(table)
+    directory = Directory(exchange, expected, about.get("keys"), question)
     directory.wait_for(network.min_nodes, network.wait)
     assert directory.kind is not None
-    like = stand_in(directory.kind, directory.classes, config.scenario or "flower")
+    like = stand_in(directory.kind, directory.classes, config.scenario or "flower", table)
     kind: Callable[..., FlowerEngine] = FlowerEngine
     if config.secure_sums:
         kind = partial(SecureFlowerEngine, limit=config.secure_limit, minimum=config.secure_minimum)
@@ -203,8 +213,20 @@ def _prepare(
     return run, used
 
 
+def agreed_table(
+    exchange: Exchange, config: RunConfig, network: NetworkConfig, about: Mapping[str, Any]
+) -> Table | None:
+    """The preprocessing of the nodes' tables: that of the run's earlier part, else from their reports."""
+    options = TableOptions.of(network.model_dump() | {"seed": config.seed})
+    if options is None:
+        return None
+    if "table" in about:
+        return Table.from_json(about["table"])
+    return agree(Reports(exchange).wait_for(network.min_nodes, network.wait), options)
+
+
 def _remembering(run: Run, folder: RunFolder, about: Mapping[str, Any]) -> Run:
-    """The run, with whose key is whose kept in its folder, so that nobody takes an id over when the run is resumed."""
+    """The run, with whose key is whose kept in its folder, so that no other takes an id over on resuming."""
     engine = run.engine
     assert isinstance(engine, FlowerEngine)
     directory, written = engine.directory, dict[str, Any]()
@@ -213,6 +235,7 @@ def _remembering(run: Run, folder: RunFolder, about: Mapping[str, Any]) -> Run:
         engine.refresh()
         keys = {client: key for client, key in directory.bound.items() if not is_number(key)}
         known = {**about, "classes": run.model_shape["classes"], "keys": keys}
+        known |= {} if run.table is None else {"table": run.table.to_json()}
         if known != written:
             folder.write_json(NETWORK, known)
             written.update(known)
@@ -221,7 +244,7 @@ def _remembering(run: Run, folder: RunFolder, about: Mapping[str, Any]) -> Run:
 
 
 def _groups(run: Run, directory: Directory) -> list[int] | None:
-    """The hidden groups in the order of the clients, if all told theirs."""
+    """The hidden groups in the order of the clients, if all reported theirs."""
     groups = directory.groups
     known = [groups[client] for client in run.server.clients if client in groups]
     return known if len(known) == len(run.server.clients) else None

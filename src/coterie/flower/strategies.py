@@ -4,7 +4,7 @@
     result = strategy.start(grid, initial_arrays, num_rounds=60, train_config=ConfigRecord({"lr": 0.1}))
     strategy.clusters, strategy.models, strategy.tree, strategy.history
 
-The methods are Coterie's own, on an engine that only trains and evaluates; `coterie.flower.plain` tells what differs
+The methods are Coterie's own, on an engine that only trains and evaluates; `coterie.flower.plain` says what differs
 from clients that know more. Node ids are what clusters are made of: they survive a restart of a node only if it has
 a registered key.
 """
@@ -20,16 +20,17 @@ from coterie.flower.strategy_base import LOG, Clustered
 from coterie.methods import Server
 from coterie.methods.cfl import CFL as CFLMethod
 from coterie.methods.fedcuau import FedCUAU as FedCUAUMethod
+from coterie.methods.splitting import make_rule
 
 
 class CFL(Clustered):
     """Clustered federated learning: splits nodes whose updates conflict, once one model cannot serve them all.
 
-    Options as of the method `cfl`: `rule`, `weighting`, `fallback`. If all nodes answer checks (`answer_checks` in
+    Options as of the method `cfl`: `rule`, `weighting`. If all nodes answer checks (`answer_checks` in
     their app) it decides as the method `cfl` does elsewhere, by held-out benefit; they are asked once, when the run
-    begins. An app as it is cannot answer: then the rule is "flattened", the first split waits for 20 rounds, and for
-    the loss that nodes evaluate to stop falling, and two nodes alone are never told apart. `rule="paper(eps1=…)"` asks
-    for the paper's rule instead. `fallback=True` judges models by the data that the app evaluates on.
+    begins. An app as it is cannot answer: then the rule is "evaluated", by which the data that nodes evaluate on says
+    whether parts are better served apart; without offsets that nodes keep, clusters may split by label skew alone,
+    until the split is undone. `rule="paper(eps1=…,gamma_max=…)"` asks for the paper's rule instead.
     """
 
     name = "cfl"
@@ -40,9 +41,16 @@ class CFL(Clustered):
         self._chosen: PlainEngine | None = None
         if settings.get("compare", "update") != "update":
             raise ConfigError(f"compare={settings['compare']!r}: an app that only trains sends updates, leave it out")
-        if not self.fraction_evaluate and settings.get("rule", "auto") == "auto":
+        if settings.get("fallback"):
+            raise ConfigError("fallback=True: an app that only evaluates does not say how sure a loss is, leave it out")
+        rule = settings.get("rule", "auto")
+        if not self.fraction_evaluate and rule == "auto":
             raise ConfigError(
-                "fraction_evaluate=0: CFL watches the loss that nodes evaluate, let some do so or give rule='paper'"
+                "fraction_evaluate=0: CFL decides by the data that nodes evaluate on, let some do so or give a rule"
+            )
+        if rule != "auto" and getattr(make_rule(rule), "gamma_max", None) == "auto":
+            raise ConfigError(
+                f"rule={rule!r}: an app that only trains cannot measure its updates' noise, give gamma_max=0.5, say"
             )
 
     def _follow_nodes(self, t: int, server: Server, timeout: float) -> None:
@@ -56,14 +64,13 @@ class CFL(Clustered):
         if engine.halves:
             LOG.info("All nodes answer checks: clusters split by what halves of their data say")
             return
-        told = "; ".join(f"node {client}: {reason}" for client, reason in list(unable.items())[:3])
+        reasons = "; ".join(f"node {client}: {reason}" for client, reason in list(unable.items())[:3])
         LOG.warning(
-            "%d of %d nodes do not answer CFL's checks (%s): clusters split by the loss that nodes evaluate, which is "
-            "less sure and takes 20 rounds. Add to the ClientApp: answer_checks(app, model, data, fit), from "
-            "coterie.flower",
+            "%d of %d nodes do not answer CFL's checks (%s): the data that nodes evaluate on decides about splits, "
+            "without private offsets. Add to the ClientApp: answer_checks(app, model, data, fit), from coterie.flower",
             len(unable) or len(engine.clients),
             len(engine.clients),
-            told or "none answers",
+            reasons or "none answers",
         )
 
 

@@ -22,11 +22,10 @@ from coterie.methods.base import build_method
 from coterie.randomness import numpy_generator
 from coterie.runs.assemble import describe_method
 from coterie.runs.callbacks import Callback
-from coterie.runs.history import History
 from coterie.runs.loop import execute
 from coterie.runs.metrics import ClientScore
 from coterie.runs.prepared import Run
-from coterie.runs.records import RoundRecord, TreeNode, tree_of
+from coterie.runs.records import History, RoundRecord, TreeNode, tree_of
 from coterie.runs.result import Result as RunResult
 from coterie.trainers.base import Training
 
@@ -137,8 +136,14 @@ class Clustered(Strategy):
         train_config: ConfigRecord | None = None,
         evaluate_config: ConfigRecord | None = None,
         evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None = None,
+        **later: Any,
     ) -> Result:
-        """Run the rounds. `result.arrays` and what `evaluate_fn` sees are the largest cluster's model."""
+        """Run the rounds. `result.arrays` and what `evaluate_fn` sees are the largest cluster's model.
+
+        An argument that a later version of Flower has added is refused, unless it is None.
+        """
+        for name in (name for name, value in later.items() if value is not None):
+            raise ConfigError(f"{name}: {type(self).__name__}.start() has no such argument: leave it out")
         LOG.info("Starting %s strategy: %d rounds", type(self).__name__, num_rounds)
         self.summary()
         engine = self._engine = PlainEngine(
@@ -148,24 +153,15 @@ class Clustered(Strategy):
             keys=self.keys,
             timeout=timeout,
             buffers=self.buffers,
-            evaluates=self.fraction_evaluate > 0,
         )
         server = self._server = Server(engine, AsTheAppDoes(), self.seed, num_rounds, self.fraction_train)
-        frame = Frame(
-            self,
-            Result(arrays=initial_arrays),
-            grid,
-            timeout,
-            train_config or ConfigRecord(),
-            evaluate_config or ConfigRecord(),
-            evaluate_fn,
-        )
+        configs = (train_config or ConfigRecord(), evaluate_config or ConfigRecord())
+        frame = Frame(self, Result(arrays=initial_arrays), grid, timeout, *configs, evaluate_fn)
         store = None if self.checkpoint is None else StrategyStore(self.checkpoint, self.method, engine)
-        known = store.checkpoint() if store is not None else None
-        self.state = None if known is None else known.state
+        done = self._restored(store)
         self.configure_train(1, initial_arrays, frame.train_config, grid)  # a method may talk before its first round
-        self._follow_nodes(known.round if known else 1, server, timeout)
-        frame.judge_here(known.round if known else 0)
+        self._follow_nodes(max(1, done), server, timeout)
+        frame.judge_here(done)
         labels = {"method": describe_method(self.method), "scenario": "flower", "model": "app", "seed": self.seed}
         run = Run(
             self.method,
@@ -181,12 +177,22 @@ class Clustered(Strategy):
         finished = execute(run, store, [frame])
         self.history, self.state = finished.history, finished.state
         frame.result.arrays = self._largest()
+        self._conclude()
+        return frame.result
+
+    def _restored(self, store: StrategyStore | None) -> int:
+        """Take the state of the checkpoint, if there is one; the rounds that are done."""
+        known = store.checkpoint() if store is not None else None
+        self.state = None if known is None else known.state
+        return 0 if known is None else known.round
+
+    def _conclude(self) -> None:
+        """Log the clusters, and save their models where that was asked for."""
         LOG.info("Finished: clusters of %s nodes", ", ".join(str(len(members)) for members in self.clusters))
         if len(self.clusters) > 1:
             LOG.warning("result.arrays is the model of the largest cluster alone: strategy.save() writes them all")
         if self.save_to is not None:
             LOG.info("Saved: %s", ", ".join(str(path) for path in self.save(self.save_to)))
-        return frame.result
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid

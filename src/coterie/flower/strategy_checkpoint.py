@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from torch import Tensor
 
 from coterie.errors import RunError
 from coterie.flower.plain import PlainEngine
 from coterie.flower.wire import layout_mark
-from coterie.methods import Matrix, Method
+from coterie.methods import Method
 from coterie.runs.assemble import describe_method
 from coterie.runs.records import RoundRecord, from_json, to_json
-from coterie.runs.result import Result
-from coterie.runs.store import Checkpoint
+from coterie.runs.store import Checkpoint, Store
 from coterie.snapshot import load_snapshot, save_snapshot, saved
 
 
@@ -30,7 +26,7 @@ class StrategyCheckpoint:
     samples: dict[str, float]
 
 
-class StrategyStore:
+class StrategyStore(Store):
     """The loop's store in one file; a file of another method or model is refused."""
 
     def __init__(self, path: Path, method: Method, engine: PlainEngine) -> None:
@@ -50,35 +46,16 @@ class StrategyStore:
         return found.run
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Rewrite the file."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         history = [to_json(record) for record in self._history]
         save_snapshot(StrategyCheckpoint(*self.marks, checkpoint, history, dict(self.engine.known)), self.path)
 
     def rewind_history(self, to: int) -> list[RoundRecord]:
-        """The rounds up to `to`."""
         self._history = [record for record in self._history if record.round <= to]
         return list(self._history)
 
     def append_history(self, record: RoundRecord) -> None:
-        """Keep a round for the next checkpoint."""
         self._history.append(record)
 
     def amend_history(self, record: RoundRecord) -> None:
-        """Keep another record of the last round."""
         self._history[-1] = record
-
-    def write_matrix(self, matrix: Matrix, t: int) -> None:
-        """A strategy keeps no matrices."""
-
-    def reopen(self) -> None:
-        """A strategy has no mark of a finished run."""
-
-    def write_model_shape(self, shape: Mapping[str, Any]) -> None:
-        """The network is the app's own."""
-
-    def write_table(self, table: Mapping[str, Any]) -> None:
-        """The data is the nodes' own."""
-
-    def save_result(self, result: Result, models: Mapping[str, Tensor], private: Mapping[str, Tensor]) -> None:
-        """The app takes the models from the strategy."""

@@ -1,10 +1,14 @@
-"""Apps without the wait: Flower starts a process for every message and every run, most of whose time goes to imports.
+"""A network on one machine without the waits: programs of Flower's that are forked when loaded, and short pauses.
 
-One process loads everything once and forks for each of them. SuperLink and SuperNodes find it through small programs
-of the same names that stand before Flower's own on their path; if nobody answers there, Flower's own is started as
-ever. Every message still has a process of its own, with the arguments, environment and output that Flower gave it.
+Flower starts a process for every message and every run, most of whose time goes to imports. One process loads
+everything once and forks for each of them. SuperLink and SuperNodes find it through small programs of the same names
+that stand before Flower's own on their path; if none answers there, Flower's own is started. Every message still has a
+process of its own, with the arguments, environment and output that Flower gave it. Flower's code also sleeps up to
+three seconds between two looks for messages, which spares a SuperLink with many nodes; on the loopback that is most of
+a round.
 
-Run by its path this file needs nothing but the standard library, because it is started once for each message.
+Of Flower this uses its installed programs alone. Run by its path this file needs nothing but the standard library,
+because it is started once for each message.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import shlex
 import signal
 import socket
 import sys
+import time
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,6 +29,8 @@ from pathlib import Path
 PROGRAMS = ("flwr-clientapp", "flwr-serverapp")
 MOST = 2**20
 """Bytes that the arguments and the environment of a call may take."""
+LONGEST_PAUSE = 0.2
+"""Seconds that Flower's code waits on the loopback before it looks again."""
 
 
 def install(folder: Path, door: Path, flowers_own: Path) -> None:
@@ -48,24 +55,49 @@ def call(door: str, flowers_own: str, arguments: list[str]) -> None:
             if line.recv(1):
                 return
     except OSError:
-        pass  # nobody is there (yet, or any more)
+        pass  # no process is there, yet or any more
     os.execv(flowers_own, [flowers_own, *arguments])
+
+
+def load_program(name: str) -> Callable[[], object]:
+    """The function that an installed program runs."""
+    from importlib.metadata import entry_points
+
+    [found] = entry_points(group="console_scripts", name=name)
+    function: Callable[[], object] = found.load()
+    return function
+
+
+def shorten_pauses(longest: float = LONGEST_PAUSE, package: str = "flwr") -> None:
+    """Let `time.sleep` last no longer than that when called by a package's own code, in this process."""
+    sleep = time.sleep
+
+    def shortened(seconds: float) -> None:
+        caller = sys._getframe(1).f_globals.get("__name__", "")
+        ours = caller.partition(".")[0] == package
+        sleep(min(seconds, longest) if ours else seconds)
+
+    time.sleep = shortened  # type: ignore[assignment]
+
+
+def start_program(name: str, arguments: list[str]) -> None:
+    """Be that program, with short pauses."""
+    shorten_pauses()
+    sys.argv = [name, *arguments]
+    load_program(name)()
 
 
 def serve(door: str) -> None:
     """Load what the apps need and answer calls, each in a fork, until the parent of this process ends."""
-    import httpcore  # noqa: F401  httpx loads it when it is first used, which would be in every fork
-    from flwr.supercore.inflatable import inflatable_utils
-    from flwr.superlink.cli import flwr_serverapp
-    from flwr.supernode.cli import flwr_clientapp
+    shorten_pauses()
+    programs = {name: load_program(name) for name in PROGRAMS}
+    with contextlib.suppress(ImportError):
+        import httpcore  # noqa: F401  httpx loads it when it is first used, which would be in every fork
 
     import coterie.flower.client
     import coterie.flower.server  # noqa: F401
-    from coterie.flower.prompt_node import shorten_retries
 
-    shorten_retries(inflatable_utils)
-    programs = dict(zip(PROGRAMS, (flwr_clientapp, flwr_serverapp), strict=True))
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for the forks
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the forks are not waited for
     parent = os.getppid()
     with socket.socket(socket.AF_UNIX) as entrance:
         entrance.bind(door)
@@ -82,28 +114,16 @@ def serve(door: str) -> None:
                     _answer(line, programs)
 
 
-def _answer(line: socket.socket, programs: Mapping[str, Callable[[], None]]) -> None:
+def _answer(line: socket.socket, programs: Mapping[str, Callable[[], object]]) -> None:
     """In the fork: become what was called, and never return."""
     code = 1
     try:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        line.settimeout(10)
-        size, streams, _, _ = socket.recv_fds(line, 8, 2)
-        content = bytearray()
-        while len(content) < min(MOST, int.from_bytes(size, "big")) and (part := line.recv(65536)):
-            content += part
-        name, arguments, environment, place = json.loads(content)
-        line.sendall(b"1")
-        line.close()
-        for number, stream in enumerate(streams, start=1):
-            os.dup2(stream, number)
-            os.close(stream)
-        os.environ.clear()
-        os.environ.update(environment)
-        os.chdir(place)
+        name, arguments = _take_over(line)
         sys.argv = [name, *arguments]
-        _take_name(name)
-        _draw_afresh()
+        with contextlib.suppress(OSError):
+            Path("/proc/self/comm").write_text(name)  # the name that lists of processes show
+        _reseed()
         programs[name]()
         code = 0
     except SystemExit as end:
@@ -116,14 +136,27 @@ def _answer(line: socket.socket, programs: Mapping[str, Callable[[], None]]) -> 
         os._exit(code)
 
 
-def _take_name(name: str) -> None:
-    """Be found under the program's name by those who look through the processes."""
-    with contextlib.suppress(OSError):
-        Path("/proc/self/comm").write_text(name)
+def _take_over(line: socket.socket) -> tuple[str, list[str]]:
+    """Take the caller's output, environment and folder; the name and the arguments of what was called."""
+    line.settimeout(10)
+    size, streams, _, _ = socket.recv_fds(line, 8, 2)
+    content = bytearray()
+    while len(content) < min(MOST, int.from_bytes(size, "big")) and (part := line.recv(65536)):
+        content += part
+    name, arguments, environment, place = json.loads(content)
+    line.sendall(b"1")
+    line.close()
+    for number, stream in enumerate(streams, start=1):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(place)
+    return name, arguments
 
 
-def _draw_afresh() -> None:
-    """Forks must not share the state of generators that nobody seeded."""
+def _reseed() -> None:
+    """Forks must not share the state of generators without a seed."""
     import numpy as np
     import torch
 
@@ -131,8 +164,15 @@ def _draw_afresh() -> None:
     torch.seed()
 
 
-if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        serve(sys.argv[1])
+def main(words: list[str]) -> None:
+    """`DOOR` serves, `DOOR PROGRAM …` calls, `--start PROGRAM …` starts a program with short pauses."""
+    if words[0] == "--start":
+        start_program(words[1], words[2:])
+    elif len(words) == 1:
+        serve(words[0])
     else:
-        call(sys.argv[1], sys.argv[2], sys.argv[3:])
+        call(words[0], words[1], words[2:])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Hashable, Mapping
-from io import BytesIO
 from typing import Any
 
 import numpy as np
@@ -19,7 +17,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from torch import Tensor
 
 from coterie.errors import ConfigError
-from coterie.federation.mapped import UNREADABLE
+from coterie.flower.arrays import read_array
 from coterie.parameters import Layout, gather, scatter, span_size
 from coterie.tasks.base import Array as ArraySchema
 from coterie.tasks.base import Reply, ReplySchema, Task
@@ -36,14 +34,10 @@ from coterie.tasks.wire import (
     listed,
 )
 
-NUMPY = "numpy.ndarray"
-"""Flower's name for arrays in NumPy's own file format."""
-HEADER_BYTES = 512
-"""More than NumPy's header of a plain array takes."""
 VECTOR = "vector"
 """Name of the array that holds a reply's vector."""
 GROUP = "group"
-"""Name of the number that tells which model a client chose."""
+"""Name of the number of the model that a client chose."""
 
 
 def pack_array(tensor: Tensor) -> Array:
@@ -52,28 +46,8 @@ def pack_array(tensor: Tensor) -> Array:
 
 
 def open_array(array: Array, shape: tuple[int, ...] | None = None) -> Tensor:
-    """The float32 tensor in an array; BadReply unless it holds exactly what it says (and has the `shape`, if given).
-
-    Sizes are compared before anything is read, so that a false header cannot make this allocate.
-    """
-    said = tuple(array.shape)
-    if array.stype != NUMPY or array.dtype != "float32":
-        raise BadReply(f"an array is {array.dtype} ({array.stype}), expected float32")
-    if shape is not None and said != shape:
-        raise BadReply(f"an array has shape {said}, expected {shape}")
-    size = math.prod(said)
-    if min(said, default=0) < 0 or not 4 * size < len(array.data) <= 4 * size + HEADER_BYTES:
-        raise BadReply(f"an array of shape {said} has {len(array.data)} bytes")
-    file = BytesIO(array.data)
-    try:
-        if np.lib.format.read_magic(file) != (1, 0):
-            raise BadReply("an array is in another version of NumPy's format")
-        written, fortran, dtype = np.lib.format.read_array_header_1_0(file)
-    except UNREADABLE as problem:
-        raise BadReply("an array's header cannot be read") from problem
-    if written != said or fortran or dtype != np.dtype("<f4") or len(array.data) - file.tell() != 4 * size:
-        raise BadReply("an array's header and its bytes do not agree")
-    values = np.frombuffer(array.data, "<f4", offset=file.tell()).reshape(said)
+    """The float32 tensor in an array; BadReply unless it holds exactly what it says (and has the `shape`, if given)."""
+    values = read_array("sent", array, tuple(array.shape) if shape is None else shape, np.dtype(np.float32))
     return torch.from_numpy(values.astype(np.float32, copy=True))
 
 
@@ -154,12 +128,17 @@ def pack_refusal(reason: str) -> RecordDict:
     return RecordDict({"refusal": ConfigRecord({"reason": reason})})
 
 
-def open_reply(records: RecordDict, schema: ReplySchema) -> Reply:
-    """The reply (without client and samples) that is exactly as the schema says; BadReply with the reason else."""
+def refuse_refusal(records: RecordDict) -> None:
+    """BadReply with the reason where a client sent that it cannot do its task."""
     if "refusal" in records:
         refusal = records["refusal"]
         reason = refusal.get("reason", "") if isinstance(refusal, ConfigRecord) else ""
         raise BadReply(in_words(reason) or "it refused without a reason")
+
+
+def open_reply(records: RecordDict, schema: ReplySchema) -> Reply:
+    """The reply (without client and samples) that is exactly as the schema says; BadReply with the reason else."""
+    refuse_refusal(records)
     kinds = _array_kinds(schema)
     names = {"values", "arrays"} if kinds else {"values"}
     if set(records) != names:
@@ -169,17 +148,24 @@ def open_reply(records: RecordDict, schema: ReplySchema) -> Reply:
     group = numbers.pop(GROUP, 0)
     if not isinstance(group, int) or not 0 <= group < schema.choices:
         raise BadReply(f"it chose model {group} of {schema.choices}")
-    vector = arrays.pop(VECTOR, None)
-    if vector is not None and not torch.isfinite(torch.linalg.vector_norm(vector)):
-        # Numbers that overflow when squared count as infinite.
-        raise BadReply("its update is not finite: lower the learning rate")
+    vector = _whole_vector(arrays.pop(VECTOR, None), schema)
     values = numbers | {name: array.tolist() if array.ndim == 1 else array for name, array in arrays.items()}
     check_values(values, schema)
-    if vector is not None and schema.private:
-        whole = vector.new_zeros(schema.vector or 0)
-        scatter(whole, _rest(schema), vector)
-        vector = whole
     return Reply("", 0, vector, values, group)
+
+
+def _whole_vector(sent: Tensor | None, schema: ReplySchema) -> Tensor | None:
+    """The reply's vector, with zeros in the places that the client keeps to itself."""
+    if sent is None:
+        return None
+    if not torch.isfinite(torch.linalg.vector_norm(sent)):
+        # Numbers that overflow when squared count as infinite.
+        raise BadReply("its update is not finite: lower the learning rate")
+    if not schema.private:
+        return sent
+    whole = sent.new_zeros(schema.vector or 0)
+    scatter(whole, _rest(schema), sent)
+    return whole
 
 
 def _rest(schema: ReplySchema) -> tuple[slice, ...]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 Stamp = tuple[int, int, int]
-"""Inode, time and size: together they tell whether a file is still the one that was read."""
+"""Inode, time and size: together they show whether a file is still the one that was read."""
 
 
 def open_plain(path: Path) -> BinaryIO:

@@ -1,4 +1,4 @@
-"""One watcher for all browsers: each subscriber keeps only the names of what it has not been told yet."""
+"""One watcher for all browsers: each subscriber keeps only the names of what it has not been sent yet."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Subscriber:
 
 
 class Hub:
-    """Watches a library for as long as anybody listens, and tells every subscriber what changed."""
+    """Watches a library for as long as there are subscribers, and sends each what changed."""
 
     def __init__(self, library: Library) -> None:
         self.library = library

@@ -68,7 +68,7 @@ def run_folders(root: Path, depth: int = DEPTH) -> Iterator[Path]:
 def is_run_folder(path: Path) -> bool:
     """Does the folder hold the config of a run?"""
     config = read_config(path)
-    if config is None:  # damaged: what else a run leaves tells whether it was one
+    if config is None:  # damaged: what else a run leaves shows whether it was one
         return stamp_of(path / "config.json") is not None and stamp_of(path / "history.jsonl") is not None
     return "method" in config
 
@@ -79,9 +79,9 @@ def printable(name: str) -> str:
 
 
 def locked_inodes() -> frozenset[int] | None:
-    """The inodes of all files under a lock, or None where the system does not tell.
+    """The inodes of all files under a lock, or None where the system does not list them.
 
-    Trying the lock would tell too, but a run that starts in that instant would find its folder in use.
+    Trying the lock would show it too, but a run that starts in that instant would find its folder in use.
     """
     try:
         lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()

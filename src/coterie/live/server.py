@@ -30,16 +30,15 @@ from coterie.live.watched import MOST_ROWS
 
 STATIC = Path(__file__).with_name("static")
 MOST_CONNECTIONS = 256
-"""Connections at once; further ones are told to come back later."""
+"""Connections at once; further ones are asked to come back later."""
 
 
 class JSON(Response):
-    """A JSON answer in plain ASCII: half a surrogate pair in somebody's data must not break it."""
+    """A JSON answer in plain ASCII: half a surrogate pair in the data must not break it."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        """The bytes to send."""
         return json.dumps(content, allow_nan=False, separators=(",", ":")).encode()
 
 
@@ -92,7 +91,7 @@ def make_app(hub: Hub, token: str | None = None, cookie: str = "coterie-token") 
 
 async def _of_run(hub: Hub, request: Request, ask: Callable[[Any], dict[str, Any]]) -> Response:
     """What `ask` says of the run named in the request; names are looked up, never used as paths."""
-    if not hub.subscribers:  # nobody is being told of changes, so nobody has looked lately
+    if not hub.subscribers:  # without subscribers there was no look at the files lately
         await hub.refresh()
     found = hub.library.runs.get(request.query_params.get("id", ""))
     if found is None:
@@ -107,7 +106,7 @@ def _number(request: Request, name: str) -> int | None:
 
 
 class _Server(uvicorn.Server):
-    """Uvicorn, told to end the streams before it waits for them."""
+    """Uvicorn that ends the streams before it waits for them."""
 
     hub: Hub
 

@@ -11,17 +11,41 @@ from typing import Any, BinaryIO
 
 from coterie.errors import RunError
 from coterie.live.files import open_plain
-from coterie.live.growth import Growth
-from coterie.runs.records import RoundRecord, from_json, parse_json
+from coterie.runs.records import MOST_CLUSTERS, ClusterRecord, Growth, RoundRecord, TreeNode, from_json, parse_json
 from coterie.runs.rows import CHECKSUM
 
-MOST_CLUSTERS = 64
-"""Rounds with more clusters than this show their number only."""
 MOST_RECORDS = 1500
 """A longer history is thinned when a page asks for all of it; what it adds later comes in full."""
 
 _EPOCHS = itertools.count(int(time.time() * 1000))
 """Numbers that no page can have from before, even from another server."""
+
+
+class ShownGrowth(Growth):
+    """The tree of splits with every cluster's last size and accuracy."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.last: dict[int, ClusterRecord] = {}
+        self.accuracy: dict[int, float] = {}
+
+    def add(self, record: RoundRecord) -> None:
+        """Take one round in."""
+        super().add(record)
+        for cluster in record.clusters:
+            self.last[cluster.id] = cluster
+            if cluster.accuracy is not None:
+                self.accuracy[cluster.id] = cluster.accuracy
+
+    def table(self) -> list[dict[str, Any]] | None:
+        """The clusters that are or were as plain rows, or None as long as nothing was split."""
+        return [self._row(number) for number in sorted({*self.nodes, *self.last})] if self.nodes else None
+
+    def _row(self, number: int) -> dict[str, Any]:
+        node = self.nodes.get(number) or TreeNode(number, None, [], 0)
+        row = {name: getattr(node, name) for name in ("id", "parent", "born", "children", "split_round", "reason")}
+        size = self.last[number].members if number in self.last else None
+        return row | {"size": size, "accuracy": self.accuracy.get(number)}
 
 
 class HistoryTail:
@@ -38,7 +62,7 @@ class HistoryTail:
 
     def _reset(self) -> None:
         self.records: list[dict[str, Any]] = []
-        self.growth = Growth()
+        self.growth = ShownGrowth()
         self.damaged = ""
         """Why the reading ended before the end of the file; empty where it did not."""
         self._offset = 0
@@ -84,26 +108,17 @@ class HistoryTail:
             record = from_json(RoundRecord, value, self.path.name)
             if record.round != len(self.records) + 1:
                 raise ValueError(f"round {record.round} follows round {len(self.records)}")
+            self.growth.add(record)
         except (ValueError, RunError) as problem:
             self.damaged = f"{self.path.name}, line {len(self.records) + 1}: {problem}"
             return False
-        self.growth.add(record)
         self.records.append(_compact(record))
         return True
 
 
 def _compact(record: RoundRecord) -> dict[str, Any]:
-    rows = [
-        {
-            "id": c.id,
-            "members": c.members,
-            "accuracy": c.accuracy,
-            "loss": c.loss,
-            "mean_norm": c.mean_norm,
-            "max_norm": c.max_norm,
-        }
-        for c in record.clusters
-    ]
+    shown = record.clusters if len(record.clusters) <= MOST_CLUSTERS else []
+    names = ("id", "members", "accuracy", "loss", "mean_norm", "max_norm")
     return {
         "round": record.round,
         "accuracy": record.accuracy.mean,
@@ -113,7 +128,7 @@ def _compact(record: RoundRecord) -> dict[str, Any]:
         "up": record.bytes.up,
         "down": record.bytes.down,
         "count": len(record.clusters),
-        "clusters": rows if len(rows) <= MOST_CLUSTERS else [],
+        "clusters": [{name: getattr(cluster, name) for name in names} for cluster in shown],
         "splits": len(record.splits),
         "epsilon": record.epsilon,
         "events": [{"kind": event.kind, "text": event.text} for event in record.events],

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from coterie.errors import RunError
 from coterie.live.files import Stamp, is_elsewhere, open_plain, stamp_of
-from coterie.live.pages import MOST_SHOWN, ClientPages
+from coterie.live.pages import MOST_SHOWN, ClientPages, mixture_row
 from coterie.live.tail import HistoryTail, thinned
 from coterie.runs.folder import RunFolder, checksum
 from coterie.runs.records import Summary, parse_json, to_json
 from coterie.runs.verdict import verdict_of
-from coterie.runs.words import mixture_text
 
 FILES = ("config.json", "history.jsonl", "summary.json", "clients.json")
 PATIENCE = 15.0
@@ -72,30 +70,37 @@ class WatchedRun:
         stamps = {name: stamp_of(self.path / name) for name in FILES}
         changed = {name for name in FILES if stamps[name] != self._seen.get(name)}
         self._seen = stamps
-        if "config.json" in changed:
-            found = read_config(self.path)
-            self._note("config.json", "" if found else "config.json cannot be read")
-            self.config = {key: _shown(value) for key, value in (found or {}).items()}
-            self.setting = checksum({key: value for key, value in self.config.items() if key not in OF_A_SEED})
-            stamp = stamps["config.json"]
-            self.begun = stamp[1] / 1e9 if stamp else 0.0
-            self.tail.restart()
-        if "clients.json" in changed:
-            self._note("clients.json", "")
-        if changed & {"summary.json", "history.jsonl"}:
-            self.summary = self._read_summary()
-        if "history.jsonl" in changed or "config.json" in changed:
-            self.tail.poll()
-            self._note("history.jsonl", self.tail.damaged)
+        self._read(changed)
         for name in FILES:
             if is_elsewhere(self.path / name):
                 self._note(name, f"{name} is a link or no regular file, and is not read")
-        if changed & {"clients.json", "summary.json", "history.jsonl"}:
-            self.clients_version += 1
         status = self._status(locks)
         moved = status != self.status
         self.status = status
         return bool(changed) or moved
+
+    def _read(self, changed: set[str]) -> None:
+        """Read the files that changed, and those that must be read with them."""
+        if "config.json" in changed:
+            self._read_config()
+        if "clients.json" in changed:
+            self._note("clients.json", "")
+        if changed & {"summary.json", "history.jsonl"}:
+            self.summary = self._read_summary()
+        if changed & {"config.json", "history.jsonl"}:
+            self.tail.poll()
+            self._note("history.jsonl", self.tail.damaged)
+        if changed - {"config.json"}:
+            self.clients_version += 1
+
+    def _read_config(self) -> None:
+        found = read_config(self.path)
+        self._note("config.json", "" if found else "config.json cannot be read")
+        self.config = {key: _shown(value) for key, value in (found or {}).items()}
+        self.setting = checksum({key: value for key, value in self.config.items() if key not in OF_A_SEED})
+        stamp = self._seen["config.json"]
+        self.begun = stamp[1] / 1e9 if stamp else 0.0
+        self.tail.restart()
 
     def _note(self, name: str, problem: str) -> None:
         self.problems.pop(name, None)
@@ -123,10 +128,13 @@ class WatchedRun:
             return "running"
         if self._was_locked and locks is not None:
             return "stopped"
+        return "running" if self._signs_of_life() else "stopped"
+
+    def _signs_of_life(self) -> bool:
+        """Whether a file changed not long ago, measured by the time that the last round took."""
         latest = max((stamp[1] for stamp in self._seen.values() if stamp), default=0) / 1e9
-        spent = self.tail.records[-1]["seconds"] if self.tail.records else None
-        quiet = max(PATIENCE, 4 * spent) if isinstance(spent, int | float) else PATIENCE
-        return "running" if time.time() - latest < quiet else "stopped"
+        spent = self.tail.records[-1]["seconds"] if self.tail.records else 0.0
+        return time.time() - latest < max(PATIENCE, 4 * (spent or 0.0))
 
     def brief(self) -> dict[str, Any]:
         """The run's line in the list of runs."""
@@ -204,7 +212,7 @@ class WatchedRun:
         if pages is None:
             growth = self.tail.growth
             return [
-                {"client": client, "cluster": cluster} | _mixture(growth.mixtures.get(client, {}))
+                {"client": client, "cluster": cluster} | mixture_row(growth.mixtures.get(client, {}))
                 for client, cluster in islice(growth.cluster_of.items(), start, start + most)
             ]
         try:
@@ -220,11 +228,6 @@ class WatchedRun:
         except RunError as problem:
             self._note("clients.json", str(problem).removeprefix(f"{self.path}/"))
             return None
-
-
-def _mixture(weights: Mapping[Any, float]) -> dict[str, str]:
-    """What a client's row says of the models it is served by together; nothing where it has one."""
-    return {"mixture": mixture_text(weights)} if weights else {}
 
 
 def read_config(folder: Path) -> dict[str, Any] | None:

@@ -23,19 +23,13 @@ from coterie.methods.base import (
     method_classes,
 )
 from coterie.methods.cfl import CFL
-from coterie.methods.clove import CLoVE
 from coterie.methods.ditto import Ditto
 from coterie.methods.fedavg import FedAvg
 from coterie.methods.fedbabu import FedBABU
 from coterie.methods.fedcuau import FedCUAU
-from coterie.methods.feddrift import FedDrift
-from coterie.methods.fedem import FedEM
 from coterie.methods.fedper import FedPer
 from coterie.methods.fedprox import FedProx
-from coterie.methods.fedrc import FedRC
 from coterie.methods.fedsem import FedSEM
-from coterie.methods.fedsoft import FedSoft
-from coterie.methods.flhc import FLHC
 from coterie.methods.flt import FLT
 from coterie.methods.groups import Groups
 from coterie.methods.heterogeneity import divergences
@@ -43,12 +37,11 @@ from coterie.methods.ifca import IFCA
 from coterie.methods.local import Local
 from coterie.methods.needs import Needs
 from coterie.methods.oneshot import OneShot
-from coterie.methods.option_types import field_types
 from coterie.methods.options import literal, split_outside_brackets
-from coterie.methods.pacfl import PACFL
 from coterie.methods.pca_kmeans_hc import PcaKMeansHC
 from coterie.methods.server import Exchange, Server, apply_update
 from coterie.methods.splitting import LeafRound, Look, SplitDecision, SplitRule, branches_of, split_rule
+from coterie.option_types import field_types
 from coterie.parameters import Layout
 from coterie.snapshot import saved
 from coterie.tasks import (
@@ -68,15 +61,12 @@ from coterie.trainers.base import Trainer, Training
 
 __all__ = [
     "CFL",
-    "FLHC",
     "FLT",
     "IFCA",
-    "PACFL",
     "Aggregation",
     "Array",
     "Assignment",
     "Auto",
-    "CLoVE",
     "ClientContext",
     "ClusterInfo",
     "ClusterSplit",
@@ -88,13 +78,9 @@ __all__ = [
     "FedAvg",
     "FedBABU",
     "FedCUAU",
-    "FedDrift",
-    "FedEM",
     "FedPer",
     "FedProx",
-    "FedRC",
     "FedSEM",
-    "FedSoft",
     "Field",
     "Gradient",
     "Groups",

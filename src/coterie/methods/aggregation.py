@@ -44,7 +44,7 @@ class WeightedSum:
         """Count a reply whose vector was added to the total elsewhere."""
         self.weight += weight
         self.count += 1
-        # Norms are not told where they would say more than a sum with noise does.
+        # Norms are left out where they would say more than a sum with noise does.
         self.max_norm = max(self.max_norm, reply.norm) if "norm" in reply.values else math.nan
         self.loss += weight * float(reply.values.get("loss", math.nan))
 
@@ -149,14 +149,14 @@ class Aggregation:
         # Where most do not move, nothing is known of how long an update should be.
         return {group: min(self.clip * norm, fixed) if norm > 0 else fixed for group, norm in usual.items()}
 
-    def clipped(self, parts: Sequence[Part]) -> list[Part]:
+    def within_limits(self, parts: Sequence[Part]) -> list[Part]:
         """The parts as they count: those too long for their group are shortened."""
         if not self.clips:
             return list(parts)
         bounds = self.bounds(norms_by_group(parts))
         return [Part(group, shortened(reply, bounds[group])) for group, reply in parts]
 
-    def combine(self, replies: Sequence[Reply], weights: Sequence[float], size: int) -> WeightedSum:
+    def sum_by_rule(self, replies: Sequence[Reply], weights: Sequence[float], size: int) -> WeightedSum:
         """The replies' vectors as one by the rule, as a sum whose mean it is; norms are taken as they are."""
         total = WeightedSum(size)
         if self.rule == "mean" or len(replies) < 2:

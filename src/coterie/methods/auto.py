@@ -23,7 +23,7 @@ from coterie.methods.compared import Compared
 from coterie.methods.needs import Needs
 from coterie.methods.served import serve
 from coterie.methods.server import Server, apply_update
-from coterie.methods.splitting import BenefitRule
+from coterie.methods.splitting import BenefitRule, some_of
 from coterie.methods.tree import Branch, splits_since
 from coterie.snapshot import saved
 from coterie.tasks import FeatureMoments, InputMoments, Task
@@ -76,8 +76,7 @@ class Auto:
         way = sharing.advised
         if way is None:
             return State(begun, found=sharing.sentence())
-        evidence = {"gain": way.gain.gain, "gain_error": way.gain.error, "p_value": way.gain.p_value}
-        return State(begun, sharing.clusters, evidence, sharing.sentence())
+        return State(begun, sharing.clusters, way.gain.numbers(), sharing.sentence())
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         trained, info = self.tree.round(state.trained, t, server)
@@ -91,7 +90,7 @@ class Auto:
     def _split(self, trained: cfl.State, state: State, server: Server) -> cfl.State:
         """Give every cluster that was found before training the mean step of its own members from the first model."""
         root, rule = trained.tree.nodes[0], BenefitRule()
-        halves = Compared().of_halves(rule.asked(server.participants(1), 1, root.id, server), root.model, 1, server)
+        halves = Compared().of_halves(some_of(server.participants(1), 1, root.id, server), root.model, 1, server)
         updates = halves.vectors.mean(0)
         branches = []
         for members in map(set, state.clusters):

@@ -13,11 +13,10 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.errors import ConfigError, did_you_mean
-from coterie.methods.option_types import field_types
 from coterie.methods.options import parse_options, unknown_option, with_checked_options
-from coterie.methods.papers import Table
-from coterie.methods.published import PRINTED, as_published, paper_of, table_of
+from coterie.methods.published import PRINTED, Table, as_published, paper_of, table_of
 from coterie.methods.server import Server
+from coterie.option_types import field_types
 from coterie.plugins import check_name, load, offered
 from coterie.snapshot import saved
 
@@ -94,7 +93,7 @@ class Served(NamedTuple):
 
 
 class Hidden(NamedTuple):
-    """What is known of models that clients choose among and tell nobody."""
+    """What is known of models that clients choose among without showing their choices."""
 
     kept: str
     """The name under which a client keeps its choice."""
@@ -166,13 +165,13 @@ class Method(Protocol):
 
     A method that moves its models by `server.step`, so that a server optimiser counts, says `server_steps = True`.
     A method may also have
-    * `foresee(server) -> list[str]`, what makes its work impossible in this run, in words, before the first round;
+    * `foresee(server) -> list[str]`, what makes its work impossible in this run, before the first round;
     * `check_network(secure) -> None`, which raises ConfigError where on a network, with secure sums or without, clients
-      would show what nobody said they may;
+      would show what no option allows;
     * `finish(state, server) -> state`, called once after the last round;
     * `place(state, clients, server) -> dict[str, int]`, the clusters' ids of newcomers, who train but change nothing;
       without it they go where a cluster's model has the lowest loss on their data;
-    * `paper`, what it is published in (see `papers.Paper`), and `departures`, where its defaults are not the paper's
+    * `paper`, what it is published in (see `published.Paper`), and `departures`, where its defaults are not the paper's
       (see `published.Departure`); `as=paper` undoes them;
     * `places_unlabelled = True`, if `place` looks at no labels;
     * `path(state, client) -> dict[int, Tensor]`, the models on the way to a client's cluster by id, the first first.
@@ -183,7 +182,7 @@ class Method(Protocol):
         ...
 
     def round(self, state: Any, t: int, server: Server) -> tuple[Any, Info]:
-        """One round, counted from 1: the next state and what there is to tell."""
+        """One round, counted from 1: the next state and what there is to report."""
         ...
 
     def assignment(self, state: Any, server: Server) -> Assignment:

@@ -10,16 +10,15 @@ from torch import Tensor
 
 from coterie.methods.base import Assignment, Info, method
 from coterie.methods.compared import Compared
-from coterie.methods.fallback import best_on_path
 from coterie.methods.needs import Needs
-from coterie.methods.option_types import Placeholder
 from coterie.methods.population import Newcomer, follow_population, placed
 from coterie.methods.published import Departure
 from coterie.methods.server import Server
 from coterie.methods.splitting import LeafRound, SplitRule, grow, make_rule
-from coterie.methods.tree import Tree
+from coterie.methods.tree import Node, Tree, best_on_path
+from coterie.option_types import Placeholder
 from coterie.snapshot import saved
-from coterie.tasks import Request, Train
+from coterie.tasks import HeldOut, Request, Train
 
 
 @saved
@@ -43,20 +42,24 @@ class CFL:
         Departure(
             "rule", "paper", "held-out benefit decides, without thresholds, and undoes a split that does not last"
         ),
-        Departure("fallback", False, "a client may end with a model on its path that its validation data likes better"),
+        Departure(
+            "fallback",
+            False,
+            "a client may end with a model on its path that surely serves it better, by its validation data",
+        ),
     )
 
     rule: Annotated[Any, Placeholder("RULE")] = "auto"
     """When to split: benefit (both sides are surely better served apart, on held-out data), paper (its thresholds ε1,
-    ε2, γ_max) or flattened (for apps that only train and evaluate), with options as paper(eps1=0.4,eps2=1.6). auto is
-    benefit, and flattened where clients cannot be asked about halves of their data."""
+    ε2, γ_max) or evaluated (for apps that only train and evaluate), with options as paper(eps1=0.4,eps2=1.6). auto is
+    benefit, and evaluated where clients cannot be asked about halves of their data."""
     compare: str = "update"
     """What is compared: update, gradient (steps along full gradients), or projection(1024): keyed projections of
     updates to 1024 numbers, whose key the clients hold; updates themselves then go into sums only."""
     weighting: Literal["samples", "uniform"] = "samples"
     """Weight of a client in its cluster's mean: |D_i| (Algorithm 2) or one (Algorithm 5)."""
     fallback: bool = True
-    """In the end, give a client the model on its path that its own validation data likes best."""
+    """In the end, give a client the model on its path that surely serves it better, by its own validation data."""
 
     def __post_init__(self) -> None:
         Compared.parse(self.compare)
@@ -67,10 +70,11 @@ class CFL:
     def needs(self) -> Needs:
         """Single updates, or their projections in place of them, and what the rule asks for."""
         asked = Compared.parse(self.compare).tasks
-        rules = ["benefit", "flattened"] if self.rule == "auto" else [self.rule]
+        rules = ["benefit", "evaluated"] if self.rule == "auto" else [self.rule]
         tasks = asked + tuple(task for rule in rules for task in make_rule(rule).tasks)
+        tasks += (HeldOut,) if self.fallback else ()
         instead = "give compare=projection(1024) and privacy='projection'"
-        return Needs("never" if asked else "must", tasks, instead=instead)
+        return Needs("never" if asked else "must", tuple(dict.fromkeys(tasks)), instead=instead)
 
     def parts(self) -> dict[str, SplitRule]:
         """The rule where it is named, whose options are settings of the method too."""
@@ -78,7 +82,7 @@ class CFL:
 
     def split_rule(self, server: Server) -> SplitRule:
         """The rule in use."""
-        return make_rule(self.rule if self.rule != "auto" else "benefit" if server.asks_halves else "flattened")
+        return make_rule(self.rule if self.rule != "auto" else "benefit" if server.asks_halves else "evaluated")
 
     def start(self, server: Server) -> State:
         Compared.parse(self.compare).check(server)
@@ -87,27 +91,34 @@ class CFL:
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         rule = self.split_rule(server)
         state, events = follow_population(state, t, server, self._newcomer(rule))
-        rounds = self._federated_learning(state.tree, rule, t, server)  # Algorithm 2
+        rounds = self.federated_learning(state.tree, rule, t, server)  # Algorithm 2
         tree, memory, info = grow(state.tree, state.memory, rule, rounds, t, server)  # Algorithm 3, lines 3-8
         return replace(state, tree=tree, memory=memory), replace(info, events=[*events, *info.events])
 
-    def _federated_learning(self, tree: Tree, rule: SplitRule, t: int, server: Server) -> list[LeafRound]:
+    def federated_learning(self, tree: Tree, rule: SplitRule, t: int, server: Server) -> list[LeafRound]:
         """Every cluster's participants train from its model, and their mean moves it (Algorithm 2)."""
-        leaves, how = tree.leaves(), server.schedule.at(t)
-        home = {client: i for i, leaf in enumerate(leaves) for client in leaf.members}
-        clients = [client for client in server.participants(t) if client in home]
-        requests = [Request(c, Train(leaves[home[c]].model, how, server.seed_of(t, c), assess=True)) for c in clients]
-        compared = Compared.parse(self.compare)
+        leaves, compared = tree.leaves(), Compared.parse(self.compare)
+        groups, requests = self._requests(leaves, t, server)
         keep: Literal["sums", "vectors"] = "vectors" if rule.needs_updates and not compared.tasks else "sums"
-        groups = [home[client] for client in clients]
         found = server.exchange(requests, groups, clusters=len(leaves), weighting=self.weighting, keep=keep)
         rounds = []
         for i, (leaf, total) in enumerate(zip(leaves, found.sums, strict=True)):
             replies = [reply for reply in found.replies if reply.group == i]
             if replies:
-                after = server.step(leaf.model, total.mean(), leaf.id)
+                after = server.step(leaf.model, total.mean(), leaf.id)  # line 7: θ + Σ_i |D_i|/|D_c| Δθ_i
                 rounds.append(LeafRound(leaf, total, replies, after, compared, self.weighting))
         return rounds
+
+    def _requests(self, leaves: Sequence[Node], t: int, server: Server) -> tuple[list[int], list[Request]]:
+        """The cluster of each participant, and its training from that cluster's model (Algorithm 2, lines 3-6)."""
+        home = {client: i for i, leaf in enumerate(leaves) for client in leaf.members}
+        groups, requests, how = [], [], server.schedule.at(t)
+        for client in server.participants(t):
+            if client in home:
+                groups.append(home[client])
+                task = Train(leaves[home[client]].model, how, server.seed_of(t, client))
+                requests.append(Request(client, task))
+        return groups, requests
 
     def _newcomer(self, rule: SplitRule) -> Newcomer:
         compared = Compared.parse(self.compare)

@@ -1,16 +1,25 @@
-"""Which of k models each client chose, followed over the rounds, and when all models are sent again."""
+"""Which of k models each client chose, followed over the rounds; what is said of it; when all models are sent."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import field
+from typing import Any
 
 from pydantic import PositiveInt
 
+from coterie.methods.base import Event
+from coterie.methods.needs import Needs
 from coterie.methods.options import Parts, part
+from coterie.methods.starts import STARTS
 from coterie.snapshot import saved
+from coterie.tasks import HeldOut
 
 RESENDS = Parts("resend")
+PATIENCE = 5
+"""Rounds in which no client chose a model after which an event says so."""
+SETTLED = 0.05
+"""Choices count as settled while at most this share of a round's participants moves."""
 
 
 @saved
@@ -82,3 +91,86 @@ class Settled:
     def own_only(self, choices: Choices) -> bool:
         """Is each client of the next round sent only the model that it chose before?"""
         return choices.steady >= self.after and choices.unchecked < self.recheck - 1
+
+
+def choice_events(
+    before: Choices, after: Choices, resend: Always | Settled, last_round: bool, advice: str
+) -> list[Event]:
+    """What there is to say of a round's choices; `advice` is what to try where models find no clients."""
+    now = {client: after.last[client] for client in after.latest if client in after.last}
+    moved = moves(before.last, now)
+    events = moved_events(moved, len(now))
+    if resend.own_only(after) and not resend.own_only(before) and not before.unchecked:
+        text = f"no client moved for {after.steady} rounds: each client is sent its own model only"
+        events.append(Event("stable", text, {"rounds": after.steady}))
+    return events + (ending_events(after, moved, advice) if last_round else unused_events(after.idle, advice))
+
+
+def moved_events(moved: Sequence[str], participants: int) -> list[Event]:
+    """Participants that changed cluster, if there are any."""
+    text = f"{len(moved)} of {participants} participants changed cluster"
+    return [Event("moved", text, {"clients": len(moved), "participants": participants})] if moved else []
+
+
+def unused_events(idle: Sequence[int], advice: str) -> list[Event]:
+    """Models that no client has chosen for a while: once, when that becomes so."""
+    unused = [j for j, rounds in enumerate(idle) if rounds >= PATIENCE]
+    if not any(idle[j] == PATIENCE for j in unused):
+        return []
+    left = len(idle) - len(unused)
+    text = (
+        f"no client chose {len(unused)} of the {len(idle)} models for {PATIENCE} rounds: "
+        f"{left} {'cluster remains' if left == 1 else 'clusters remain'}; if more were expected, {advice}"
+    )
+    return [Event("unused", text, {"models": unused, "remain": left})]
+
+
+def ending_events(choices: Choices, moved: Sequence[str], advice: str) -> list[Event]:
+    """After the last round: models that no client chose last, and models that exchange clients."""
+    k = len(choices.idle)
+    unused = [j for j in range(k) if j not in choices.last.values()]
+    left = k - len(unused)
+    events = []
+    if unused and left:
+        share = "share one model" if left == 1 else f"share {left} models"
+        text = (
+            f"{len(unused)} of the {k} models were no client's last choice, and {len(choices.last)} clients {share}: "
+            f"if more groups were expected, {advice}; if not, give k={left}"
+        )
+        events.append(Event("unused", text, {"models": unused, "remain": left}))
+    if left > 1 and len(moved) > max(1, SETTLED * len(choices.latest)):
+        to = sorted({choices.last[client] for client in moved})
+        text = (
+            f"{len(moved)} of {len(choices.latest)} clients still changed model in the last round, to "
+            f"{', '.join(map(str, to))}: the models share clients; give more rounds, or a smaller k"
+        )
+        events.append(Event("unsettled", text, {"clients": len(moved), "models": to}))
+    return events
+
+
+def next_try(init: str) -> str:
+    """The start to try next where models find no clients."""
+    seeded = init == "auto" or init.startswith("k-means++")
+    return "try more restarts" if seeded else "try init=k-means++ or restarts=3"
+
+
+def needs_of_choices(method: Any) -> Needs:
+    """Sums by choice; single clients' updates where k-means++ makes the first models, or models grow."""
+    grows = method.k == "auto"
+    return Needs(
+        "must" if grows else "may",
+        (HeldOut,) if grows else (),
+        "hidden" if method.hide_choice else "seen",
+        unnoised=_unnoised(method),
+        instead="k=auto compares halves of clients' data, give k",
+    )
+
+
+def _unnoised(method: Any) -> str:
+    """Why noise on the sums would not cover all; empty where it does."""
+    by_clients = STARTS.make(method.init).looks_at_clients
+    if method.k == "auto" or method.restarts > 1 or method.resend != "always" or by_clients:
+        return "k='auto', restarts, resend and init=k-means++ or redrawn decide by exact losses or choices"
+    if method.averaging != "model" or method.clustered != "all":
+        return "shared layers and gradients are divided by exact numbers of clients"
+    return ""

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from coterie.benefit import FEWEST, LEVEL, Benefit, benefit
-from coterie.clustering.dendrogram import cut
+from coterie.clustering.agglomerative import cut
 from coterie.methods.server import Server
 from coterie.randomness import derive, numpy_generator
 from coterie.tasks import FeatureMoments, InputMoments, Request
@@ -32,7 +32,7 @@ FEATURES = 128
 PARTS = 3
 """Parts of a client's data, each held out once."""
 MOST_CLIENTS = 100
-"""Clients that are solved for; of more, so many are drawn, and the others choose among the models found."""
+"""Clients that are solved for; of more, this number is drawn, and the others choose among the models found."""
 MOST_CLUSTERS = 8
 """Clusters that are tried."""
 RIDGES = (10.0, 1.0, 0.1, 0.01)
@@ -161,6 +161,14 @@ class Fit:
         """The mean squared error `(m,)` of models `(m, p, c)`, one per client, or of one `(p, c)`."""
         inner = self.gram @ models - 2 * self.cross
         return (models * inner).sum((1, 2)) + self.square
+
+    def losses_of_all(self, models: Sequence[Tensor]) -> Tensor:
+        """The mean squared error `(m, K)` of each client under each of K models `(p, c)`, in one product."""
+        stacked = torch.stack(list(models))
+        flat = stacked.permute(1, 0, 2).flatten(1)  # (p, K·c)
+        squares: Tensor = (flat * (self.gram @ flat)).sum(1).unflatten(1, (len(models), -1)).sum(2)
+        products: Tensor = torch.einsum("mpc,kpc->mk", self.cross, stacked)
+        return squares - 2 * products + self.square[:, None]
 
     def shared(self, members: Tensor, ridge: float) -> Tensor:
         """The model `(p, c)` of some clients, each of the same weight."""
@@ -369,7 +377,7 @@ class _Comparison:
         count = len(fit.gram)
         common = fit.shared(torch.arange(count), self.ridge)
         own = fit.own(common, ridge=1.0)  # as if one sample spoke for the common model
-        losses = torch.stack([fit.losses(model) for model in own], 1)  # (client, model)
+        losses = fit.losses_of_all(own.unbind())  # (client, model)
         excess = (losses - losses.diagonal()[:, None]).clamp_min(0)
         tree = linkage(squareform((excess + excess.T).sqrt().numpy(), checks=False), "ward")
         return {k: self._settled(fit, cut(tree, k)) for k in range(2, min(MOST_CLUSTERS, count) + 1)}
@@ -387,7 +395,7 @@ class _Comparison:
 
     @staticmethod
     def _chosen(fit: Fit, models: Sequence[Tensor]) -> Choice:
-        return torch.stack([fit.losses(model) for model in models]).argmin(0).numpy()
+        return fit.losses_of_all(models).argmin(1).numpy()
 
     def joined_by(
         self, clients: Sequence[str], sharing: Sharing, ask: FeatureMoments, server: Server

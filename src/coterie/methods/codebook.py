@@ -1,4 +1,4 @@
-"""A codebook that all clients make together: FLT's centroids are then words of it, and show nobody's samples.
+"""A codebook that all clients make together: FLT's centroids are then words of it, and show no samples.
 
 The words are learned by Linde, Buzo and Gray's method (1980): begin with the mean, split the words of most scatter in
 two, let a few steps of k-means follow, and split again. A step is one sum over all clients, so that with secure sums

@@ -84,18 +84,33 @@ class Compared:
         `replies` are those of this round's participants to training from the same model: they are not asked again.
         """
         if self.kind == "projection":
-            tasks = {c: Compare(model, self.training(t, server), server.seed_of(t, c), self.width) for c in members}
-            found = server.ask([Request(client, task) for client, task in tasks.items()])
-            return {reply.client: torch.tensor(reply.values["projection"]) for reply in found}
-        fresh = self.kind == "gradient" or replies is None
-        known = [] if fresh else [reply for reply in replies or () if reply.client in members]
-        asked = set() if fresh else set(server.participants(t))
+            return self._projections(members, model, t, server)
+        if self.kind == "gradient" or replies is None:
+            return self._finite(self._trained(members, model, t, server), server)
+        asked = set(server.participants(t))
         missing = [client for client in members if client not in asked]
-        if missing:
-            with contextlib.suppress(RunError):  # none of them gave a finite update
-                known += server.ask(server.training_requests(missing, model, t, self.training(t, server)))
+        known = [reply for reply in replies if reply.client in members]
+        return self._finite(known + self._trained(missing, model, t, server), server)
+
+    def _trained(self, clients: Sequence[str], model: Tensor, t: int, server: Server) -> list[Reply]:
+        """The clients' replies to training from the model; none where no update is finite."""
+        found: list[Reply] = []
+        if clients:
+            with contextlib.suppress(RunError):
+                found += server.ask(server.training_requests(clients, model, t, self.training(t, server)))
+        return found
+
+    @staticmethod
+    def _finite(replies: Sequence[Reply], server: Server) -> dict[str, Tensor]:
+        """The trainable part of the clients' vectors that are finite."""
         width = server.layout.trainable
-        return {r.client: r.vector[:width] for r in known if r.vector is not None and math.isfinite(r.norm)}
+        return {r.client: r.vector[:width] for r in replies if r.vector is not None and math.isfinite(r.norm)}
+
+    def _projections(self, members: Sequence[str], model: Tensor, t: int, server: Server) -> dict[str, Tensor]:
+        """The keyed projections of the clients' updates."""
+        how = self.training(t, server)
+        requests = [Request(c, Compare(model, how, server.seed_of(t, c), self.width)) for c in members]
+        return {reply.client: torch.tensor(reply.values["projection"]) for reply in server.ask(requests)}
 
     def of_newcomer(self, client: str, model: Tensor, t: int, server: Server) -> Tensor:
         """The vector that a newcomer is placed by at a node's model."""
@@ -116,8 +131,10 @@ class Compared:
                 if whole is not None:
                     updates[reply.client] = whole
         names = tuple(found)
-        both = torch.stack(list(found.values()), 1) if names else torch.zeros(2, 0, width)
-        return ComparedHalves(names, both, torch.stack(list(updates.values()), 1) if updates else None)
+        if updates:
+            whole_updates = torch.stack(list(updates.values()), 1)
+            return ComparedHalves(names, whole_updates[..., :width], whole_updates)
+        return ComparedHalves(names, torch.stack(list(found.values()), 1) if names else torch.zeros(2, 0, width), None)
 
     def _half_task(self, client: str, model: Tensor, t: int, server: Server) -> HalfUpdates:
         seeds = server.seed_of(t, client, "half-updates"), halves_seed(server, client)

@@ -1,8 +1,9 @@
-"""FedAvg (McMahan et al. 2017): one model for everybody, the mean of what the clients make of it."""
+"""FedAvg (McMahan et al. 2017): one model for all clients, the mean of what the clients make of it."""
 
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import ClassVar, Literal
 
@@ -11,13 +12,16 @@ from torch import Tensor
 
 from coterie.errors import ConfigError
 from coterie.methods.averaging import cluster_info
-from coterie.methods.base import Assignment, Info, method
+from coterie.methods.base import Assignment, Info, make_method, method
 from coterie.methods.needs import Needs
 from coterie.methods.server import Server
 from coterie.parameters import Layout
 from coterie.snapshot import saved
 from coterie.tasks import Request
 from coterie.trainers.base import Training
+
+BASES = "fedavg, fedprox, fedbabu, fedper"
+"""The methods that another one can be built on."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,3 +113,35 @@ class FedAvg:
     def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
         """The one cluster there is."""
         return dict.fromkeys(clients, 0)
+
+
+def base_method(base: str) -> FedAvg:
+    """The method that is written as `fedprox:mu=0.01`, or with several options as `(fedprox:mu=0.01,…)`."""
+    if "," in re.sub(r"\(.*\)", "", base):
+        raise ConfigError(f"base={base!r}: several options need brackets around them, base=({base})")
+    bracketed = base.startswith("(") and base.endswith(")")
+    made = make_method(base[1:-1] if bracketed else base)
+    if not isinstance(made, FedAvg):
+        raise ConfigError(f"option base={base!r}: expected one of {BASES}")
+    return made
+
+
+def layers_above(base: str, specific: str | int | tuple[str, ...], layout: Layout) -> tuple[str, ...]:
+    """The layers that `specific` names, or that number of the last, of those that the base's clients train together."""
+    common = base_method(base).rule().common_layers(layout)
+    if isinstance(specific, int) or specific == "last":
+        depth = specific if isinstance(specific, int) else 1
+        if depth > len(common):
+            raise ConfigError(f"specific={depth}: {base} trains {len(common)} layers of this model together")
+        return common[-depth:]
+    names = (specific,) if isinstance(specific, str) else specific
+    ours = tuple(common[-1] if name == "last" else name for name in names)
+    for name in ours:
+        if not _inside(layout.select(name), layout.select(common)):
+            raise ConfigError(f"specific={name!r}: {base} freezes it or keeps it private, choose another layer")
+    return ours
+
+
+def _inside(spans: tuple[slice, ...], others: tuple[slice, ...]) -> bool:
+    """Whether each span is in one of the others."""
+    return all(any(o.start <= span.start and span.stop <= o.stop for o in others) for span in spans)

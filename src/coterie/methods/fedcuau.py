@@ -27,8 +27,7 @@ from torch import Tensor
 from coterie.errors import ConfigError
 from coterie.methods.averaging import members_of
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
-from coterie.methods.base_method import base_method, layers_above
-from coterie.methods.fedavg import FedAvg
+from coterie.methods.fedavg import FedAvg, base_method, layers_above
 from coterie.methods.heterogeneity import Measure, clusters_in_words, divergences, ranked_clusters
 from coterie.methods.needs import Needs
 from coterie.methods.nested_sums import nested_sums

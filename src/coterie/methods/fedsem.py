@@ -20,6 +20,7 @@ from torch import Tensor
 
 from coterie.errors import ConfigError, RunError
 from coterie.methods.aggregation import Aggregation, WeightedSum
+from coterie.methods.averaging import assignment_of
 from coterie.methods.base import Assignment, ClusterInfo, Info, method
 from coterie.methods.needs import Needs
 from coterie.methods.published import Departure
@@ -37,7 +38,7 @@ class State:
     centres: Tensor
     cluster_of: dict[str, int]
     models: dict[str, Tensor]
-    """The last model of every client that was drawn so far, where everybody's models count."""
+    """The last model of every client that was drawn so far, where all clients' models count."""
 
 
 class Point(NamedTuple):
@@ -60,8 +61,8 @@ class FedSEM:
 
     clusters: PositiveInt = 5
     """Number of clusters C."""
-    over: Literal["everybody", "participants"] = "everybody"
-    """Whose models make the clusters: everybody's last ones, which the server keeps, or the round's participants'.
+    over: Literal["all", "participants"] = "all"
+    """Whose models make the clusters: all clients' last ones, which the server keeps, or the round's participants'.
 
     With little participation, many late-comers' models stay nearest to the cluster of the models that never trained.
     Participants alone make the stronger baseline; clients never drawn then have the mean of the centres.
@@ -82,7 +83,7 @@ class FedSEM:
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         trained, replies = self._trained(state, t, server)
-        of_all = self.over == "everybody"
+        of_all = self.over == "all"
         models = state.models | trained if of_all else trained
         points = self._points(models, server)
         if len(state.centres) < self.clusters:
@@ -112,11 +113,11 @@ class FedSEM:
         return trained, replies
 
     def _points(self, models: Mapping[str, Tensor], server: Server) -> list[Point]:
-        """What is clustered: the given models, and that of the clients without one where everybody's count."""
+        """What is clustered: the given models, and that of the clients without one where all count."""
         weight = {client: server.weight(client, self.weighting) for client in server.clients}
         points = [Point([client], models[client], weight[client]) for client in server.clients if client in models]
         others = [client for client in server.clients if client not in models]
-        if others and self.over == "everybody":
+        if others and self.over == "all":
             points.append(Point(others, server.initial_model(), sum(weight[client] for client in others)))
         return points
 
@@ -136,10 +137,7 @@ class FedSEM:
         return found.labels_.tolist()  # type: ignore[no-any-return]
 
     def assignment(self, state: State, server: Server) -> Assignment:
-        members = members_of(state, server)
-        models = [*state.centres, mean_of(state.centres)]
-        taken = [j for j, clients in enumerate(members) if clients]
-        return Assignment([models[j] for j in taken], [members[j] for j in taken], ids=taken)
+        return assignment_of([*state.centres, mean_of(state.centres)], members_of(state, server))
 
     def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
         """E-step: the centre nearest to the model that a newcomer makes of the mean of the centres in a round."""

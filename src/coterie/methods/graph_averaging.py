@@ -71,8 +71,8 @@ def _train(mixed: Mixed, state: State, t: int, server: Server) -> None:
     if server.sums_only:
         if state.relatives.gamma is not None:
             raise ConfigError(
-                "a client's relatives are not a cluster here, and sums over groups that overlap tell single updates "
-                "apart: use case=2 with secure_sums"
+                "a client's relatives are not a cluster here, and sums over groups that overlap show single "
+                "updates: use case=2 with secure_sums"
             )
         mixed.add_sums(server.exchange(requests, mixed.own, clusters=len(mixed.recipes)))
         return

@@ -13,8 +13,8 @@ import torch
 
 from coterie.errors import ConfigError, DataError, did_you_mean
 from coterie.federation.table_sites import read_all
+from coterie.methods.averaging import FixedClusters, averaged, fixed_assignment, joined, without_cluster
 from coterie.methods.base import Assignment, Event, Info, method
-from coterie.methods.fixed_clusters import FixedClusters, averaged, fixed_assignment, joined, without_cluster
 from coterie.methods.needs import Needs
 from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server
@@ -60,7 +60,7 @@ class Groups:
         if not known:
             some = ", ".join(list(declared)[:3])
             raise ConfigError(
-                f"groups are declared for {some or 'nobody'}, and none of the run's clients is among them "
+                f"groups are declared for {some or 'no client'}, and none of the run's clients is among them "
                 f"({', '.join(server.clients[:3])}, …): use the ids of the federation"
             )
         names = tuple(sorted(set(known.values())))
@@ -91,7 +91,7 @@ class Groups:
         return State(clusters, state.names, state.declared), info
 
     def _admitted(self, state: State, t: int, server: Server) -> tuple[State, list[Event]]:
-        """The state with clients that came later, and from the second round on with those that nobody declared."""
+        """The state with clients that came later, and from the second round on with those that are not declared."""
         new = without_cluster(state.clusters, server)
         clusters, names = state.clusters, list(state.names)
         places = {}

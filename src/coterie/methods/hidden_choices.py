@@ -17,8 +17,7 @@ from coterie.errors import ConfigError
 from coterie.methods.aggregation import WeightedSum
 from coterie.methods.averaging import cluster_info
 from coterie.methods.base import Assignment, Event, Hidden, Info
-from coterie.methods.choice_events import next_try, unused_events
-from coterie.methods.choices import idle_after
+from coterie.methods.choices import idle_after, next_try, unused_events
 from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server
 from coterie.snapshot import saved
@@ -106,7 +105,7 @@ def check_hidden(server: Server) -> None:
     if server.participation < 1:
         raise ConfigError(
             f"hide_choice=True with participation={server.participation}: numbers of choices among ever other clients "
-            "tell choices apart: use participation=1"
+            "show single choices: use participation=1"
         )
 
 
@@ -116,17 +115,18 @@ def hidden_round(models: Tensor, how: Training, kept: str, t: int, server: Serve
     Under differential privacy both sums have noise, which hides few clients among all: so all models are opened, no
     loss is reported, and a mean is divided by the noisy number, by one at the least.
     """
-    sums, privacy = [WeightedSum(models.shape[1]) for _ in models], server.user_privacy
     count = _count_choices(models, kept, t, server)
-    sizes = [max(0, round(number)) for number in count.numbers]
-    least = server.least_in_sum if privacy is None else 0
+    sizes = count.sizes()
+    least = server.least_in_sum if server.user_privacy is None else 0
     opened = tuple(j for j, size in enumerate(sizes) if size >= least)
     tasks = {c: TrainHidden(models, how, server.seed_of(t, c), kept, opened) for c in count.clients}
+    sums = [WeightedSum(models.shape[1]) for _ in models]
+    closed = [j for j, size in enumerate(sizes) if 0 < size < least]
     for j, total in _opened_sums(tasks, opened, server).items():
-        sums[j].total, sums[j].count = total, sizes[j]
         # By the number of the first sum: that of the second would show the choice of a client that left between.
-        sums[j].weight = sizes[j] if privacy is None else max(1.0, count.numbers[j])
-    return HiddenRound(sums, sizes, count.loss, [j for j, size in enumerate(sizes) if 0 < size < least])
+        sums[j].weight = sizes[j] if server.user_privacy is None else max(1.0, count.numbers[j])
+        sums[j].total, sums[j].count = total, sizes[j]
+    return HiddenRound(sums, sizes, count.loss, closed)
 
 
 class _Count(NamedTuple):
@@ -135,6 +135,10 @@ class _Count(NamedTuple):
     numbers: list[float]
     loss: float
     clients: list[str]
+
+    def sizes(self) -> list[int]:
+        """The numbers as whole ones."""
+        return [max(0, round(number)) for number in self.numbers]
 
 
 def _count_choices(models: Tensor, kept: str, t: int, server: Server) -> _Count:

@@ -13,11 +13,9 @@ from torch import Tensor
 from coterie.methods.aggregation import WeightedSum
 from coterie.methods.averaging import cluster_info, mean_loss
 from coterie.methods.base import Assignment, Info, method
-from coterie.methods.choice_events import choice_events, next_try
-from coterie.methods.choices import RESENDS, Choices
+from coterie.methods.choices import RESENDS, Choices, choice_events, needs_of_choices, next_try
 from coterie.methods.hidden_choices import HiddenChoices
 from coterie.methods.ifca_growing import Growing
-from coterie.methods.ifca_needs import needs_of_choices
 from coterie.methods.local_work import AVERAGING
 from coterie.methods.options import refuse_others
 from coterie.methods.placing import lowest_loss, lowest_loss_assignment

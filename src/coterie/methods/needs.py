@@ -75,22 +75,28 @@ def check_protection(method: Any, secure: bool, masked: bool) -> None:
     needs, name = needs_of(method) or Needs(), _name(method)
     if needs.of_data and masked:
         raise ConfigError(f"{name}: {needs.of_data} would go out in clear beside masked updates: {OTHERS}")
-    if needs.of_data and secure and not needs.in_sums:
+    if secure:
+        _check_secure(needs, name)
+
+
+def _check_secure(needs: Needs, name: str) -> None:
+    """Refuse what secure sums do not show or cover."""
+    if needs.of_data and not needs.in_sums:
         instead = (needs.agreed and needs.instead) or OTHERS
         raise ConfigError(f"{name}: {needs.of_data} would go out in clear beside secure sums: {instead}")
-    if needs.updates == "must" and secure:
+    if needs.updates == "must":
         instead = needs.instead or "use a method that needs sums only, such as fedavg or ifca"
         raise ConfigError(f"{name} needs single updates, which secure sums do not show: {instead}")
 
 
 def check_network(method: Any, secure: bool) -> None:
-    """Refuse to send what tells of single samples over a network in clear, unless the options agree to it."""
+    """Refuse to send what reveals single samples over a network in clear, unless the options agree to it."""
     needs = needs_of(method)
     if needs is not None and needs.of_data and not (needs.agreed or secure):
         instead = needs.instead or "give secure_sums=true, or use another method"
         raise ConfigError(
-            f"{_name(method)} would send {needs.of_data} over the network in clear, and from these single samples can "
-            f"be told: {instead}"
+            f"{_name(method)} would send {needs.of_data} over the network in clear, which can reveal single samples: "
+            f"{instead}"
         )
 
 
@@ -113,7 +119,10 @@ def _beyond(needs: Needs, task: Task, layout: Layout, summed: bool) -> str | Non
         return "clients keep a model of their own, declare Needs(personal=True)"
     if schema.choices > 1 and needs.choices == "none":
         return "clients choose their sum, declare Needs(choices='seen')"
-    if not summed and schema.shows_vector and needs.updates == "never":
+    if summed:
+        declared = schema.only_numbers
+    elif schema.shows_vector and needs.updates == "never":
         return "it sees single vectors, use server.exchange(…) for sums or declare Needs(updates='must')"
-    hidden = schema.only_numbers if summed else schema.shows_vector or task.keeps_own_model
-    return None if hidden else f"it sees single clients' replies, declare Needs(tasks=({type(task).__name__},))"
+    else:
+        declared = schema.shows_vector or task.keeps_own_model
+    return None if declared else f"it sees single clients' replies, declare Needs(tasks=({type(task).__name__},))"

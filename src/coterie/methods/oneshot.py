@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 
@@ -12,7 +11,7 @@ from pydantic import Field, PositiveInt
 from torch import Tensor
 
 from coterie.errors import ConfigError
-from coterie.methods.averaging import average_clusters, members_of
+from coterie.methods.averaging import FixedClusters, averaged, fixed_assignment, joined, without_cluster
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
 from coterie.methods.needs import Needs
 from coterie.methods.placing import lowest_loss
@@ -25,13 +24,10 @@ from coterie.tasks import Collect, Train
 
 @saved
 class State:
-    """Before the clustering the initial model `(1, d)` and no labels, then one model per cluster `(k, d)`."""
+    """The initial model, which is no client's cluster yet, and then the clusters that k-means found."""
 
-    models: Tensor
-    labels: list[int]
-    """The cluster of each of `clients`; empty before the clustering."""
-    clients: tuple[str, ...]
-    """The clients that have a place, in the order of the labels."""
+    clusters: FixedClusters
+    clustered: bool
 
 
 @method("oneshot")
@@ -69,79 +65,66 @@ class OneShot:
             raise ConfigError(
                 f"warmup_rounds={self.warmup_rounds} of {server.rounds} rounds: leave rounds for training in clusters"
             )
-        return State(server.initial_model()[None], [], ())
+        return State(FixedClusters(server.initial_model()[None], {}), clustered=False)
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        return self._warm_up(state, t, server) if not state.labels else self._average(state, t, server)
+        if not state.clustered:
+            return self._warm_up(state, t, server)
+        late = without_cluster(state.clusters, server)
+        clusters, events = joined(state.clusters, self.place(state, late, server) if late else {})
+        clusters, info = averaged(clusters, t, server, self.weighting, events)
+        return State(clusters, clustered=True), info
 
     def _warm_up(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         """Every client trains alone and keeps its model; after the last of these rounds the models are collected."""
-        everything, infos = server.layout.names, {client: ClusterInfo(1) for client in server.clients}
-        for reply in server.ask(server.training_requests(server.clients, state.models[0], t, private=everything)):
+        everything, start = server.layout.names, state.clusters.models[0]
+        infos = {client: ClusterInfo(1) for client in server.clients}
+        for reply in server.ask(server.training_requests(server.clients, start, t, private=everything)):
             infos[reply.client] = ClusterInfo(1, reply.values["loss"])
         if t < self.warmup_rounds:
             return state, Info(list(infos.values()))
-        task = Collect(state.models[0], everything, server.model_seed(), shown=self.show_models)
+        return self._clustered(_clipped(self._collected(start, server), start, server), server)
+
+    def _collected(self, start: Tensor, server: Server) -> Tensor:
+        """The clients' models `(clients, d)`; one that does not answer counts as untrained."""
+        everything = server.layout.names
+        task = Collect(start, everything, server.model_seed(), shown=self.show_models)
         collected = {reply.client: reply.vector for reply in server.ask_all(server.clients, task)}
-        spans, models = server.layout.select(everything), state.models[0].repeat(len(server.clients), 1)
+        models = start.repeat(len(server.clients), 1)
         for row, client in zip(models, server.clients, strict=True):
             own = collected.get(client)
-            if own is not None:  # a client that is silent counts as untrained
-                scatter(row, spans, own)
-        return self._clustered(_clipped(models, state.models[0], server), server)
+            if own is not None:
+                scatter(row, server.layout.select(everything), own)
+        return models
 
     def _clustered(self, models: Tensor, server: Server) -> tuple[State, Info]:
         """k-means on the clients' models; a cluster starts from its clients' mean."""
         from sklearn.cluster import KMeans
 
-        means = KMeans(
-            min(self.k, len(models)), n_init=self.n_init, random_state=derive(server.seed, "k-means") % 2**32
-        )
+        seed = derive(server.seed, "k-means") % 2**32
+        means = KMeans(min(self.k, len(models)), n_init=self.n_init, random_state=seed)
         found = means.fit_predict(models[:, : server.layout.trainable].numpy())
-        labels = [int(j) for j in np.unique(found, return_inverse=True)[1]]
-        sizes = [labels.count(j) for j in range(max(labels) + 1)]
-        centres = []
-        for j in range(len(sizes)):
+        labels: list[int] = np.unique(found, return_inverse=True)[1].tolist()
+        centres, sizes = [], []
+        for j in range(max(labels) + 1):
             own = [i for i, label in enumerate(labels) if label == j]
-            given = [server.weight(server.clients[i], self.weighting) for i in own]
-            if server.aggregation.rule == "mean":
-                weights = torch.tensor(given, dtype=torch.float64)
-                centres.append((weights @ models[own].double() / weights.sum()).to(models.dtype))
-            else:
-                centres.append(server.aggregation.center(models[own], given).to(models.dtype))
-        told = ", each seen by the server this once" if self.show_models else ""
-        event = Event("clustered", f"k-means on the clients' models{told}: clusters of {sizes}", {"sizes": sizes})
-        state = State(torch.stack(centres), labels, tuple(server.clients))
-        return state, Info([ClusterInfo(size) for size in sizes], [event])
-
-    def _average(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        state, events = self._with_newcomers(state, server)
-        cluster_of = dict(zip(state.clients, state.labels, strict=True))
-        models, infos = average_clusters(server, t, state.models, cluster_of, self.weighting)
-        return dataclasses.replace(state, models=models), Info(infos, events)
-
-    def _with_newcomers(self, state: State, server: Server) -> tuple[State, list[Event]]:
-        """The state with clients that came after the clustering, as far as they answer, and what happened."""
-        known = set(state.clients)
-        new = [client for client in server.clients if client not in known]
-        events = []
-        for client, j in (self.place(state, new, server) if new else {}).items():
-            state = State(state.models, [*state.labels, j], (*state.clients, client))
-            events.append(Event("joined", f"{client} joined cluster {j}", {"client": client, "cluster": j}))
-        return state, events
+            weights = [server.weight(server.clients[i], self.weighting) for i in own]
+            centres.append(server.aggregation.center(models[own], weights).to(models.dtype))
+            sizes.append(len(own))
+        shown = ", each seen by the server this once" if self.show_models else ""
+        event = Event("clustered", f"k-means on the clients' models{shown}: clusters of {sizes}", {"sizes": sizes})
+        clusters = FixedClusters(torch.stack(centres), dict(zip(server.clients, labels, strict=True)))
+        return State(clusters, clustered=True), Info([ClusterInfo(size) for size in sizes], [event])
 
     def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
         """The cluster whose model has the lowest loss on each newcomer's data."""
-        return lowest_loss(dict(enumerate(state.models)), clients, server)
+        return lowest_loss(state.clusters.by_id, clients, server)
 
     def assignment(self, state: State, server: Server) -> Assignment:
-        if not state.labels:
+        if not state.clustered:
             alone = [(client,) for client in server.clients]
-            return Assignment([state.models[0]] * len(alone), alone, private=server.layout.names)
-        cluster_of = dict(zip(state.clients, state.labels, strict=True))
-        largest = max(range(len(state.models)), key=state.labels.count)  # serves those that have no place yet
-        members = members_of(dict.fromkeys(server.clients, largest) | cluster_of, server.clients, len(state.models))
-        return Assignment(list(state.models), members)
+            return Assignment([state.clusters.models[0]] * len(alone), alone, private=server.layout.names)
+        return fixed_assignment(state.clusters, server)
 
 
 def _clipped(models: Tensor, start: Tensor, server: Server) -> Tensor:

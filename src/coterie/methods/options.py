@@ -13,7 +13,7 @@ import pydantic
 import pydantic.dataclasses
 
 from coterie.errors import ConfigError, did_you_mean
-from coterie.methods.option_types import field_types, takes, type_in_words
+from coterie.option_types import field_types, takes, type_in_words
 
 C = TypeVar("C", bound=type)
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.methods.averaging import members_of
+from coterie.methods.averaging import assignment_of, members_of
 from coterie.methods.base import Assignment
 from coterie.methods.server import Server
 from coterie.tasks import Evaluate
@@ -37,6 +37,7 @@ def lowest_loss_assignment(
     before = {client: choices.get(client, 0) for client in absent}
     asked = lowest_loss(dict(enumerate(models)), absent, server)
     members = members_of(kept | before | asked, server.clients, len(models))
-    # Which models no client chose is exact, and must not be shown where numbers of clients have noise.
-    taken = [j for j, clients in enumerate(members) if clients or server.user_privacy is not None]
-    return Assignment([models[j] for j in taken], [members[j] for j in taken], ids=taken)
+    if server.user_privacy is not None:
+        # Which models no client chose is exact, and must not be shown where numbers of clients have noise.
+        return Assignment(list(models), members, ids=range(len(models)))
+    return assignment_of(models, members)

@@ -2,14 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from coterie.errors import ConfigError, did_you_mean
-from coterie.methods.papers import PAPERS, Paper, Table
 
 PRINTED = "paper"
 """The value of `as` that undoes every departure; the other values are the names of the paper's tables."""
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class Table(NamedTuple):
+    """The hyper-parameters of a table or figure, with which `as=NAME` fills in what is not given."""
+
+    about: str
+    options: Mapping[str, Any] = NOTHING
+    """Of the method."""
+    training: Mapping[str, Any] = NOTHING
+    """Of the run: rounds and local training."""
+    federation: Mapping[str, Any] = NOTHING
+    """The scenario, its size and the network; none of it counts beside data or a scenario of one's own."""
+    ours: str = ""
+    """What the paper does not print, and where it is from."""
+
+
+class Difference(NamedTuple):
+    """What is different from the paper whatever the options are."""
+
+    printed: str
+    here: str
+    why: str
+
+
+class Paper(NamedTuple):
+    """What a method is published in."""
+
+    citation: str
+    differences: tuple[Difference, ...] = ()
+    tables: Mapping[str, Table] = NOTHING
+
+
+def read_papers(path: Path) -> dict[str, Paper]:
+    """The papers by their methods' names, from a TOML file with the fields of `Paper`, `Difference` and `Table`."""
+    rows = tomllib.loads(path.read_text(encoding="utf-8"))
+    return {name: _paper(**row) for name, row in rows.items()}
+
+
+def _paper(citation: str, differences: Sequence[Any] = (), tables: Mapping[str, Any] = NOTHING) -> Paper:
+    tables = {name: Table(**{key: _frozen(value) for key, value in table.items()}) for name, table in tables.items()}
+    return Paper(citation, tuple(Difference(**row) for row in differences), tables or NOTHING)
+
+
+def _frozen(value: Any) -> Any:
+    """The value with tuples in place of lists."""
+    if isinstance(value, dict):
+        return {key: _frozen(item) for key, item in value.items()}
+    return tuple(value) if isinstance(value, list) else value
+
+
+PAPERS: Mapping[str, Paper] = read_papers(Path(__file__).with_name("papers.toml"))
+"""By the method's name; one that is not here, as `local`, has none."""
 
 
 class Departure(NamedTuple):

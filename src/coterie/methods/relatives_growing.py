@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,21 +17,19 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.clustering.dendrogram import cut
+from coterie.clustering.agglomerative import cut
 from coterie.clustering.relatedness import ward_merges
 from coterie.errors import ConfigError
 from coterie.methods.base import Event, Info
+from coterie.methods.cfl import CFL
 from coterie.methods.compared import Compared, ComparedHalves
 from coterie.methods.embedding import Embedded
 from coterie.methods.relatives import DISTANCES, Distance, Relatives, undivided
 from coterie.methods.server import Server
-from coterie.methods.splitting import BenefitRule, LeafRound, grow
-from coterie.methods.splitting.candidates import Candidate, Looks
+from coterie.methods.splitting import BenefitRule, grow
+from coterie.methods.splitting.candidates import LEVELS, Candidate, Looks
 from coterie.methods.tree import Tree
 from coterie.snapshot import saved
-
-LEVELS = (2, 3, 4)
-"""Numbers of parts that are tried in a look: as many candidates as half-updates give. More come by splitting again."""
 
 
 @saved
@@ -77,21 +76,11 @@ def start_growing(relatives: Relatives, server: Server) -> GrowingRelatives:
 
 
 def growing_round(state: GrowingRelatives, t: int, server: Server, distance: Distance) -> tuple[GrowingRelatives, Info]:
-    """FedAvg in every cluster; then the rule looks at each."""
-    leaves = state.tree.leaves()
-    home = {client: i for i, leaf in enumerate(leaves) for client in leaf.members}
-    asked = [client for client in server.participants(t) if client in home]
-    groups = [home[client] for client in asked]
-    requests = server.training_requests(asked, {client: leaves[home[client]].model for client in asked}, t)
-    sums, replies = server.exchange(requests, groups, clusters=len(leaves))
-    compared = Summed() if server.sums_only else Compared()
-    rounds = []
-    for i, (leaf, total) in enumerate(zip(leaves, sums, strict=True)):
-        own = [reply for reply in replies if home[reply.client] == i]
-        if own:
-            after = server.step(leaf.model, total.mean(), leaf.id)
-            rounds.append(LeafRound(leaf, total, own, after, compared, "samples"))
+    """FedAvg in every cluster, as in CFL; then the rule looks at each."""
     rule = RelatednessRule(relatives=state.relatives, distance=distance)
+    rounds = CFL().federated_learning(state.tree, rule, t, server)
+    if server.sums_only:
+        rounds = [seen._replace(compared=Summed()) for seen in rounds]
     tree, memory, info = grow(state.tree, state.memory, rule, rounds, t, server)
     first = [Event("relatedness", state.relatives.text)] if t == 1 else []
     return replace(state, tree=tree, memory=memory), replace(info, events=[*first, *info.events])
@@ -99,10 +88,9 @@ def growing_round(state: GrowingRelatives, t: int, server: Server, distance: Dis
 
 def follow_clients(state: GrowingRelatives, server: Server, distance: Distance) -> GrowingRelatives:
     """The state without the clients that left; those in no cluster whose centroids are known join the nearest one."""
-    present = set(server.clients)
+    present, row = set(server.clients), {client: i for i, client in enumerate(state.relatives.ids)}
     members = {leaf.id: [client for client in leaf.members if client in present] for leaf in state.tree.leaves()}
-    placed = {client for own in members.values() for client in own}
-    row = {client: i for i, client in enumerate(state.relatives.ids)}
+    placed = set(chain(*members.values()))
     outside = [client for client in server.clients if client in row and client not in placed]
     positions = state.relatives.positions[[row[client] for client in outside]]
     for client, leaf in zip(outside, nearest_leaves(state, positions, distance), strict=True):

@@ -10,7 +10,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -127,7 +127,7 @@ EXPECTING = frozenset(name for name, takes in (RULES | STEPS).items() if takes =
 
 
 def rule_against(expect: str, clients: int) -> str:
-    """The rule for so many hostile clients ("2") or such a share ("10%") of all; all may be in one cluster."""
+    """The rule for a number of hostile clients ("2") or a share of all ("10%"); all may be in one cluster."""
     amount = Amount.parse(expect)
     if amount is None or not amount.counts_clients:
         raise ConfigError(f"expect_hostile={expect!r}: expected a number of clients such as 2, or a share such as 10%")
@@ -140,23 +140,24 @@ def rule_against(expect: str, clients: int) -> str:
 def _term(text: str, part: str, known: dict[str, str], default: Amount | None = None) -> Term:
     found = _TERM.fullmatch(part)
     name = found[1] if found else part
-
-    def refuse(why: str) -> NoReturn:
-        raise ConfigError(f"aggregate={text!r}: {why}")
-
     if found is None or name not in known:
         other = "a step comes before a rule, as in nnm+trimmed-mean(2)" if name in STEPS else did_you_mean(name, known)
-        refuse(f"{part!r}: {other}")
+        raise ConfigError(f"aggregate={text!r}: {part!r}: {other}")
     takes, given = known[name], found[2]
-    if not takes and given is not None:
-        refuse(f"{name} takes no number, write {name!r}")
+    if not takes:
+        if given is not None:
+            raise ConfigError(f"aggregate={text!r}: {name} takes no number, write {name!r}")
+        return Term(name)
     amount = Amount.parse(given) if given else default
-    if takes and (amount is None or not _fits(amount, takes)):
-        refuse(f"{part!r}: expected in brackets a {takes}")
-    return Term(name, amount if takes else None)
+    if not _fits(amount, takes):
+        raise ConfigError(f"aggregate={text!r}: {part!r}: expected in brackets a {takes}")
+    return Term(name, amount)
 
 
-def _fits(amount: Amount, takes: str) -> bool:
+def _fits(amount: Amount | None, takes: str) -> bool:
+    """Whether a number is there and is what a term takes."""
+    if amount is None:
+        return False
     if takes == HOSTILE:
         return amount.counts_clients
     whole = amount.value == int(amount.value) and amount.value >= 2

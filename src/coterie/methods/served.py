@@ -32,6 +32,8 @@ WAYS = (
     "their cluster's model trained further on their own data",
 )
 """What may serve clients better than their cluster's model, in words."""
+TRAINED = len(WAYS) - 1
+"""The last of them."""
 
 Floats = npt.NDArray[np.float64]
 
@@ -53,12 +55,17 @@ class Judged(NamedTuple):
         """Whether a way surely helps the clients together, or this one by itself."""
         return min(self.together[way].p_value, self.alone[client][way].p_value) <= self.level
 
-    def chosen(self) -> list[int | None]:
-        """The way of each client: of those that surely help the one that gains most; None: none does."""
-        found: list[int | None] = []
-        for i, gains in enumerate(self.gains.tolist()):
-            useful = {way: gain for way, gain in enumerate(gains) if gain > 0 and self.sure(i, way)}
-            found.append(max(useful, key=lambda way: useful[way], default=None))
+    def gainers(self, way: int) -> list[str]:
+        """The clients that a way surely helps."""
+        return [client for i, client in enumerate(self.clients) if self.gains[i, way] > 0 and self.sure(i, way)]
+
+    def chosen(self) -> dict[str, int]:
+        """The way of each client that one surely helps: of those that do, the one that gains most."""
+        found = {}
+        for i, client in enumerate(self.clients):
+            useful = {way: gain for way, gain in enumerate(self.gains[i].tolist()) if gain > 0 and self.sure(i, way)}
+            if useful:
+                found[client] = max(useful, key=lambda way: useful[way])
         return found
 
 
@@ -78,7 +85,7 @@ class Doubled(NamedTuple):
 
 
 def judged(clients: Sequence[str], losses: Floats, errors: Floats, samples: Sequence[int]) -> Judged:
-    """Judge ways by the losses and squared errors (clients, ways) over so many samples; the first is what they have."""
+    """Judge ways by the losses and squared errors (clients, ways) over their samples; the first is what they have."""
     from scipy.stats import t
 
     lowered, errors = losses[:, :1] - losses[:, 1:], errors[:, 1:]
@@ -103,34 +110,44 @@ def serve(tree: Tree, training: Training, t: int, server: Server) -> Ending:
         t: the round, for seeds.
         server: the clients.
     """
+    above, models = _models_on_path(tree)
+    first = try_to_serve(models, training, t, server)
+    if not first.clients:
+        return Ending({}, (), [])
+    longer = _trained_on(first.gainers(TRAINED), training, t, server)
+    for client, doubled in longer.items():
+        first.gains[first.clients.index(client), TRAINED] += doubled.gain
+    chosen = first.chosen()
+    versions = {client: _version(way, longer.get(client)) for client, way in chosen.items() if way > 0}
+    for _ in server.ask([Request(client, ServeBy(versions.get(client, -1))) for client in first.clients]):
+        pass
+    by_model = {client: above[client] for client, way in chosen.items() if way == 0}
+    return Ending(by_model, tuple(versions), _events(first, chosen, longer))
+
+
+def _models_on_path(tree: Tree) -> tuple[dict[str, int], dict[str, Tensor]]:
+    """Of every client the node above its cluster, and the models `(2, d)` of both."""
     above: dict[str, int] = {}
     models: dict[str, Tensor] = {}
     for leaf in tree.leaves():
         node = leaf if leaf.parent is None else tree.nodes[leaf.parent]
         above |= dict.fromkeys(leaf.members, node.id)
         models |= dict.fromkeys(leaf.members, torch.stack([leaf.model, node.model]))
-    first = try_to_serve(models, training, t, server)
-    if not first.clients:
-        return Ending({}, (), [])
-    last = len(WAYS) - 1
-    alone = [client for i, client in enumerate(first.clients) if first.gains[i, last] > 0 and first.sure(i, last)]
-    longer = _trained_on(alone, training, t, server)
-    for client, doubled in longer.items():
-        first.gains[first.clients.index(client), last] += doubled.gain
-    chosen = {client: way for client, way in zip(first.clients, first.chosen(), strict=True) if way is not None}
-    own = {client: way - 1 for client, way in chosen.items() if way > 0}
-    own |= {client: way + longer[client].times for client, way in own.items() if way + 1 == last}
-    for _ in server.ask([Request(client, ServeBy(own.get(client, -1))) for client in first.clients]):
-        pass
-    by_model = {client: above[client] for client, way in chosen.items() if way == 0}
-    return Ending(by_model, tuple(own), _events(first, chosen, longer))
+    return above, models
+
+
+def _version(way: int, longer: Doubled | None) -> int:
+    """The number of a client's own version: the offsets come first, then its training, doubled so many times."""
+    return way - 1 + (longer.times if way == TRAINED and longer is not None else 0)
 
 
 def try_to_serve(models: Mapping[str, Tensor], training: Training, t: int, server: Server) -> Judged:
     """Have clients try ways to serve them, by WAYS, each with its models; without validation data they are left out."""
-    requests = [Request(c, TryToServe(own, training, server.seed_of(t, c, "own"))) for c, own in models.items()]
+    tasks = {client: TryToServe(own, training, server.seed_of(t, client, "own")) for client, own in models.items()}
+    requests = [Request(client, task) for client, task in tasks.items()]
     replies = [reply for reply in server.ask(requests) if np.isfinite(reply.values["loss"]).all()]
-    losses = np.array([reply.values["loss"] for reply in replies]).reshape(len(replies), -1)
+    ways = next(iter(tasks.values())).ways
+    losses = np.array([reply.values["loss"] for reply in replies]).reshape(len(replies), ways)
     errors = np.array([reply.values["error"] for reply in replies]).reshape(losses.shape)
     return judged([reply.client for reply in replies], losses, errors, [reply.samples for reply in replies])
 
@@ -142,12 +159,10 @@ def _trained_on(clients: Sequence[str], training: Training, t: int, server: Serv
     while clients and 2 * rounds <= server.rounds:
         t += 1
         tried = try_to_serve(dict.fromkeys(clients, none), times_as_long(training, rounds), t, server)
-        clients = []
-        for i, longer in enumerate(tried.chosen()):
-            if longer is not None:
-                client, before = tried.clients[i], found[tried.clients[i]]
-                found[client] = Doubled(before.times + 1, before.gain + float(tried.gains[i, 0]))
-                clients.append(client)
+        clients = tried.gainers(0)
+        for client in clients:
+            gain = float(tried.gains[tried.clients.index(client), 0])
+            found[client] = Doubled(found[client].times + 1, found[client].gain + gain)
         rounds *= 2
     return found
 
@@ -163,22 +178,22 @@ def _events(found: Judged, chosen: Mapping[str, int], longer: Mapping[str, Doubl
     events = []
     for way, name in enumerate(WAYS):
         clients = [client for client, own in chosen.items() if own == way]
-        if not clients:
-            continue
-        text = f"{len(clients)} of {len(found.clients)} clients are served by {name}: validation loss falls "
-        details: dict[str, Any] = {"way": name, "clients": clients}
-        if found.together[way].p_value <= found.level:
-            text += f"by {found.together[way]}"
-            details |= _numbers(found.together[way])
-        else:
-            own = {client: found.alone[found.clients.index(client)][way] for client in clients}
-            text += "for " + "; ".join(f"{client} by {gain}" for client, gain in own.items())
-            details |= {"gains": {client: _numbers(gain) for client, gain in own.items()}}
-        if way == len(WAYS) - 1:
-            details |= {"own_rounds": {client: 2 ** longer[client].times for client in clients}}
-        events.append(Event("served", text, details))
+        if clients:
+            because, evidence = _evidence(found, way, clients)
+            text = (
+                f"{len(clients)} of {len(found.clients)} clients are served by {name}: validation loss falls {because}"
+            )
+            details: dict[str, Any] = {"way": name, "clients": clients, **evidence}
+            if way == TRAINED:
+                details["own_rounds"] = {client: 2 ** longer[client].times for client in clients}
+            events.append(Event("served", text, details))
     return events
 
 
-def _numbers(found: Benefit) -> dict[str, float]:
-    return {"gain": found.gain, "gain_error": found.error, "p_value": found.p_value}
+def _evidence(found: Judged, way: int, clients: Sequence[str]) -> tuple[str, dict[str, Any]]:
+    """By how much the loss of those served by a way falls: all clients together or, where that is not sure, each."""
+    if found.together[way].p_value <= found.level:
+        return f"by {found.together[way]}", found.together[way].numbers()
+    own = {client: found.alone[found.clients.index(client)][way] for client in clients}
+    words = "; ".join(f"{client} by {gain}" for client, gain in own.items())
+    return f"for {words}", {"gains": {client: gain.numbers() for client, gain in own.items()}}

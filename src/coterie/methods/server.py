@@ -330,7 +330,7 @@ class Server:
     def summed(self, replies: Sequence[Reply], weighting: str, size: int | None = None) -> WeightedSum:
         """The vectors of replies that are here already as one, by the run's rule."""
         weights = [self.weight(reply.client, weighting) for reply in replies]
-        return self.aggregation.combine(replies, weights, self.layout.size if size is None else size)
+        return self.aggregation.sum_by_rule(replies, weights, self.layout.size if size is None else size)
 
     def _with_noise(
         self, requests: Sequence[Request], groups: Sequence[int | None], sizes: Sequence[int], privacy: UserPrivacy
@@ -356,7 +356,7 @@ class Server:
 
     def _clipped(self, parts: Sequence[Part]) -> list[Part]:
         """The parts as they count: those too long for their group are shortened, and their clients are noted."""
-        after = self.aggregation.clipped(parts)
+        after = self.aggregation.within_limits(parts)
         self.cut |= {old.reply.client for old, new in zip(parts, after, strict=True) if new.reply is not old.reply}
         return after
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError, did_you_mean
-from coterie.methods.options import parse_options
+from coterie.methods.options import parse_options, unknown_option
 from coterie.snapshot import saved
 
 RULES: dict[str, dict[str, float]] = {
@@ -53,10 +53,8 @@ class ServerOptimizer:
         given = parse_options(text, spec)
         for key, value in given.items():
             if key not in RULES[name]:
-                known = did_you_mean(key, RULES[name]) if RULES[name] else "it has none"
-                raise ConfigError(f"server_optimizer={spec!r}: {name} has no option {key!r}: {known}")
-            number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else -1.0
-            if not (0 <= number < 1 if key in BELOW_ONE else 0 < number < float("inf")):
+                raise ConfigError(unknown_option(f"server_optimizer={spec!r}: {name}", key, RULES[name]))
+            if not _in_range(key, value):
                 expected = "a number from 0 and below 1" if key in BELOW_ONE else "a number above 0"
                 raise ConfigError(f"server_optimizer={spec!r}: {key}={value!r}, expected {expected}")
         return cls(name, RULES[name] | {key: float(value) for key, value in given.items()})
@@ -87,3 +85,10 @@ class ServerOptimizer:
             second = second - (1 - how["beta2"]) * squared * torch.sign(second - squared)
         self.moments[cluster] = Moments(first, second)
         return torch.where(trainable, how["lr"] * first / (second.sqrt() + how["tau"]), delta)
+
+
+def _in_range(key: str, value: object) -> bool:
+    """Whether an option's value is a number that the rule can use."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    return 0 <= value < 1 if key in BELOW_ONE else 0 < value < float("inf")

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from coterie.benefit import LEVEL, benefit
 from coterie.clustering.sketch import WIDTH, fold, similarity, sketch
 from coterie.errors import ConfigError, did_you_mean
+from coterie.methods.averaging import assignment_of
 from coterie.methods.base import Assignment, ClusterSplit
+from coterie.methods.server import Server
 from coterie.snapshot import saved
+from coterie.tasks import HeldOut
+from coterie.tasks.halves import OFFSET_SCALES
 
 
 @saved
@@ -51,7 +57,7 @@ class Tree:
 
     @classmethod
     def single(cls, members: Sequence[str], model: Tensor) -> Tree:
-        """One cluster of everybody."""
+        """One cluster of all clients."""
         return cls((Node(0, None, tuple(members), model, 0),))
 
     def leaves(self) -> list[Node]:
@@ -117,17 +123,14 @@ class Tree:
 
         `served_by` are clients that another node's model serves better.
         """
+        leaves = self.leaves()
+        members = _members(leaves, clients)
+        clusters = assignment_of([leaf.model for leaf in leaves], members, [leaf.id for leaf in leaves])
         present = set(clients)
-        members = {leaf.id: [c for c in leaf.members if c in present] for leaf in self.leaves()}
-        placed = {client for own in members.values() for client in own}
-        largest = max(members, key=lambda leaf: len(members[leaf]))
-        members[largest] += [client for client in clients if client not in placed]
         better = {client: node for client, node in served_by.items() if client in present}
-        leaves = [leaf for leaf, own in members.items() if own]
-        models = [self.nodes[i].model for i in leaves]
         others = {node: self.nodes[node].model for node in better.values()}
-        why = "their validation loss is lower there (fallback=false gives every client its cluster's model)"
-        return Assignment(models, [members[i] for i in leaves], (), leaves, better, others, why)
+        why = "their validation loss is surely lower there (fallback=false gives every client its cluster's model)"
+        return replace(clusters, served_by=better, other_models=others, served_because=why)
 
     def descend(self, update_from: Callable[[Tensor], Tensor], start: int = 0) -> Node:
         """Algorithm 4: walk from a node to a leaf, each time to the child that holds the most similar update.
@@ -164,6 +167,15 @@ def splits_since(tree: Tree, before: int) -> list[ClusterSplit]:
     ]
 
 
+def _members(leaves: Sequence[Node], clients: Sequence[str]) -> list[list[str]]:
+    """Those of the clients that are in each leaf; those that are in none are in the largest."""
+    present = set(clients)
+    members = [[client for client in leaf.members if client in present] for leaf in leaves]
+    placed = set().union(*members)
+    max(members, key=len).extend(client for client in clients if client not in placed)
+    return members
+
+
 def _most_similar(own: Tensor, child: Node) -> float:
     """The largest cosine of an update `(1, d)` and those of an edge, which may be of sketches."""
     if child.edge is None or not len(child.edge):
@@ -183,17 +195,18 @@ def describe(node: Node) -> str:
     return f"node {node.id}: {who}, split in round {node.split_round} ({numbers})"
 
 
-def as_table(tree: Tree) -> list[dict[str, Any]]:
-    """The tree as plain rows, for reports: everything but the models and the sketches."""
-    return [
-        {
-            "id": node.id,
-            "parent": node.parent,
-            "children": list(node.children),
-            "members": list(node.members),
-            "born": node.born,
-            "split_round": node.split_round,
-            "evidence": node.evidence,
-        }
-        for node in tree.nodes
-    ]
+def best_on_path(tree: Tree, server: Server) -> dict[str, int]:
+    """Clients that a node on the way to their leaf surely serves better than the leaf, by their validation data."""
+    better: dict[str, int] = {}
+    for leaf in tree.leaves():
+        above = tree.path(leaf)[-2::-1]
+        if not above or not leaf.members:
+            continue
+        models = torch.stack([leaf.model, *(node.model for node in above)])[None]
+        for reply in server.ask_all(leaf.members, HeldOut(models, None)):
+            losses = np.array(reply.values["loss"]).reshape(len(OFFSET_SCALES), -1)[0]  # without an offset
+            results = [benefit([g], [e]) for g, e in zip(losses[0] - losses[1:], reply.values["within"], strict=True)]
+            sure = {i: one.gain for i, one in enumerate(results) if one.p_value <= LEVEL / len(results)}
+            if sure:
+                better[reply.client] = above[max(sure, key=lambda i: sure[i])].id
+    return better

@@ -83,7 +83,7 @@ def build(
         options = parse_model_options(name, rest, model.build) if colon else {}
         with _seeded(seed), users_code(f"model {spec!r}", ConfigError):
             return model.build(input_shape, classes, **options)
-    # "cnn-smal:width=3" is a misspelt name, not somebody's module.
+    # "cnn-smal:width=3" is a misspelt name, not a module.
     if not colon or "=" in rest:
         raise ConfigError(f"there is no model {name!r}; {did_you_mean(name, _MODELS)}")
     with _seeded(seed):

@@ -1,4 +1,4 @@
-"""What keeps a client's update from telling more than it must."""
+"""What keeps a client's update from revealing more than it must."""
 
 from coterie.privacy import projection as projection  # so that a client knows the tasks of projections
 from coterie.privacy import secure_tasks as secure_tasks  # and those of secure sums

@@ -54,7 +54,7 @@ def _stretched(secret: str) -> bytes:
 
 
 def stream(key: bytes, name: str, count: int) -> bytes:
-    """`count` bytes that cannot be told from random ones without the key; a longer stream begins with these."""
+    """`count` bytes indistinguishable from random ones without the key; a longer stream begins with these."""
     if len(key) != KEY_BYTES:
         raise ValueError(f"a key of {len(key)} bytes, expected {KEY_BYTES}")
     return hashlib.shake_256(key + name.encode()).digest(count)

@@ -30,7 +30,7 @@ class Mask:
 
     Trainable numbers and buffers are turned each among themselves, because only the former are compared.
 
-    What it does not hide: the multiset of a vector's numbers (their sizes tell layers apart), which places are zero or
+    What it does not hide: the multiset of a vector's numbers (their sizes distinguish layers), which places are zero or
     never change (a pixel that is always blank leaves its weights alone), and anything from who has the secret. All
     clients share one. Whoever knows a vector before and after the mask, even in part, reads that part of the mask off.
     """
@@ -66,7 +66,7 @@ class Mask:
 class MaskedTrainer(Trainer):
     """A trainer whose every vector comes and goes transformed: what a client with the secret works on.
 
-    Its layout has no layers: the server cannot tell them apart any more, and methods that need layers are refused.
+    Its layout has no layers: the server cannot distinguish them any more, and methods that need layers are refused.
     """
 
     masked = True
@@ -131,7 +131,7 @@ class MaskedTrainer(Trainer):
 
 
 def redrawn(model: Tensor, layout: Layout, secret: Secret, seed: int) -> Tensor:
-    """An initial model `(d,)` drawn anew from the secret, every tensor from the distribution of its own numbers.
+    """An initial model `(d,)` redrawn from the secret, every tensor from the distribution of its own numbers.
 
     The draw it comes from has 32 bits, so a server could try all of them, find the one with the numbers that it sees
     masked, and read the mask off. Here each number is a random quantile of its tensor's, 53 bits of the key's stream.

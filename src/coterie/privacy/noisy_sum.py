@@ -1,6 +1,6 @@
 """Differential privacy inside secure sums: every client adds a share of the noise itself, before its masks.
 
-So nobody, the server included, ever sees a sum without noise. Vectors are whole numbers there, and so is the noise: the
+No party, the server included, ever sees a sum without noise. Vectors are whole numbers there, and so is the noise: the
 distributed discrete Gaussian mechanism (Kairouz, Liu, Steinke 2021). A client cuts its vector so that it is no longer
 than `length` after rounding too, and adds numbers from a discrete Gaussian. The δ of a discrete Gaussian is that of a
 Gaussian with sums over whole numbers in place of integrals (Canonne, Kamath, Steinke 2020, theorem 7), and a sum of

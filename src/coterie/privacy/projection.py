@@ -1,4 +1,4 @@
-"""Comparing updates that nobody sees: projections with a key that the clients share and the server does not know.
+"""Comparing updates that stay unseen: projections with a key that the clients share and the server does not know.
 
 A client trains, and of its update sends `width` numbers: the update with random signs, mixed by a Hadamard transform,
 twice, and then `width` of the mixed numbers, drawn at random (a subsampled randomised Hadamard transform). Signs and

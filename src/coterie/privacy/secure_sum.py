@@ -1,4 +1,4 @@
-"""Sums that nobody can open: each client hides its vector with masks that cancel in the sum (Bonawitz et al. 2017).
+"""Sums of hidden vectors: each client hides its own with masks that cancel in the sum (Bonawitz et al. 2017).
 
 Every pair of clients agrees on a key (X25519) that only the two know; its stream is added by one and taken off by the
 other. Each client adds a stream of its own beside it. Secrets are shared out among all (Shamir), so that the server can
@@ -20,7 +20,7 @@ import hmac
 import json
 import math
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -67,7 +67,7 @@ def least_threshold(clients: int) -> int:
 
 
 def check_weights(weights: Iterable[float], minimum: int) -> None:
-    """NotOpened where a sum with these weights would tell more than one of `minimum` vectors does."""
+    """NotOpened where a sum with these weights would reveal more than one of `minimum` vectors does."""
     ranked = sorted(weights, reverse=True)
     if not all(0 < weight < math.inf for weight in ranked):
         raise NotOpened("a weight in the sum is not a number above 0")
@@ -177,7 +177,7 @@ class Terms(NamedTuple):
         return hashlib.sha256(text.encode()).digest()
 
     def check(self) -> None:
-        """NotOpened where a sum with these terms would tell more than it must."""
+        """NotOpened where a sum with these terms would reveal more than it must."""
         count = len(self.keys)
         if count < max(self.minimum, self.threshold):
             raise NotOpened(f"{count} clients, at least {max(self.minimum, self.threshold)} are needed for a sum")
@@ -223,7 +223,7 @@ class Shares(NamedTuple):
         return cls(int.from_bytes(plain[:SHARE_BYTES]), int.from_bytes(plain[SHARE_BYTES:]))
 
     def commitments(self, dealer: int, holder: int) -> tuple[bytes, bytes]:
-        """What binds the dealer to both, and tells nothing of them: they have 521 random bits."""
+        """What binds the dealer to both, and reveals nothing of them: they have 521 random bits."""
         return commitment(dealer, holder, "key", self.key), commitment(dealer, holder, "seed", self.seed)
 
 
@@ -266,7 +266,7 @@ class SecureClient:
     _terms: Terms | None = field(default=None, repr=False)
     _held: dict[int, Shares] = field(default_factory=dict, repr=False)
     _done: str = "keys"
-    """The last exchange that it has answered: each once and in order, or a second answer would tell a vector."""
+    """The last exchange that it has answered: each once and in order, or a second answer would reveal a vector."""
 
     @property
     def terms(self) -> Terms:
@@ -478,12 +478,7 @@ def open_sum(
 
     `revealed[i][j]` is client i's share of client j; `keys` and `dealt` are what all sent before.
     """
-    culprits: dict[int, str] = {}
-    for holder, shares in revealed.items():
-        for number, share in shares.items():
-            kind = "seed" if number in masked else "key"
-            if commitment(number, holder, kind, share) != dealt[number].commitments[holder][kind == "seed"]:
-                culprits[holder] = f"it showed a share of client {number} that is not the one it was given"
+    culprits = _false_holders(masked, revealed, dealt)
     holders = sorted(set(revealed) - set(culprits))[:threshold]
     if len(holders) < threshold:
         raise NotOpened(f"{len(holders)} clients showed their shares, {threshold} are needed", culprits)
@@ -493,17 +488,40 @@ def open_sum(
         total += vector
     for number in sorted(revealed[holders[0]]):
         secret = _joined(number, {holder: revealed[holder][number] for holder in holders}, culprits)
-        if number in masked:
-            right = seed_commitment(secret) == dealt[number].seed
-            total -= own_stream(secret, size)
-        else:
-            right = public_key(secret) == keys[number].mask
-            for other in masked if right else ():
-                # What client `other` added for the pair: it does not cancel, because this one never sent its half.
-                total -= pair_stream(secret, keys[other].mask, number, other, size, reverse=True)
+        right = (
+            seed_commitment(secret) == dealt[number].seed
+            if number in masked
+            else public_key(secret) == keys[number].mask
+        )
         if not right:
             raise NotOpened(f"the shares of client {number} do not give its secret", culprits | {number: DEALT_WRONG})
+        total -= _left_over(number, secret, masked, keys, size)
     return total, culprits
+
+
+def _false_holders(
+    masked: Container[int], revealed: Mapping[int, Mapping[int, int]], dealt: Mapping[int, Dealt]
+) -> dict[int, str]:
+    """The clients that showed a share other than the one they were dealt."""
+    culprits: dict[int, str] = {}
+    for holder, shares in revealed.items():
+        for number, share in shares.items():
+            kind = "seed" if number in masked else "key"
+            if commitment(number, holder, kind, share) != dealt[number].commitments[holder][kind == "seed"]:
+                culprits[holder] = f"it showed a share of client {number} that is not the one it was given"
+    return culprits
+
+
+def _left_over(
+    number: int, secret: bytes, masked: Mapping[int, Words], keys: Mapping[int, PublicKeys], size: int
+) -> Words:
+    """What does not cancel in the sum: the own stream of a client that came through, else the streams of its pairs."""
+    if number in masked:
+        return own_stream(secret, size)
+    left = np.zeros(size, dtype=np.uint32)
+    for other in masked:  # what these added for the pair, whose other half was never sent
+        left += pair_stream(secret, keys[other].mask, number, other, size, reverse=True)
+    return left
 
 
 DEALT_WRONG = "it dealt shares that do not give the secret it committed to"
@@ -531,24 +549,27 @@ def secure_sum(
     clients = {i + 1: SecureClient(i + 1) for i in range(len(vectors))}
     keys = {number: client.keys() for number, client in clients.items()}
     terms = Terms("simulated", (), keys, dict.fromkeys(keys, 1.0), threshold, minimum)
-    dealt = {number: client.shares(terms) for number, client in clients.items()}
-    for number, client in clients.items():
-        others = {sender: own for sender, own in dealt.items() if sender != number}
-        boxes = {sender: own.boxes[number] for sender, own in others.items()}
-        client.check(boxes, {sender: own.commitments[number] for sender, own in others.items()})
+    dealt = _exchange_shares(clients, terms)
     confirmed = {number: client.confirmation() for number, client in clients.items()}
     gone = {i + 1 for i in silent}
-    masked = {
-        number: client.masked(quantiser.encode(vectors[number - 1]), confirmed)
-        for number, client in clients.items()
-        if number not in gone
-    }
+    words = {number: quantiser.encode(vectors[number - 1]) for number in clients if number not in gone}
+    masked = {number: clients[number].masked(own, confirmed) for number, own in words.items()}
     gone |= {i + 1 for i in mute}
     there = {number: client for number, client in clients.items() if number not in gone}
     signatures = {number: client.agree(masked) for number, client in there.items()}
     revealed = {number: client.reveal(masked, signatures) for number, client in there.items()}
     total, _ = open_sum(masked, revealed, keys, dealt, threshold)
     return quantiser.decode(total), [number - 1 for number in masked], traffic(len(vectors), len(vectors[0]))
+
+
+def _exchange_shares(clients: Mapping[int, SecureClient], terms: Terms) -> dict[int, Dealt]:
+    """The second and third exchange in one process: what each client dealt, checked by all others."""
+    dealt = {number: client.shares(terms) for number, client in clients.items()}
+    for number, client in clients.items():
+        others = {sender: own for sender, own in dealt.items() if sender != number}
+        boxes = {sender: own.boxes[number] for sender, own in others.items()}
+        client.check(boxes, {sender: own.commitments[number] for sender, own in others.items()})
+    return dealt
 
 
 class Traffic(NamedTuple):
@@ -570,7 +591,7 @@ def traffic(clients: int, size: int) -> Traffic:
 
 
 def split(secret: int, threshold: int, numbers: Sequence[int]) -> dict[int, int]:
-    """Shamir's shares of a secret for each number: any `threshold` of them give it back, fewer tell nothing of it."""
+    """Shamir's shares of a secret for each number: any `threshold` of them give it back, fewer reveal nothing of it."""
     if not all(0 < x <= MOST_NUMBER for x in numbers) or len(set(numbers)) < len(numbers):
         raise NotOpened(f"numbers {sorted(numbers)}: a share at 0 is the secret itself, and all must differ")
     if not 1 <= threshold <= len(numbers) or not 0 <= secret < PRIME:
@@ -656,7 +677,7 @@ def is_signed(keys: PublicKeys, text: bytes, signature: bytes) -> bool:
 
 
 def agreed(private: bytes, public: bytes, purpose: bytes) -> bytes:
-    """The 256-bit key that the holder of `private` and the owner of `public` both find, and nobody else."""
+    """The 256-bit key that the holder of `private` and the owner of `public` both find, and no other."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -668,7 +689,7 @@ def agreed(private: bytes, public: bytes, purpose: bytes) -> bytes:
 
 
 def seal(key: bytes, sender: int, receiver: int, plain: bytes) -> bytes:
-    """`plain` encrypted from one client to another; nobody else reads it, or changes it unseen."""
+    """`plain` encrypted from one client to another; no other reads it, or changes it unnoticed."""
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 
     nonce = secrets.token_bytes(12)

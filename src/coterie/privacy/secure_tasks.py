@@ -72,7 +72,7 @@ def remember(state: ClientState, client: SecureClient) -> None:
 def remembered(state: ClientState) -> SecureClient:
     """The client's side of the sum that is going on."""
     if KEPT not in state:
-        raise NotOpened("this client knows of no secure sum: its node was started anew; it takes part in the next one")
+        raise NotOpened("this client knows of no secure sum: its node was restarted; it takes part in the next one")
     return SecureClient.from_json(json.loads(as_bytes(state[KEPT])))
 
 

@@ -51,7 +51,7 @@ class UserPrivacy:
             )
 
     def epsilon(self, rounds: int) -> float:
-        """What so many rounds give away of any one client, at `delta`."""
+        """What that many rounds give away of any one client, at `delta`."""
         return epsilon(self.noise / (2**0.5 if self.choices else 1.0), self.rate, rounds, self.delta)
 
     def of_updates(self) -> SumNoise:

@@ -6,14 +6,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from coterie.runs.folder import ROWS_AT_ONCE
 from coterie.runs.records import ClientRecord
 from coterie.runs.verdict import ClientScores
 from coterie.runs.words import heaviest_weights
 
 WORST, BEST = 50, 10
 """Clients that are listed of each end, where there are more."""
-AT_ONCE = 10_000
-"""Clients that are held before those between the ends are dropped."""
 
 
 @dataclass
@@ -42,7 +41,7 @@ class ReportedClients:
             elif row.model not in (None, f"cluster-{row.cluster}"):
                 found.served_elsewhere += 1
             found.listed.append(row)
-            if len(found.listed) == AT_ONCE:
+            if len(found.listed) == ROWS_AT_ONCE:
                 found.listed = _ends(found.listed)
         found.listed = _ends(found.listed)
         return found

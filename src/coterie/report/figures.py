@@ -10,15 +10,14 @@ import numpy as np
 
 from coterie.report.drawing import HEIGHT, INK, Draw, colour
 from coterie.report.reading import RunView, Series
-from coterie.runs.measures import ACCURACY
 from coterie.runs.records import Spread, TreeNode
-from coterie.runs.verdict import Judgement
+from coterie.runs.verdict import ACCURACY, Judgement
 
 MOST_LINES = 12
 """Clusters with a line of their own; beyond, the largest ones have one."""
 MOST_BARS = 40
 """Clients with a bar and a name of their own; beyond, a histogram."""
-LONGEST_NAME = 22
+LONGEST_LABEL = 22
 """Characters of a client's id beside its bar; of a longer one both ends are shown."""
 MOST_BOUNDARIES = 40
 LATE = 0.8
@@ -59,7 +58,7 @@ def accuracy(run: RunView) -> Figure | None:
         axes.fill_between(rounds, low, high, color=INK, alpha=0.15, linewidth=0, label="worst to best tenth")
         if len(run.series) > 1:
             for series in shown:
-                points = [(t, 100 * a) for t, a in zip(series.rounds, series.accuracy, strict=True) if a is not None]
+                points = [(t, 100 * accuracy) for t, accuracy in series.points("accuracy")]
                 if points:
                     lone = "o" if len(points) == 1 else None
                     name = f"cluster {series.cluster}" if len(shown) <= 6 else None
@@ -112,13 +111,13 @@ def tree(run: RunView) -> Figure | None:
         if node.children:
             place[node.id] = sum(place[child] for child in node.children) / len(node.children)
     last = run.history[-1].round
-    everybody = max(1, len(nodes[0].members))
+    all_clients = max(1, len(nodes[0].members))
 
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
         for node in nodes:
             y, end = place[node.id], node.split_round if node.children else last
-            width = 1.5 + 8.5 * len(node.members) / everybody
+            width = 1.5 + 8.5 * len(node.members) / all_clients
             axes.plot([node.born, end], [y, y], color=colour(node.id), lw=width, solid_capstyle="butt")
             for child in node.children:
                 axes.plot([end, end], [y, place[child]], color=INK, lw=0.9)
@@ -226,13 +225,13 @@ def gain(against: Judgement) -> Figure:
 
 def short(name: str) -> str:
     """A client's id as it fits beside a bar."""
-    half = LONGEST_NAME // 2
-    return name if len(name) <= LONGEST_NAME else f"{name[: half - 1]}…{name[-half:]}"
+    half = LONGEST_LABEL // 2
+    return name if len(name) <= LONGEST_LABEL else f"{name[: half - 1]}…{name[-half:]}"
 
 
 def norms(run: RunView) -> Figure | None:
     """Norms of updates over rounds: of the mean and the largest in each cluster, with the method's thresholds."""
-    shown = [s for s in largest(run.series) if any(v is not None for v in (*s.mean_norm, *s.max_norm))]
+    shown = [series for series in largest(run.series) if series.points("mean_norm") or series.points("max_norm")]
     if not shown:
         return None
     lines = thresholds(run)
@@ -240,8 +239,8 @@ def norms(run: RunView) -> Figure | None:
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
         for series in shown:
-            for values, style, name in ((series.mean_norm, "-", "mean update"), (series.max_norm, "--", "largest")):
-                points = [(t, v) for t, v in zip(series.rounds, values, strict=True) if v]
+            for norm, style, name in (("mean_norm", "-", "mean update"), ("max_norm", "--", "largest")):
+                points = [(t, value) for t, value in series.points(norm) if value]  # zero has no logarithm
                 label = name if series is shown[0] else None
                 if points:
                     axes.plot(*zip(*points, strict=True), color=colour(series.cluster), ls=style, lw=1.2, label=label)
@@ -275,10 +274,9 @@ def thresholds(run: RunView) -> dict[str, tuple[list[int], list[float]]]:
     """The thresholds of the first cluster over its rounds, by name, where the method compared norms with some."""
     if not run.series:
         return {}
-    first = run.series[0]
     lines: dict[str, tuple[list[int], list[float]]] = {}
-    for t, own in zip(first.rounds, first.thresholds, strict=True):
-        for name, level in own.items():
+    for t, record in run.series[0].records.items():
+        for name, level in record.thresholds.items():
             if level is not None:
                 rounds, levels = lines.setdefault(LETTERS.get(name, name), ([], []))
                 rounds.append(t)
@@ -311,7 +309,8 @@ def communication(run: RunView) -> Figure | None:
 
 def largest(series: Sequence[Series]) -> list[Series]:
     """The clusters that get a line: all, or the largest ones."""
-    chosen = sorted(series, key=lambda one: (-max(one.members), one.cluster))[:MOST_LINES]
+    sizes = {one.cluster: max(record.members for record in one.records.values()) for one in series}
+    chosen = sorted(series, key=lambda one: (-sizes[one.cluster], one.cluster))[:MOST_LINES]
     return sorted(chosen, key=lambda one: one.cluster)
 
 

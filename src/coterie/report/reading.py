@@ -14,6 +14,7 @@ from coterie.runs.folder import RunFolder
 from coterie.runs.matrices import read_matrices
 from coterie.runs.records import (
     Bytes,
+    ClusterRecord,
     ExplanationRecord,
     RoundRecord,
     Summary,
@@ -26,15 +27,16 @@ from coterie.runs.verdict import ClientScores, Judgement, find_plain, judge
 
 @dataclass(frozen=True)
 class Series:
-    """One cluster over the rounds in which it existed: a value of each measure per round."""
+    """One cluster over the rounds in which it existed."""
 
     cluster: int
-    rounds: list[int] = field(default_factory=list)
-    members: list[int] = field(default_factory=list)
-    accuracy: list[float | None] = field(default_factory=list)
-    mean_norm: list[float | None] = field(default_factory=list)
-    max_norm: list[float | None] = field(default_factory=list)
-    thresholds: list[Mapping[str, float | None]] = field(default_factory=list)
+    records: dict[int, ClusterRecord] = field(default_factory=dict)
+    """By round."""
+
+    def points(self, name: str) -> list[tuple[int, float]]:
+        """The rounds in which a number of that name is known, and its values."""
+        values = {t: getattr(record, name) for t, record in self.records.items()}
+        return [(t, value) for t, value in values.items() if value is not None]
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class RunView:
     matrix: DrawnMatrix | None
     series: list[Series]
     explanation: ExplanationRecord | None = None
-    """Why the clusters differ, where somebody has asked `coterie explain`."""
+    """Why the clusters differ, where `coterie explain` was asked."""
 
     @property
     def method(self) -> str:
@@ -103,13 +105,7 @@ def cluster_series(history: Sequence[RoundRecord]) -> list[Series]:
     found: dict[int, Series] = {}
     for record in history:
         for cluster in record.clusters:
-            series = found.setdefault(cluster.id, Series(cluster.id))
-            series.rounds.append(record.round)
-            series.members.append(cluster.members)
-            series.accuracy.append(cluster.accuracy)
-            series.mean_norm.append(cluster.mean_norm)
-            series.max_norm.append(cluster.max_norm)
-            series.thresholds.append(cluster.thresholds)
+            found.setdefault(cluster.id, Series(cluster.id)).records[record.round] = cluster
     return [found[number] for number in sorted(found)]
 
 

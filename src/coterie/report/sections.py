@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
+from coterie.metrics import ALWAYS
 from coterie.report.clients import BEST, WORST
 from coterie.report.markup import Markup, element, joined, named, section, table
 from coterie.report.reading import RunView
-from coterie.runs.measures import ACCURACY
-from coterie.runs.records import ClientRecord, FaultRecord
-from coterie.runs.verdict import FEW_SAMPLES, Judgement
+from coterie.runs.records import MOST_CLUSTERS, ClientRecord, FaultRecord
+from coterie.runs.verdict import ACCURACY, FEW_SAMPLES, Judgement
 from coterie.runs.words import mixture_text
 
-MOST_CLUSTERS = 60
 MOST_NAMES = 12
 MOST_EVENTS = 100
 FEW_MARK = "†"
@@ -102,9 +102,8 @@ def _node_accuracy(run: RunView) -> dict[int, float]:
     """The last known accuracy of every node while it was a cluster; a leaf's final one where the run is finished."""
     found = {}
     for series in run.series:
-        known = [value for value in series.accuracy if value is not None]
-        if known:
-            found[series.cluster] = known[-1]
+        if points := series.points("accuracy"):
+            found[series.cluster] = points[-1][1]
     final = run.scores.accuracy
     for node in run.tree.values():
         known = [final[member] for member in node.members if member in final]
@@ -118,24 +117,38 @@ def clients(run: RunView, against: Sequence[Judgement]) -> Markup:
     if not run.clients.total:
         return Markup()
     shown = run.clients.listed
-    others = [name for name in shown[0].metrics if name not in ("accuracy", "loss")]
-    elsewhere, mixed = bool(run.clients.served_elsewhere), bool(run.clients.heaviest)
-    model = (["model"] if elsewhere else []) + (["mixture"] if mixed else [])
-    rated = run.scores.measure is ACCURACY
-    titles = ["client", "cluster", *model, "test samples", *(["accuracy"] if rated else []), "loss", *others]
-    titles += [f"against {one.baseline}" for one in against]
-    lines = []
-    for row in shown:
-        served_by = [row.model or "its own"] if elsewhere else []
-        mixture = [mixture_text(row.mixture)] if mixed else []
-        samples = f"{row.test_samples}{FEW_MARK if row.test_samples < FEW_SAMPLES else ''}"
-        accuracy = [percent(row.accuracy)] if rated else []
-        numbers = [_number(value) for value in (row.loss, *(row.metrics.get(name) for name in others))]
-        lines.append(
-            (row.client, row.cluster, *served_by, *mixture, samples, *accuracy, *numbers, *_against(row, against))
-        )
-    note = _client_notes(shown, run.clients.total)
-    return section("Clients, worst first", table(titles, lines), note)
+    columns = _client_columns(run, against)
+    lines = [[cell(row) for cell in columns.values()] for row in shown]
+    return section("Clients, worst first", table(list(columns), lines), _client_notes(shown, run.clients.total))
+
+
+def _client_columns(run: RunView, against: Sequence[Judgement]) -> dict[str, Callable[[ClientRecord], object]]:
+    """What the table of clients shows, and each column's cell of a client."""
+    columns: dict[str, Callable[[ClientRecord], object]] = {
+        "client": lambda row: row.client,
+        "cluster": lambda row: row.cluster,
+    }
+    if run.clients.served_elsewhere:
+        columns["model"] = lambda row: row.model or "its own"
+    if run.clients.heaviest:
+        columns["mixture"] = lambda row: mixture_text(row.mixture)
+    columns["test samples"] = lambda row: f"{row.test_samples}{FEW_MARK if row.test_samples < FEW_SAMPLES else ''}"
+    if run.scores.measure is ACCURACY:
+        columns["accuracy"] = lambda row: percent(row.accuracy)
+    others = [name for name in run.clients.listed[0].metrics if name not in ALWAYS]
+    columns |= {name: partial(_metric_cell, name) for name in ("loss", *others)}
+    return columns | {f"against {one.baseline}": partial(_against, one) for one in against}
+
+
+def _metric_cell(name: str, row: ClientRecord) -> str:
+    value = row.metrics.get(name)
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _against(one: Judgement, row: ClientRecord) -> str:
+    """How a client fares against a baseline."""
+    difference = one.differences.get(row.client)
+    return "–" if difference is None else one.measure.change(difference)
 
 
 def _client_notes(shown: Sequence[ClientRecord], total: int) -> Markup:
@@ -146,16 +159,6 @@ def _client_notes(shown: Sequence[ClientRecord], total: int) -> Markup:
     if len(shown) < total:
         notes.append(f"The worst {WORST} and the best {BEST} of {total} clients.")
     return element("p", " ".join(notes), class_="note") if notes else Markup()
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
-
-
-def _against(row: ClientRecord, against: Sequence[Judgement]) -> list[str]:
-    """How the client fares against each baseline."""
-    known = [one.differences.get(row.client) for one in against]
-    return ["–" if gain is None else one.measure.change(gain) for one, gain in zip(against, known, strict=True)]
 
 
 def events(run: RunView) -> Markup:

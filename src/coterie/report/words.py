@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coterie.report.reading import RunView
-from coterie.runs.measures import Measure
-from coterie.runs.verdict import FEW_SAMPLES, Judgement, estimate
-from coterie.runs.words import mixtures_told
+from coterie.runs.verdict import FEW_SAMPLES, Judgement, Measure, estimate
+from coterie.runs.words import mixtures_in_words
 
 
 def run_words(run: RunView, against: Sequence[Judgement] = (), baselines: Sequence[RunView] = ()) -> str:
@@ -34,37 +33,42 @@ def _clients(run: RunView) -> int:
 
 
 def _clusters(run: RunView) -> str:
-    sizes = list(run.summary.sizes) if run.summary else []
-    if not sizes and run.history:
-        sizes = [cluster.members for cluster in run.history[-1].clusters]
+    sizes = _sizes(run)
     if not sizes:
         return ""
     if len(sizes) == 1:
-        return "All clients share one model: no groups of clients were told apart."
+        return "All clients share one model: no groups of clients were found."
     if len(sizes) == _clients(run):
         return "Every client has a model of its own."
-    text = f"It found {len(sizes)} clusters, of {_list([str(size) for size in sizes])} clients."
-    if run.summary is not None and run.summary.hidden_sizes is not None:
-        text += " Who is in which only the clients know."
-    if told := mixtures_told(run.clients.heaviest, run.clients.total):
-        text += f" {told}"
-    rounds = run.split_rounds()
+    sentences = [
+        f"It found {len(sizes)} clusters, of {_list([str(size) for size in sizes])} clients.",
+        "Who is in which only the clients know." if run.summary and run.summary.hidden_sizes is not None else "",
+        mixtures_in_words(run.clients.heaviest, run.clients.total),
+        _splits(run.split_rounds()),
+        _agreement(run.summary.ari if run.summary else None),
+    ]
+    return " ".join(filter(None, sentences))
+
+
+def _sizes(run: RunView) -> list[int]:
+    if run.summary is not None and run.summary.sizes:
+        return run.summary.sizes
+    return [cluster.members for cluster in run.history[-1].clusters] if run.history else []
+
+
+def _splits(rounds: Sequence[int]) -> str:
     if len(rounds) == 1:
-        text += f" The split came in round {rounds[0]}."
-    elif rounds:
-        text += f" The first split came in round {rounds[0]}, the last in round {rounds[-1]}."
-    ari = run.summary.ari if run.summary else None
-    return text + (f" {_agreement(ari)}" if ari is not None else "")
+        return f"The split came in round {rounds[0]}."
+    return f"The first split came in round {rounds[0]}, the last in round {rounds[-1]}." if rounds else ""
 
 
-def _agreement(ari: float) -> str:
+def _agreement(ari: float | None) -> str:
+    if ari is None:
+        return ""
     if ari > 0.999:
         return "They are exactly the groups that were hidden in the data."
-    if ari > 0.8:
-        return f"They are nearly the groups that were hidden in the data (agreement {ari:.2f} of 1)."
-    if ari > 0.3:
-        return f"They are partly the groups that were hidden in the data (agreement {ari:.2f} of 1)."
-    return f"They have little to do with the groups that were hidden in the data (agreement {ari:.2f} of 1)."
+    degree = "are nearly" if ari > 0.8 else "are partly" if ari > 0.3 else "have little to do with"
+    return f"They {degree} the groups that were hidden in the data (agreement {ari:.2f} of 1)."
 
 
 def _privacy(run: RunView) -> str:

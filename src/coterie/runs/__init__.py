@@ -1,28 +1,26 @@
 """A run: a method on a federation with a model and an engine, recorded and resumable."""
 
+from coterie.federation.fingerprint import fingerprint
+from coterie.options import DEFAULT_SCENARIO, PLACE_KEYS
 from coterie.runs.api import new_folder, resume, run, start
 from coterie.runs.assemble import (
     Model,
     assemble,
     check_federation,
-    fingerprint,
     make_architecture,
     make_federation,
     stored_values,
 )
 from coterie.runs.callbacks import Callback
-from coterie.runs.config import PLACE_KEYS, SOURCE_KEYS, RunConfig, flat_values, make_config, overlay
-from coterie.runs.flat_options import FlatOptions
+from coterie.runs.config import SOURCE_KEYS, RunConfig, flat_values, make_config, overlay
 from coterie.runs.folder import RunFolder
-from coterie.runs.history import History
-from coterie.runs.loading import open_run
+from coterie.runs.loading import load, open_run
 from coterie.runs.loop import execute
 from coterie.runs.metrics import score_clients
-from coterie.runs.options import DEFAULT_SCENARIO
 from coterie.runs.personalised import global_accuracy, personalised, personalised_accuracy
 from coterie.runs.prepared import Run
-from coterie.runs.records import RoundRecord
-from coterie.runs.result import Result, load
+from coterie.runs.records import History, RoundRecord
+from coterie.runs.result import Result
 from coterie.snapshot import write_atomically
 
 __all__ = [
@@ -30,7 +28,6 @@ __all__ = [
     "PLACE_KEYS",
     "SOURCE_KEYS",
     "Callback",
-    "FlatOptions",
     "History",
     "Model",
     "Result",

@@ -7,34 +7,25 @@ import re
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
+from coterie import options as groups
 from coterie.errors import ConfigError, RunError, did_you_mean
 from coterie.federation import Federation
-from coterie.federation.table_files import tables_name
+from coterie.federation.table_sites import tables_name
 from coterie.methods import Method
 from coterie.methods.base import find_method
 from coterie.metrics import MetricFunction, listed, split_own
 from coterie.models import list_models
+from coterie.options import DEFAULT_SCENARIO, LIMIT_KEYS, PLACE_KEYS
 from coterie.runs.assemble import Model, assemble, check_same_run, stored_values
 from coterie.runs.callbacks import Callback
-from coterie.runs.config import DATA_KEYS, LIMIT_KEYS, PLACE_KEYS, SOURCE_KEYS, RunConfig, make_config, ungrouped
-from coterie.runs.flat_options import FlatOptions
+from coterie.runs.config import DATA_KEYS, SOURCE_KEYS, RunConfig, make_config, ungrouped
 from coterie.runs.folder import RunFolder
 from coterie.runs.loop import execute
-from coterie.runs.options import (
-    DEFAULT_SCENARIO,
-    AggregationOptions,
-    DataOptions,
-    EngineOptions,
-    EvaluationOptions,
-    LimitOptions,
-    PrivacyOptions,
-    TrainingOptions,
-)
 from coterie.runs.progress import followed
 from coterie.runs.result import Result
-from coterie.trainers.losses import LOSSES, Loss
+from coterie.trainers.losses import LOSSES
 
 RESUME_KEYS = PLACE_KEYS - {"out", "quiet"} | LIMIT_KEYS
 """Options that may differ when a run is resumed."""
@@ -46,18 +37,18 @@ def run(
     model: Model | None = None,
     *,
     as_published: bool = False,
-    data: DataOptions | str | Path | None = None,
-    training: TrainingOptions | None = None,
-    limits: LimitOptions | None = None,
-    aggregation: AggregationOptions | None = None,
-    evaluation: EvaluationOptions | None = None,
-    privacy: PrivacyOptions | Literal["none", "permutation", "signed-permutation", "projection"] = "none",
-    engine: EngineOptions | Literal["local", "ray"] = "local",
+    data: groups.DataOptions | str | Path | None = None,
+    training: groups.TrainingOptions | None = None,
+    limits: groups.LimitOptions | None = None,
+    aggregation: groups.AggregationOptions | None = None,
+    evaluation: groups.EvaluationOptions | None = None,
+    privacy: groups.PrivacyOptions | Literal["none", "permutation", "signed-permutation", "projection"] = "none",
+    engine: groups.EngineOptions | Literal["local", "ray"] = "local",
     seed: int = 0,
     out: str | Path | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
-    **options: Unpack[FlatOptions],
+    **options: Any,
 ) -> Result:
     """Train a method on a federation and return clusters, models, history and summary.
 
@@ -102,7 +93,7 @@ def run(
         [4, 4]
         >>> model = result.model_of("client-3")  # a torch module, ready to evaluate
     """
-    groups = {
+    grouped = {
         "data": data,
         "training": training,
         "limits": limits,
@@ -111,7 +102,7 @@ def run(
         "privacy": privacy,
         "engine": engine,
     }
-    given = ungrouped(groups | options)
+    given = ungrouped(grouped | options)
     clash = sorted(key for key in SOURCE_KEYS if given.get(key) is not None)
     if federation is not None and clash:
         raise ConfigError(f"{clash[0]} does not go with a federation: give one of the two")
@@ -148,19 +139,12 @@ def _as_object(given: Any) -> Any:
     return None if isinstance(given, str) else given
 
 
-def start(
-    config: RunConfig,
-    *,
-    out: Path | None,
-    callbacks: Sequence[Callback] = (),
-    federation: Federation | None = None,
-    model: Model | None = None,
-    method: Method | None = None,
-    loss: Loss | None = None,
-    metrics: Mapping[str, MetricFunction] | None = None,
-) -> Result:
-    """Do a new run from a checked configuration, in a folder of its own if `out` is given."""
-    prepared, used = assemble(config, federation=federation, model=model, method=method, loss=loss, metrics=metrics)
+def start(config: RunConfig, *, out: Path | None, callbacks: Sequence[Callback] = (), **objects: Any) -> Result:
+    """Do a new run from a checked configuration, in a folder of its own if `out` is given.
+
+    The `objects` are what `assemble` takes in place of what the configuration would name.
+    """
+    prepared, used = assemble(config, **objects)
     try:
         if out is None:
             return execute(prepared, None, callbacks)
@@ -176,10 +160,10 @@ def resume(
     federation: Federation | None = None,
     model: Model | None = None,
     method: Method | None = None,
-    engine: EngineOptions | Literal["local", "ray"] = "local",
+    engine: groups.EngineOptions | Literal["local", "ray"] = "local",
     callbacks: Sequence[Callback] = (),
     progress: bool | None = None,
-    **options: Unpack[FlatOptions],
+    **options: Any,
 ) -> Result:
     """Resume a run after a kill, as if it had never stopped; a finished one is returned as it is.
 
@@ -219,13 +203,11 @@ def resume(
         stored = folder.config()
         loss = _as_object(options.pop("loss", None))
         own_metrics = split_own(options.pop("metrics", None))[1]
-        objects = {"federation": federation, "model": model, "method": method, "loss": loss}
+        objects: dict[str, Any] = {"federation": federation, "model": model, "method": method, "loss": loss}
         _check_given(Path(path), stored, objects, own_metrics)
         values = stored_values(stored) | _replaced(objects) | _places(engine, options)
         config = make_config(values, str(folder.path / "config.json"))
-        prepared, used = assemble(
-            config, federation=federation, model=model, method=method, loss=loss, metrics=own_metrics
-        )
+        prepared, used = assemble(config, **objects, metrics=own_metrics)
         try:
             held = {key: stored.get(key) for key in LIMIT_KEYS | {"published"}}
             check_same_run(used | held, stored, folder.path)
@@ -274,10 +256,13 @@ def _objects_of(stored: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     if stored.get("scenario") is None and stored.get("data") is None:
         found["federation"] = "the clients"
-    for key, is_known in (("model", _known_model), ("method", _known_method), ("loss", _known_loss)):
-        name = stored.get(key)
-        if not (is_known(str(name)) or (key == "loss" and name is None)):
-            found[key] = str(name)
+    if not _known_model(str(stored.get("model"))):
+        found["model"] = str(stored.get("model"))
+    if not _known_method(str(stored.get("method"))):
+        found["method"] = str(stored.get("method"))
+    loss = stored.get("loss")
+    if not (loss is None or ":" in loss or loss in LOSSES):
+        found["loss"] = str(loss)
     return found
 
 
@@ -293,11 +278,6 @@ def _known_method(name: str) -> bool:
     except ConfigError:
         return False
     return True
-
-
-def _known_loss(name: str) -> bool:
-    """Whether a loss can be found by its name alone."""
-    return ":" in name or name in LOSSES
 
 
 def new_folder(config: RunConfig, title: str | None = None, root: Path = Path("runs")) -> Path:

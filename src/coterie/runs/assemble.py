@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, fields, is_dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import torch
-from torch import Tensor, nn
+from torch import nn
 
 from coterie import models
 from coterie.data.scenario import Defaults
@@ -20,11 +18,12 @@ from coterie.engines.base import Engine
 from coterie.engines.ray import RayEngine
 from coterie.engines.secure import SecureEngine
 from coterie.errors import ConfigError, RunError
-from coterie.federation import PARTS, Federation
+from coterie.federation import Federation
 from coterie.federation.changing import ChangingFederation
-from coterie.federation.client import JOINED, joined
+from coterie.federation.fingerprint import fingerprint
 from coterie.federation.images import holds_images
-from coterie.federation.table_files import find_tables, is_table_path, read_table
+from coterie.federation.table_files import read_table
+from coterie.federation.table_sites import find_tables, is_table_path
 from coterie.federation.validation import hold_out
 from coterie.methods import Method, Server, make_method
 from coterie.methods.base import published_table
@@ -33,14 +32,13 @@ from coterie.methods.options import literal
 from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.metrics import ALWAYS, MetricFunction, check_target, listed, resolve
 from coterie.models.custom import find_callable
+from coterie.options import DEFAULT_SCENARIO, FIELDS
 from coterie.privacy.masks import MASKED
 from coterie.randomness import derive
 from coterie.runs.config import RunConfig, absolute_paths, memory_bytes
 from coterie.runs.metrics import constant_score
-from coterie.runs.newcomers import Placing
-from coterie.runs.options import DEFAULT_SCENARIO, FIELDS
 from coterie.runs.output_shapes import try_out
-from coterie.runs.prepared import Run
+from coterie.runs.prepared import Placing, Run
 from coterie.runs.target_scaling import UNSCALED, TargetScaling
 from coterie.runs.user_noise import user_privacy
 from coterie.trainers.augment import own_function
@@ -51,8 +49,6 @@ from coterie.trainers.repeatable import check_repeatable
 from coterie.trainers.schedules import make_schedule
 from coterie.trainers.threads import one_torch_thread
 
-PIECE = 2**20
-"""Numbers of a client's data that are added up at once."""
 Model = str | nn.Module | Callable[..., nn.Module]
 
 
@@ -90,7 +86,7 @@ def _own_data(config: RunConfig, data: str) -> Federation:
             drop=config.drop or (),
             categorical=config.categorical or (),
             task=config.task,
-            decimal=config.decimal or ".",
+            decimal=config.decimal,
             blocks=config.block_column,
             seed=config.seed,
         )
@@ -134,6 +130,7 @@ def outputs_for(federation: Federation, loss: Loss | None) -> int:
     return 1 if one_logit(loss, federation.classes) else federation.classes
 
 
+@one_torch_thread()
 def assemble(
     config: RunConfig,
     *,
@@ -151,37 +148,26 @@ def assemble(
     before any data is touched. Where the clients are elsewhere, `federation` only shows what their data looks like,
     `defaults` are what goes with it, and `engine_for` makes the engine that reaches them from the architecture.
     """
-    with one_torch_thread():
-        return _assembled(config, federation, model, method, loss, metrics or {}, defaults, engine_for)
-
-
-def _assembled(
-    config: RunConfig,
-    given: Federation | None,
-    model: Model | None,
-    method: Method | None,
-    loss: Loss | None,
-    metrics: Mapping[str, MetricFunction],
-    defaults: Defaults | None,
-    engine_for: Callable[[Callable[[int], nn.Module]], Engine] | None,
-) -> tuple[Run, dict[str, Any]]:
-    check_federation(given)
+    check_federation(federation)
     method = method or make_method(config.method)
     loss = loss_of(config, loss)
     optimizer = _server_optimizer(config, method)
     _check_shown(config, method)
-    federation, defaults = (given, defaults or Defaults()) if given else make_federation(config)
+    scenario = _scenario_of(config, federation)
+    federation, defaults = (federation, defaults or Defaults()) if federation else make_federation(config)
+    metrics = metrics or {}
     if engine_for is None:
         federation = _with_validation(federation, config)
     scaling = TargetScaling.of(federation.table)
     trained = scaling.federation(federation)
-    asked = {name: scaling.metric(name, own) for name, own in run_metrics(config, metrics, trained.regression).items()}
+    asked = scaling.metrics(run_metrics(config, metrics, trained.regression))
     network: Model = model or config.model or defaults.model
     architecture = make_architecture(network, trained, loss)
     rounds = config.rounds or defaults.rounds
     training = config.training(defaults.training)
     check_training(training, loss, federation)
-    engine = engine_for(architecture) if engine_for else make_engine(config, trained, architecture, loss, asked)
+    make = engine_for or partial(make_engine, config, trained, loss=loss, metrics=asked)
+    engine = make(architecture)
     changing = _changing(federation, engine, config)
     server = Server(
         engine,
@@ -194,34 +180,37 @@ def _assembled(
         optimizer,
     )
     _check_needs(method, engine)
-    scenario = None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
-    named = {"method": describe_method(method), "scenario": scenario, "model": _stored_name("model", _name_of(network))}
-    objects = {
-        "published": _published(config),
-        "own_metrics": ",".join(metrics) or None,
+    used = {
+        **_config_as_used(config, training, rounds, loss, metrics),
+        "method": describe_method(method),
+        "scenario": scenario,
+        "model": _stored_name("model", _name_of(network)),
         "federation": fingerprint(federation),
-        "loss": _stored_name("loss", config.loss or loss_name(loss)),
     }
-    used = _config_as_used(config, training, rounds) | named | objects
     run = Run(
         method,
         server,
         architecture,
         federation.groups,
-        named | {"scenario": scenario or federation.name, "model": _name_of(network), "seed": config.seed},
-        _model_shape(named["model"], federation, loss),
+        _labels(used, federation, network),
+        _model_shape(used["model"], federation, loss),
         config.evaluate_every,
         personalise=config.personalise,
         metrics=tuple(asked),
-        validate=config.validation is not None or config.patience is not None,
+        validate=config.validates,
         limits=config.limits(),
-        table=federation.table.to_json() if federation.table else None,
+        table=federation.table,
         placing=make_placing(method, config, architecture, training, rounds, loss, scaling),
         loss_unit=scaling.loss_unit(loss),
-        constant=None if engine_for else _constant(federation, changing, loss),
+        constant=_constant(federation, changing, loss, known=engine_for is None),
         **_following(changing),
     )
     return run, used
+
+
+def _scenario_of(config: RunConfig, given: Federation | None) -> str | None:
+    """The scenario that is run, if it is one."""
+    return None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
 
 
 def _with_validation(federation: Federation, config: RunConfig) -> Federation:
@@ -235,7 +224,7 @@ def _following(changing: LocalEngine | None) -> dict[str, Any]:
     """What a run calls where its federation changes with time."""
     if changing is None:
         return {}
-    return {"enter_round": changing.enter_round, "groups_now": partial(_groups_of, changing)}
+    return {"enter_round": changing.enter_round, "groups_now": lambda: changing.now.groups}
 
 
 def _server_optimizer(config: RunConfig, method: Method) -> ServerOptimizer:
@@ -266,10 +255,10 @@ def _check_needs(method: Method, engine: Engine) -> None:
         check_network(method, engine.secure)
 
 
-def _published(config: RunConfig) -> str | None:
-    """The paper's table or version whose settings the method's name asks for."""
-    version = published_table(config.method)
-    return version[0] if version else None
+def _labels(used: Mapping[str, Any], federation: Federation, network: Model) -> dict[str, Any]:
+    """What the summary says of the run."""
+    named = {"scenario": used["scenario"] or federation.name, "model": _name_of(network)}
+    return {key: named.get(key, used[key]) for key in ("method", "scenario", "model", "seed")}
 
 
 def _name_of(network: Model) -> str:
@@ -282,11 +271,21 @@ def _stored_name(key: str, name: str | None) -> Any:
     return absolute_paths({key: name})[key]
 
 
-def _config_as_used(config: RunConfig, training: Training, rounds: int) -> dict[str, Any]:
-    """The configuration with what the scenario and the optimiser filled in."""
+def _config_as_used(
+    config: RunConfig, training: Training, rounds: int, loss: Loss | None, own_metrics: Iterable[str]
+) -> dict[str, Any]:
+    """The configuration with what the scenario and the optimiser filled in, and its paper's table, if it has one."""
     filled = {key: getattr(training, key) for key in ("lr", "epochs", "steps", "momentum", "weight_decay")}
-    batch_size = training.batch_size or "full"
-    return absolute_paths(config.identity()) | filled | {"rounds": rounds, "batch_size": batch_size}
+    published = published_table(config.method)
+    return {
+        **absolute_paths(config.identity()),
+        **filled,
+        "rounds": rounds,
+        "batch_size": training.batch_size or "full",
+        "loss": _stored_name("loss", config.loss or loss_name(loss)),
+        "published": published[0] if published else None,
+        "own_metrics": ",".join(own_metrics) or None,
+    }
 
 
 def _model_shape(model: str, federation: Federation, loss: Loss | None) -> dict[str, Any]:
@@ -317,13 +316,13 @@ def _changing(federation: Federation, engine: Engine, config: RunConfig) -> Loca
     return engine
 
 
-def _constant(federation: Federation, changing: LocalEngine | None, loss: Loss | None) -> Callable[[str], float | None]:
-    """What a constant answer scores for a client, on the data that it holds in the end."""
+def _constant(
+    federation: Federation, changing: LocalEngine | None, loss: Loss | None, *, known: bool
+) -> Callable[[str], float | None] | None:
+    """What a constant answer scores for a client, on the data that it holds in the end, where that is known."""
+    if not known:
+        return None
     return lambda client: constant_score((changing.now if changing else federation)[client], loss)
-
-
-def _groups_of(engine: LocalEngine) -> Sequence[int] | None:
-    return engine.now.groups
 
 
 def make_placing(
@@ -339,14 +338,7 @@ def make_placing(
     schedule = make_schedule(config.lr_schedule, training, rounds)
 
     def server_for(newcomers: Federation) -> Server:
-        engine = LocalEngine(
-            scaling.federation(newcomers),
-            architecture,
-            loss=loss,
-            precision=config.precision,
-            privacy=config.privacy,
-            secret=clients_secret(config.seed),
-        )
+        engine = LocalEngine(scaling.federation(newcomers), architecture, **_engine_options(config, loss))
         return Server(engine, schedule, config.seed, rounds)
 
     return Placing(method, server_for, loss)
@@ -383,38 +375,24 @@ def make_engine(
 ) -> LocalEngine:
     """The engine the configuration asks for."""
     own = {name: function for name, function in (metrics or {}).items() if function is not None}
+    shared = _engine_options(config, loss) | {"metrics": own}
     if config.secure_sums:
-        return SecureEngine(
-            federation,
-            architecture,
-            loss=loss,
-            device=config.device,
-            precision=config.precision,
-            privacy=config.privacy,
-            secret=clients_secret(config.seed),
-            limit=config.secure_limit,
-            minimum=config.secure_minimum,
-            metrics=own,
-        )
-    make: Callable[..., LocalEngine] = (
-        partial(LocalEngine, device=config.device)
-        if config.engine == "local"
-        else partial(RayEngine, address=config.ray_address)
-    )
-    engine = make(
-        federation,
-        architecture,
-        loss=loss,
-        workers=config.workers,
-        precision=config.precision,
-        privacy=config.privacy,
-        secret=clients_secret(config.seed),
-        memory_bytes=memory_bytes(config.memory) if config.memory else None,
-        metrics=own,
-    )
+        shared |= {"limit": config.secure_limit, "minimum": config.secure_minimum}
+        return SecureEngine(federation, architecture, device=config.device, **shared)
+    shared |= {"workers": config.workers, "memory_bytes": memory_bytes(config.memory) if config.memory else None}
+    if config.engine == "local":
+        engine = LocalEngine(federation, architecture, device=config.device, **shared)
+    else:
+        engine = RayEngine(federation, architecture, address=config.ray_address, **shared)
     if engine.device == CPU and not engine.batched:
         check_repeatable(architecture(0), engine.trainer, engine.initial_model(0), federation.clients[0].train)
     return engine
+
+
+def _engine_options(config: RunConfig, loss: Loss | None) -> dict[str, Any]:
+    """What every engine on this machine is made with."""
+    secret = clients_secret(config.seed)
+    return {"loss": loss, "precision": config.precision, "privacy": config.privacy, "secret": secret}
 
 
 def clients_secret(seed: int) -> int:
@@ -423,7 +401,7 @@ def clients_secret(seed: int) -> int:
 
 
 def stored_values(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The configuration in a run's folder, without what is only there to tell runs apart."""
+    """The configuration in a run's folder, without what is only there to identify the run."""
     values = {key: value for key, value in stored.items() if key not in {"federation", "own_metrics", "published"}}
     loss = values.get("loss")
     # The name of a function from Python is there to be compared; it cannot be found again.
@@ -445,16 +423,21 @@ def loss_name(loss: Loss | None) -> str | None:
 
 def check_training(training: Training, loss: Loss | None, federation: Federation) -> None:
     """Refuse a loss, class weights or an augmentation that such data cannot have."""
-    known = {function: name for name, function in LOSSES.items()}
-    if loss in known and loss is not binary_loss and federation.regression == (loss in FOR_LABELS):
+    named = {function: name for name, function in LOSSES.items()}
+    if loss in named and loss is not binary_loss and federation.regression == (loss in FOR_LABELS):
         has, other = ("real numbers", "mse, mae, huber") if federation.regression else ("labels", "cross-entropy, bce")
-        raise ConfigError(f"loss={known[loss]!r}: the targets are {has}, use one of {other}")
+        raise ConfigError(f"loss={named[loss]!r}: the targets are {has}, use one of {other}")
     if training.class_weights is not None:
         _check_class_weights(training.class_weights, loss, federation)
-    of_images = isinstance(training.augment, str) and not own_function(training.augment)
-    if of_images and (len(federation.input_shape) < 2 or not federation.clients[0].train.x.is_floating_point()):
+    if isinstance(training.augment, str) and not own_function(training.augment):
+        _check_images(training.augment, federation)
+
+
+def _check_images(augment: str, federation: Federation) -> None:
+    """Refuse changes to images where the inputs are none."""
+    if len(federation.input_shape) < 2 or not federation.clients[0].train.x.is_floating_point():
         raise ConfigError(
-            f"augment={training.augment!r} goes with images (…, height, width), not with inputs of shape "
+            f"augment={augment!r} goes with images (…, height, width), not with inputs of shape "
             f"{tuple(federation.input_shape)}"
         )
 
@@ -471,18 +454,13 @@ def _check_class_weights(weights: str | tuple[float, ...], loss: Loss | None, fe
 
 def describe_method(method: Method) -> str:
     """The method as it would be written: its name and the options that are not the default ones."""
-    import dataclasses
-
     cls = type(method)
-    name = getattr(cls, "name", f"{cls.__module__}:{cls.__qualname__}")
-    if not dataclasses.is_dataclass(method):
-        return str(name)
-    options = [
-        f"{f.name}={_written(getattr(method, f.name))}"
-        for f in dataclasses.fields(method)
-        if getattr(method, f.name) != f.default
-    ]
-    return f"{name}:{','.join(options)}" if options else str(name)
+    name = str(getattr(cls, "name", f"{cls.__module__}:{cls.__qualname__}"))
+    options: Iterable[Field[Any]] = fields(method) if is_dataclass(method) else ()
+    defaults = {option.name: option.default for option in options}
+    values = {key: getattr(method, key) for key in defaults}
+    given = [f"{key}={_written(value)}" for key, value in values.items() if value != defaults[key]]
+    return f"{name}:{','.join(given)}" if given else name
 
 
 def _written(value: Any) -> str:
@@ -490,57 +468,6 @@ def _written(value: Any) -> str:
     text = str(value)
     bare = isinstance(value, str) and literal(text) == text and not set(text) & set(",()[]{}'\"")
     return text if bare else repr(value)
-
-
-def fingerprint(federation: Federation) -> str:
-    """A short hash of who the clients are and what they hold, so that a run resumes with the same data only."""
-    digest = hashlib.blake2b(digest_size=12)
-    first = federation.clients[0].train
-    digest.update(f"{tuple(first.x.shape[1:])}/{first.x.dtype}/{tuple(first.y.shape[1:])}/{first.y.dtype};".encode())
-    digest.update("/".join(f"{client.id};{len(client.train)}" for client in federation).encode())
-    if isinstance(federation, ChangingFederation):
-        later = [f"{start}:{fingerprint(phase)}" for start, phase in federation.phases.items() if start > 1]
-        digest.update("/".join(later).encode())
-    for part in PARTS:
-        digest.update(np.array([len(client.part(part)) for client in federation]).tobytes())
-        for what in ("x", "y"):
-            for values in _small_together(getattr(client.part(part), what) for client in federation):
-                digest.update(_digest_of(values))
-    return digest.hexdigest()
-
-
-def _small_together(tensors: Iterable[Tensor]) -> Iterator[Tensor]:
-    """The tensors in turn: small ones joined to larger, because hashing a tensor costs more than its few numbers."""
-    small: list[Tensor] = []
-    room = JOINED
-    for tensor in tensors:
-        if tensor.numel() < JOINED:
-            small.append(tensor)
-            room -= tensor.numel()
-            if room > 0:
-                continue
-            yield joined(small)
-        else:
-            if small:
-                yield joined(small)
-            yield tensor
-        small, room = [], JOINED
-    if small:
-        yield joined(small)
-
-
-def _digest_of(values: Tensor) -> bytes:
-    """What tells a tensor from others: all of its bytes, or of a large one the sum of its bit patterns and a sample.
-
-    A sum is as fast as memory, and one changed number changes it.
-    """
-    values = values.contiguous()
-    if values.numel() <= 2 * JOINED:
-        return values.numpy().tobytes()
-    bits = values.view(torch.int32 if values.element_size() == 4 else torch.int64)
-    # In pieces, because torch widens what it sums in memory.
-    total = sum(int(piece.sum(dtype=torch.int64)) for piece in bits.flatten().split(PIECE))
-    return f"{(total + 2**63) % 2**64 - 2**63};".encode() + values[:1].numpy().tobytes()
 
 
 def check_same_run(used: dict[str, Any], given: dict[str, Any], path: Path) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from coterie.errors import CallbackError, StopRun
 from coterie.methods import Event
@@ -45,37 +45,25 @@ class Callback:
 
 
 class Followers:
-    """All callbacks of a run. Each hears of everything, also where another one failed."""
+    """All callbacks of a run. Each is called for everything, also where another one failed."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self.callbacks = list(callbacks)
 
-    def start(self, run: Run, done: int) -> None:
-        """The run begins."""
-        self._call("on_start", lambda callback: callback.on_start(run, done))
-
     def round(self, record: RoundRecord, events: Sequence[Event]) -> Event | None:
         """A round is done: its events, then its record. The event that ends the run, if a callback wants it to end."""
-        stops = [self.event(record.round, event) for event in events]
-        stops.append(self._call("on_round", lambda callback: callback.on_round(record)))
+        stops = [self.call("on_event", record.round, event) for event in events]
+        stops.append(self.call("on_round", record))
         return next((stop for stop in stops if stop is not None), None)
 
-    def event(self, t: int, event: Event) -> Event | None:
-        """Something happened."""
-        return self._call("on_event", lambda callback: callback.on_event(t, event))
-
-    def end(self, result: Result) -> None:
-        """The run is complete."""
-        self._call("on_end", lambda callback: callback.on_end(result))
-
-    def _call(self, hook: str, call: Callable[[Callback], None]) -> Event | None:
-        """Call every callback; CallbackError names the first that failed, after all were called."""
+    def call(self, hook: str, *given: Any) -> Event | None:
+        """Call a hook of every callback; CallbackError names the first that failed, after all were called."""
         stop: Event | None = None
         failed: CallbackError | None = None
         for callback in self.callbacks:
             name = type(callback).__name__
             try:
-                call(callback)
+                getattr(callback, hook)(*given)
             except StopRun as reason:
                 stop = stop or Event(STOPPED, f"{name}: {str(reason) or 'no reason given'}", {"callback": name})
             except (Exception, SystemExit) as problem:

@@ -3,34 +3,30 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Union, get_type_hints
+from typing import Any
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from coterie.errors import ConfigError, did_you_mean
 from coterie.methods.aggregation import Aggregation
 from coterie.methods.base import published_spec, published_table
-from coterie.methods.option_types import Placeholder, takes, type_in_words, union_members
 from coterie.methods.options import parse_options
 from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.metrics import check_name, listed
-from coterie.runs.options import (
+from coterie.option_types import takes, type_in_words
+from coterie.options import (
     FIELDS,
     GROUPS,
     MOST_CLIENTS,
-    AggregationOptions,
-    BasicOptions,
+    PLACE_KEYS,
     DataOptions,
-    EngineOptions,
-    EvaluationOptions,
-    LimitOptions,
-    PrivacyOptions,
-    TrainingOptions,
+    WrittenOptions,
+    option_annotation,
 )
 from coterie.runs.stopping import Limits
 from coterie.trainers.augment import find_augment, own_function, spelt
@@ -39,49 +35,27 @@ from coterie.trainers.devices import choose_device
 from coterie.trainers.losses import find_loss
 from coterie.trainers.schedules import make_schedule
 
-PLACE_KEYS = frozenset({"out", "data_dir", "quiet", *(option.name for option in fields(EngineOptions))})
-"""Keys that say where and how fast a run runs, not what it computes: they may differ when a run is resumed."""
-LIMIT_KEYS = frozenset({"max_seconds", "max_bytes", "max_passes"})
-"""Keys that are kept with a run, and may be given again when it is resumed."""
 LIST_KEYS = frozenset({"drop", "categorical", "class_weights", "metrics"})
 """Keys whose value may be a list."""
+UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+SIZE = re.compile(r"(\d+\.?\d*|\.\d+)\s*((?:[KMG]I?)?)B")
+"""A number of bytes with its unit."""
 
-ColumnNames = Annotated[str, Placeholder("COLUMNS")]
-Folder = Annotated[str, Placeholder("FOLDER")]
 
-
-class RunConfig(
-    BaseModel,
-    EngineOptions,
-    PrivacyOptions,
-    EvaluationOptions,
-    AggregationOptions,
-    TrainingOptions,
-    LimitOptions,
-    DataOptions,
-    BasicOptions,
-):
-    """Everything that defines a run: the options of all groups. None means: the scenario's default.
-
-    The last of the groups gives the first of the fields. Those below are text in a configuration, whatever Python gave.
-    """
+class RunConfig(BaseModel, WrittenOptions):
+    """Everything that defines a run: the options of all groups. None means: the scenario's default."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    data: Annotated[str, Placeholder("DATA")] | None = None
-    drop: ColumnNames | None = None
-    categorical: ColumnNames | None = None
-    data_dir: Folder | None = None
-    loss: Annotated[str, Placeholder("LOSS")] | None = None
-    class_weights: Annotated[str, Placeholder("WEIGHTS")] | None = None
-    augment: Annotated[str, Placeholder("CHANGES")] | None = None
-    metrics: Annotated[str, Placeholder("METRICS")] | None = None
-    out: Folder | None = None
 
     @property
     def block_column(self) -> str | None:
         """The column of tables whose values are held out as a whole."""
         return self.validation.partition(":")[2] if isinstance(self.validation, str) else None
+
+    @property
+    def validates(self) -> bool:
+        """Whether clients are also evaluated on validation data."""
+        return self.validation is not None or self.patience is not None
 
     def identity(self) -> dict[str, Any]:
         """The part of the configuration that decides what is computed; `as_published` is part of the method by then."""
@@ -214,30 +188,18 @@ def option_type(key: str) -> str:
     return type_in_words(option_annotation(key))
 
 
-def option_annotation(key: str) -> Any:
-    """The type of what may be given for a key; None, which stands for what is not given, is no part of it."""
-    hint = _annotations()[key]
-    return Union[tuple(part for part in union_members(hint) if part is not type(None))]  # noqa: UP007 (made here)
-
-
-@cache
-def _annotations() -> dict[str, Any]:
-    """The types of all keys: evaluated once, because each evaluation reads all of them."""
-    return get_type_hints(RunConfig, include_extras=True)
-
-
-def ungrouped(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+def ungrouped(values: Mapping[str, Any]) -> dict[str, Any]:
     """Options by their flat names: every group that is given as an object or a table taken apart."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        for key, part in _parts(name, value, where).items():
+        for key, part in _parts(name, value).items():
             if key in found:
-                raise ConfigError(f"{where}{key} is given twice, in {name} and outside of it: give it once")
+                raise ConfigError(f"{key} is given twice, in {name} and outside of it: give it once")
             found[key] = part
     return found
 
 
-def _parts(name: str, value: Any, where: str) -> dict[str, Any]:
+def _parts(name: str, value: Any) -> dict[str, Any]:
     """The options in a group's value: what an object sets, or what a table holds; another value stands for itself."""
     group = GROUPS.get(name)
     if group is None:
@@ -245,21 +207,21 @@ def _parts(name: str, value: Any, where: str) -> dict[str, Any]:
     if isinstance(value, group):
         return _set_in(value)
     if isinstance(value, Mapping):
-        _check_table(name, value, where)
+        _check_table(name, value)
         return dict(value)
     if name in FIELDS:
         return {name: value}
     if value is not None:
-        raise ConfigError(f"{where}{name}={value!r}: expected coterie.{group.__name__}(…), or a table")
+        raise ConfigError(f"{name}={value!r}: expected coterie.{group.__name__}(…), or a table")
     return {}
 
 
-def _check_table(name: str, table: Mapping[str, Any], where: str) -> None:
+def _check_table(name: str, table: Mapping[str, Any]) -> None:
     """Refuse a key that a group does not have."""
     known = [option.name for option in fields(GROUPS[name])]
     for key in table:
         if key not in known:
-            raise ConfigError(f"{where}unknown option {key!r} in {name}: {did_you_mean(key, known)}")
+            raise ConfigError(f"unknown option {key!r} in {name}: {did_you_mean(key, known)}")
 
 
 def _set_in(group: Any) -> dict[str, Any]:
@@ -281,9 +243,9 @@ def _as_text(key: str, value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def flat_values(values: Mapping[str, Any], where: str = "") -> dict[str, Any]:
+def flat_values(values: Mapping[str, Any]) -> dict[str, Any]:
     """Options and groups as a configuration holds them: by their flat names, with text for objects."""
-    return {key: _as_text(key, value) for key, value in ungrouped(values, where).items()}
+    return {key: _as_text(key, value) for key, value in ungrouped(values).items()}
 
 
 def with_published(values: Mapping[str, Any], own_federation: bool = False) -> dict[str, Any]:
@@ -311,64 +273,67 @@ def make_config(values: Mapping[str, Any], origin: str = "", *, own_federation: 
         origin: the file that they are from, for messages.
         own_federation: whether a federation is given as an object.
     """
-    where = f"{origin}: " if origin else ""
-    flat = with_published(flat_values(values, where), own_federation)
+    try:
+        return _checked(with_published(flat_values(values), own_federation))
+    except ConfigError as problem:
+        raise ConfigError(f"{origin}: {problem}" if origin else str(problem)) from problem.__cause__
+
+
+def _checked(flat: dict[str, Any]) -> RunConfig:
     for key, value in flat.items():
-        _check_value(key, value, where)
+        _check_value(key, value)
     try:
         config = RunConfig(**flat)
     except ValidationError as problem:
         key = str(problem.errors()[0]["loc"][0])
-        raise ConfigError(f"{where}{key}={flat[key]!r}: expected {option_type(key)}") from problem
+        raise ConfigError(f"{key}={flat[key]!r}: expected {option_type(key)}") from problem
     for check in (_check_data, _check_engine, _check_limits, _check_aggregation, _check_training):
-        check(config, where)
+        check(config)
     return config
 
 
-def _check_value(key: str, value: Any, where: str) -> None:
+def _check_value(key: str, value: Any) -> None:
     """Refuse an unknown key, true and false in place of a number, and empty text."""
     if key not in FIELDS:
-        raise ConfigError(f"{where}unknown option {key!r}: {did_you_mean(key, FIELDS)}")
-    if not takes(value, _annotations()[key]):
-        raise ConfigError(f"{where}{key}={value!r}: expected {option_type(key)}")
+        raise ConfigError(f"unknown option {key!r}: {did_you_mean(key, FIELDS)}")
+    if not takes(value, option_annotation(key)):
+        raise ConfigError(f"{key}={value!r}: expected {option_type(key)}")
     if isinstance(value, str) and not value.strip():
-        raise ConfigError(f"{where}{key}={value!r}: expected {option_type(key)}, not empty: leave {key} out")
+        raise ConfigError(f"{key}={value!r}: expected {option_type(key)}, not empty: leave {key} out")
 
 
-def _check_engine(config: RunConfig, where: str) -> None:
+def _check_engine(config: RunConfig) -> None:
     """Refuse a device or an address that the engine does not have, and a size that is none."""
     if config.ray_address is not None and config.engine != "ray":
-        raise ConfigError(f"{where}ray_address={config.ray_address!r} goes with engine='ray', not {config.engine!r}")
+        raise ConfigError(f"ray_address={config.ray_address!r} goes with engine='ray', not {config.engine!r}")
     choose_device(config.device)
     if config.engine == "ray" and config.device not in ("auto", "cpu"):
-        raise ConfigError(
-            f"{where}device={config.device!r} goes with engine='local': on Ray clients compute on processors"
-        )
+        raise ConfigError(f"device={config.device!r} goes with engine='local': on Ray clients compute on processors")
     if config.memory is not None:
         memory_bytes(config.memory)
 
 
-def _check_limits(config: RunConfig, where: str) -> None:
+def _check_limits(config: RunConfig) -> None:
     """Refuse unknown metrics, and a monitor that nothing watches."""
     config.limits()
     for name in listed(config.metrics):
         check_name(name)
     if config.monitor is not None and config.patience is None:
-        raise ConfigError(f"{where}monitor={config.monitor!r} goes with patience: give that too")
+        raise ConfigError(f"monitor={config.monitor!r} goes with patience: give that too")
 
 
-def _check_aggregation(config: RunConfig, where: str) -> None:
+def _check_aggregation(config: RunConfig) -> None:
     """Refuse a rule that needs single updates where no single update is seen."""
     config.aggregation(MOST_CLIENTS)
     asked = "aggregate" if config.expect_hostile is None else "expect_hostile"
     if getattr(config, asked) != "mean" and (config.secure_sums or config.dp_noise):
         why = "secure_sums shows no single update to compare" if config.secure_sums else "the ε of dp_noise is of means"
-        raise ConfigError(f"{where}{asked}={getattr(config, asked)!r}: {why}, leave one of the two out")
+        raise ConfigError(f"{asked}={getattr(config, asked)!r}: {why}, leave one of the two out")
     if config.secure_sums and config.engine != "local":
-        raise ConfigError(f"{where}secure_sums is for engine='local', a simulation: other engines cannot do it yet")
+        raise ConfigError("secure_sums is for engine='local', a simulation: other engines cannot do it yet")
 
 
-def _check_training(config: RunConfig, where: str) -> None:
+def _check_training(config: RunConfig) -> None:
     """Refuse what does not go together in local training, and what is misspelt, before any data is touched."""
     training = config.training(Training())
     ServerOptimizer.parse(config.server_optimizer)
@@ -377,35 +342,38 @@ def _check_training(config: RunConfig, where: str) -> None:
     if config.augment is not None and not own_function(config.augment):
         find_augment(config.augment)
     if training.optimizer != "sgd" and config.momentum:
-        raise ConfigError(f"{where}momentum={config.momentum} goes with optimizer='momentum': Adam has its own, beta1")
+        raise ConfigError(f"momentum={config.momentum} goes with optimizer='momentum': Adam has its own, beta1")
     if config.keep_optimizer and not training.moments:
-        raise ConfigError(f"{where}keep_optimizer: plain SGD has no state to keep, choose another optimizer")
+        raise ConfigError("keep_optimizer: plain SGD has no state to keep, choose another optimizer")
     make_schedule(config.lr_schedule, Training(), 1)
 
 
-def _check_data(config: RunConfig, where: str) -> None:
+def _check_data(config: RunConfig) -> None:
     """Refuse two sources of data, and options that are for tables, images or data where there are none."""
     if config.scenario and config.data:
-        raise ConfigError(f"{where}scenario={config.scenario!r} and data={config.data!r}: give one of the two")
-    given = [key for key in DATA_KEYS if getattr(config, key) is not None]
+        raise ConfigError(f"scenario={config.scenario!r} and data={config.data!r}: give one of the two")
+    given, of_table, of_images = (_given(config, keys) for keys in (DATA_KEYS, TABLE_KEYS, IMAGE_KEYS))
     if given and config.data is None:
-        raise ConfigError(f"{where}{given[0]}={getattr(config, given[0])!r} goes with data: name your data too")
-    of_table, of_images = ([key for key in keys if key in given] for keys in (TABLE_KEYS, IMAGE_KEYS))
+        raise ConfigError(f"{given[0]}={getattr(config, given[0])!r} goes with data: name your data too")
     if of_table and of_images:
-        raise ConfigError(f"{where}{of_table[0]} is for tables and {of_images[0]} for images: give one of the two")
+        raise ConfigError(f"{of_table[0]} is for tables and {of_images[0]} for images: give one of the two")
     if config.label is None:
-        _check_unlabelled(config, of_table, where)
+        _check_unlabelled(config, of_table)
 
 
-def _check_unlabelled(config: RunConfig, of_table: list[str], where: str) -> None:
+def _given(config: RunConfig, keys: Iterable[str]) -> list[str]:
+    return [key for key in keys if getattr(config, key) is not None]
+
+
+def _check_unlabelled(config: RunConfig, of_table: list[str]) -> None:
     """Refuse options of tables where no label says that the data are tables."""
     if config.block_column is not None:
         raise ConfigError(
-            f"{where}validation={config.validation!r} names a column of tables: give their data and label too; other "
+            f"validation={config.validation!r} names a column of tables: give their data and label too; other "
             "data, and nodes, keep the blocks whole that they have with validation=0.2"
         )
     if of_table:
-        raise ConfigError(f"{where}{of_table[0]} goes with tables, which need label: give the column to predict")
+        raise ConfigError(f"{of_table[0]} goes with tables, which need label: give the column to predict")
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
@@ -441,14 +409,8 @@ def size_in_bytes(name: str, text: str | int) -> int:
     """Bytes in a size such as 8GB, 512MB or 2GiB; `max_bytes` may also be a plain number."""
     if isinstance(text, int) or (name == "max_bytes" and text.strip().isdecimal()):
         return int(text)
-    units = {"KB": 10**3, "MB": 10**6, "GB": 10**9, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "B": 1}
-    cleaned = text.strip().upper()
-    for unit in sorted(units, key=len, reverse=True):
-        if cleaned.endswith(unit):
-            try:
-                size = float(cleaned[: -len(unit)])
-            except ValueError:
-                break
-            if 0 < size * units[unit] < math.inf:
-                return int(size * units[unit])
-    raise ConfigError(f"{name}={text!r}: expected a size such as 8GB or 512MB")
+    found = SIZE.fullmatch(text.strip().upper())
+    size = float(found[1]) * UNITS[found[2]] if found else 0.0
+    if not 0 < size < math.inf:
+        raise ConfigError(f"{name}={text!r}: expected a size such as 8GB or 512MB")
+    return int(size)

@@ -13,7 +13,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -30,14 +30,12 @@ from coterie.runs.records import (
     parse_json,
     to_json,
 )
-from coterie.runs.rows import CHECKSUM, DIGEST, ROWS, canonical, is_row_wise, read_rows, write_rows
-from coterie.runs.store import Checkpoint
+from coterie.runs.rows import CHECKSUM, DIGEST, canonical, read_rows, write_rows
+from coterie.runs.store import Checkpoint, Store
 from coterie.snapshot import load_snapshot, save_snapshot, save_tensors, write_atomically, writing
 
 if TYPE_CHECKING:
     from coterie.runs.result import Result
-
-R = TypeVar("R")
 
 try:
     import fcntl
@@ -68,7 +66,7 @@ SEAL = "seal"
 LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint-previous.safetensors"
 
 
-class RunFolder:
+class RunFolder(Store):
     """One run's folder, held by a lock for as long as this object is open."""
 
     def __init__(self, path: Path) -> None:
@@ -190,17 +188,13 @@ class RunFolder:
         """Is there a file of that name?"""
         return (self.path / name).exists()
 
-    def write_json(self, name: str, content: Any) -> None:
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON file with a checksum of its content, atomically."""
-        table = content if isinstance(content, Mapping) else {ROWS: content}
-        text = json.dumps({CHECKSUM: checksum(table), **table}, indent=2, ensure_ascii=False, allow_nan=False)
+        stated = {CHECKSUM: checksum(content), **content}
+        text = json.dumps(stated, indent=2, ensure_ascii=False, allow_nan=False)
         write_atomically(self.path / name, (text + "\n").encode())
 
-    def write_rows(self, name: str, records: Iterable[Any]) -> None:
-        """Write a JSON file of records, one on a line, as `write_json` would, without ever holding all of it."""
-        write_rows(self.path / name, records)
-
-    def read_json(self, name: str) -> Any:
+    def read_json(self, name: str) -> dict[str, Any]:
         """Read a JSON file of the run; a damaged one is a RunError that names it."""
         path = self.path / name
         try:
@@ -211,7 +205,7 @@ class RunFolder:
             raise RunError(f"{path}: damaged, expected a table")
         if found.pop(CHECKSUM, None) != checksum(found):
             raise RunError(f"{path}: damaged, its content does not fit its checksum: restore it from a copy")
-        return found[ROWS] if set(found) == {ROWS} else found
+        return found
 
     def config(self) -> dict[str, Any]:
         """The config as used; RunError for a folder of another format."""
@@ -225,7 +219,7 @@ class RunFolder:
                 f"{self.path}: the folder has format {stated!r}, this version reads {FORMAT}: use the version "
                 "that made it, or run again"
             )
-        config: dict[str, Any] = self.read_json("config.json")
+        config = self.read_json("config.json")
         del config["format"]
         return config
 
@@ -237,18 +231,10 @@ class RunFolder:
         return self._identity
 
     def _restore_config(self) -> None:
-        """Write the config again if it was removed meanwhile: without it the folder is nobody's."""
+        """Write the config again if it was removed meanwhile: without it the folder is no run's."""
         self.identity()
         if not self.has("config.json"):
             self.write_json("config.json", {"format": FORMAT, **self._config})
-
-    def write_model_shape(self, shape: Mapping[str, Any]) -> None:
-        """Keep what is needed to make the model again without the data."""
-        self.write_json("model.json", shape)
-
-    def write_table(self, table: Mapping[str, Any]) -> None:
-        """Keep how the tables that the run learnt from become inputs."""
-        self.write_json("table.json", table)
 
     def append_history(self, record: RoundRecord) -> None:
         """Add one round's line to the history; a file that was removed meanwhile is rewritten."""
@@ -304,18 +290,16 @@ class RunFolder:
                 f"{self.path / 'history.jsonl'}: damaged, it does not hold rounds 1 to {to} of the checkpoint: "
                 "restore it, or begin again with another --out"
             )
-        self._check, self._lines = self.identity(), []
-        for record in records:
-            self._check, line = _line(self._check, record)
-            self._lines.append(line)
-        write_atomically(self.path / HISTORY, "".join(self._lines).encode())
+        self._rewrite_history(records)
         return records
 
     def amend_history(self, record: RoundRecord) -> None:
-        """Replace the last round's line, in one step."""
+        self._rewrite_history([*self.history(record.round - 1), record])
+
+    def _rewrite_history(self, records: Iterable[RoundRecord]) -> None:
         check, lines = self.identity(), []
-        for known in [*self.history(record.round - 1), record]:
-            check, line = _line(check, known)
+        for record in records:
+            check, line = _line(check, record)
             lines.append(line)
         if self._history is not None:
             self._history.close()
@@ -324,7 +308,6 @@ class RunFolder:
         self._check, self._lines = check, lines
 
     def write_matrix(self, matrix: Matrix, t: int) -> None:
-        """Keep a matrix of round `t` in `matrices/`."""
         write_matrix(matrix, self.path / "matrices", t)
 
     def reopen(self) -> None:
@@ -338,8 +321,7 @@ class RunFolder:
         if not self.has("summary.json"):
             return None
         content = self.read_json("summary.json")
-        sealed = content.pop(SEAL, {}) if isinstance(content, dict) else {}
-        self._check_seal(sealed)
+        self._check_seal(content.pop(SEAL, {}))
         return from_json(Summary, content, str(self.path / "summary.json"))
 
     def clients(self) -> list[ClientRecord]:
@@ -349,8 +331,7 @@ class RunFolder:
     def each_client(self) -> Iterator[ClientRecord]:
         """The same one by one, so that very many need never be held together; damage may show at the end only."""
         path = self.path / "clients.json"
-        if not is_row_wise(path):
-            yield from self._read(list[ClientRecord], path.name) if self.has(path.name) else []
+        if not self.has(path.name):
             return
         rows = (value for _, value in read_rows(path))
         while some := list(islice(rows, ROWS_AT_ONCE)):
@@ -361,11 +342,9 @@ class RunFolder:
         self.write_json("explanation.json", to_json(record))
 
     def explanation(self) -> ExplanationRecord | None:
-        """Why the clusters differ, or None where nobody has asked."""
-        return self._read(ExplanationRecord, "explanation.json") if self.has("explanation.json") else None
-
-    def _read(self, kind: type[R], name: str) -> R:
-        return from_json(kind, self.read_json(name), str(self.path / name))
+        """Why the clusters differ, or None where that was not asked for."""
+        name = "explanation.json"
+        return from_json(ExplanationRecord, self.read_json(name), str(self.path / name)) if self.has(name) else None
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint, atomically, and keep the one before. The history reaches the disk first."""
@@ -414,7 +393,7 @@ class RunFolder:
                 save_tensors(tensors, target / "private.safetensors", about)
         self._restore_config()
         self._check_environment()
-        self.write_rows("clients.json", result.clients)
+        write_rows(self.path / "clients.json", result.clients)
         seal = {name: self._digest(name) for name in (HISTORY, ENVIRONMENT)}
         self.write_json("summary.json", {SEAL: seal, **to_json(result.summary)})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from coterie import models
 from coterie.errors import ConfigError, RunError
-from coterie.federation import Federation
 from coterie.federation.tables import Table
 from coterie.methods import Method, make_method
 from coterie.models.ensemble import Ensemble
@@ -22,18 +21,40 @@ from coterie.privacy import Mask
 from coterie.runs.assemble import Model, clients_secret, loss_of, make_placing, stored_values
 from coterie.runs.config import RunConfig, make_config
 from coterie.runs.folder import RunFolder
-from coterie.runs.history import History
-from coterie.runs.newcomers import Placing
-from coterie.runs.records import model_file
-from coterie.runs.samples import make_table
+from coterie.runs.prepared import Placing
+from coterie.runs.records import ClientRecord, History, Summary, model_file
+from coterie.runs.result import Result
 from coterie.runs.target_scaling import TargetScaling
 from coterie.snapshot import load_tensors
 from coterie.trainers.base import Training
 from coterie.trainers.losses import Loss
 
 
-def stored_result(path: Path, model: Model | None = None, loss: Loss | None = None) -> dict[str, Any]:
-    """The fields of the `Result` of a finished run; see `Result.load`."""
+def load(path: str | Path, *, model: Model | None = None, loss: Loss | None = None) -> Result:
+    """Load a finished run from its folder, to predict, evaluate, export and place newcomers with it.
+
+    Args:
+        path: the run's folder.
+        model: the module or the callable that the run was given in Python; not needed for a model known by name.
+        loss: the loss that the run was given in Python, if one was.
+
+    Returns:
+        The result as `coterie.run` returned it.
+
+    Raises:
+        ConfigError: the model cannot be made here: give it again.
+        RunError: the folder holds no finished run, or a file of it is damaged.
+
+    Example:
+        >>> import tempfile
+        >>> import coterie
+        >>> folder = tempfile.TemporaryDirectory()
+        >>> run = coterie.run("fedavg", scenario="digits-iid", clients=4, rounds=2, out=f"{folder.name}/run")
+        >>> coterie.load(f"{folder.name}/run").summary == run.summary
+        True
+        >>> folder.cleanup()
+    """
+    path = Path(path)
     folder = opened(path)
     summary = folder.summary()
     if summary is None:
@@ -43,27 +64,30 @@ def stored_result(path: Path, model: Model | None = None, loss: Loss | None = No
         placing = run.placing(loss)
     except ConfigError:  # a method of one's own, whose class is not known here
         placing = None
-    served = [name for row in clients if row.model for name in (row.model, *row.mixture)]
-    names = dict.fromkeys([*map(model_file, summary.cluster_ids), *served])
     kept = (path / "models").is_dir()  # a run may be asked to keep no models
-    files = {name: run.layout_vector(name) for name in names} if kept else {}
-    private, layers = run.private_layers() if kept and any(row.private and row.model for row in clients) else ({}, ())
-    return {
-        "summary": summary,
-        "clusters": summary.clusters,
-        "history": History(run.folder.history()),
-        "clients": clients,
-        "state": run.state,
-        "layout": run.layout,
-        "architecture": run.architecture,
-        "path": path,
-        "files": files,
-        "private": private,
-        "private_layers": layers,
-        "shape": folder.read_json("model.json"),
-        "table": stored_table(folder),
-        "placing": placing,
-    }
+    has_private = kept and any(row.private and row.model for row in clients)
+    private, layers = run.private_layers() if has_private else ({}, ())
+    return Result(
+        summary=summary,
+        history=History(folder.history()),
+        clients=clients,
+        state=run.state,
+        layout=run.layout,
+        architecture=run.architecture,
+        path=path,
+        files={name: run.layout_vector(name) for name in _model_files(summary, clients)} if kept else {},
+        private=private,
+        private_layers=layers,
+        shape=folder.read_json("model.json"),
+        table=stored_table(folder),
+        placing=placing,
+    )
+
+
+def _model_files(summary: Summary, clients: Sequence[ClientRecord]) -> list[str]:
+    """The names of the files with the clusters' models and with those that clients are served by."""
+    served = [name for row in clients if row.model for name in (row.model, *row.mixture)]
+    return list(dict.fromkeys([*map(model_file, summary.cluster_ids), *served]))
 
 
 @dataclass(frozen=True)
@@ -90,14 +114,10 @@ class StoredRun:
         module = self.architecture(0)
         layout = Layout.of(module)
         if self.config.privacy in ("permutation", "signed-permutation"):
-            mask = Mask.from_secret(self._secret, layout, signed=self.config.privacy == "signed-permutation")
-            vector = mask.reveal(vector)
+            signed = self.config.privacy == "signed-permutation"
+            vector = Mask.from_secret(clients_secret(self.config.seed), layout, signed=signed).reveal(vector)
         layout.write(vector, module)
         return module.eval()
-
-    @property
-    def _secret(self) -> int:
-        return clients_secret(self.config.seed)
 
     def path_of(self, client: str) -> dict[int, nn.Module]:
         """The models on the way to a client's cluster by id, from the one for all to its own."""
@@ -116,15 +136,6 @@ class StoredRun:
         own = loss_of(self.config, loss)
         scaling, rounds = TargetScaling.of(stored_table(self.folder)), self.config.rounds or 1
         return make_placing(self.method(), self.config, self.architecture, training, rounds, own, scaling)
-
-    def place(self, newcomers: Federation) -> dict[str, int]:
-        """The cluster of each newcomer by the run's own method; nobody else is moved or trained."""
-        placing = self.placing()
-        place = getattr(placing.method, "place", None)
-        if place is None:
-            raise ConfigError(f"method {self.config.method!r} cannot place newcomers before the run is finished")
-        found: dict[str, int] = place(self.state, newcomers.ids, placing.server_for(newcomers))
-        return found
 
     def layout_vector(self, name: str) -> Tensor:
         """The vector `(d,)` in a file of `models/`."""
@@ -159,7 +170,7 @@ def open_run(path: str | Path, model: Model | None = None) -> StoredRun:
 
 def stored_table(folder: RunFolder) -> Table | None:
     """The preprocessing of a run on tables, or None."""
-    return make_table(folder.read_json("table.json") if folder.has("table.json") else None)
+    return Table.from_json(folder.read_json("table.json")) if folder.has("table.json") else None
 
 
 def opened(path: str | Path) -> RunFolder:

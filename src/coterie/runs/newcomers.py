@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -11,28 +10,16 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError, DataError
-from coterie.federation import Federation
-from coterie.methods import Method, Server
 from coterie.runs.samples import ModelShape, Samples, as_federation, read_newcomers, read_samples
 from coterie.runs.using import losses_of, module_for, outputs_of, shape_of
-from coterie.trainers.losses import Loss
 
 if TYPE_CHECKING:
     from coterie.runs.result import Result
 
-LEVEL = 0.01
+DRIFT_LEVEL = 0.01
 """Chance with which a client that has not changed is said to have drifted."""
-LEAST = 10
+LEAST_SAMPLES = 10
 """Samples that drift is judged by, at the least."""
-
-
-@dataclass(frozen=True)
-class Placing:
-    """What placing newcomers takes: the run's method, a server that asks them, and the run's own loss, if any."""
-
-    method: Method
-    server_for: Callable[[Federation], Server]
-    loss: Loss | None = None
 
 
 def assign(result: Result, data: Any) -> dict[str, int]:
@@ -52,7 +39,7 @@ def assign(result: Result, data: Any) -> dict[str, int]:
             found = place(result.state, federation.ids, server)
         finally:
             server.engine.close()
-    # A model that nobody has in the end is in no file, and a method of one's own may have no rule.
+    # A model that no client has in the end is in no file, and a method of one's own may have no rule.
     known = set(result.summary.cluster_ids)
     return {
         client: number
@@ -86,8 +73,8 @@ class Drift:
 
     Two things are tested, one-sided: is its loss lower under another cluster's model (a t-test of the differences,
     paired over the samples), and is it higher than on its test data at training time (a t-test of the mean)? The
-    p-values are multiplied by the number of tests (Bonferroni), so that a client that has not changed is told otherwise
-    in at most one case of a hundred, as far as a t-test holds for its losses.
+    p-values are multiplied by the number of tests (Bonferroni), so that a client that has not changed is called
+    drifted in at most one case of a hundred, as far as a t-test holds for its losses.
     """
 
     client: str
@@ -109,7 +96,7 @@ class Drift:
     @property
     def elsewhere(self) -> bool:
         """Whether it belongs to another cluster: that one's model is better, and undoes half of the rise or more."""
-        if self.p_other > LEVEL or self.nearest is None:
+        if self.p_other > DRIFT_LEVEL or self.nearest is None:
             return False
         before = self.loss if self.trained_loss is None else self.trained_loss
         return self.loss - self.others[self.nearest] >= (self.loss - before) / 2
@@ -117,7 +104,7 @@ class Drift:
     @property
     def drifted(self) -> bool:
         """Whether it no longer fits its cluster."""
-        return min(self.p_other, self.p_rise) <= LEVEL
+        return min(self.p_other, self.p_rise) <= DRIFT_LEVEL
 
     def __str__(self) -> str:
         was = "" if self.trained_loss is None else f", {self.trained_loss:.3g} at training time"
@@ -142,16 +129,16 @@ def drift(result: Result, client: str, data: Any) -> Drift:
     samples = read_samples(data, shape, labelled=True)
     assert samples.y is not None
     n = len(samples.x)
-    if n < LEAST:
-        raise DataError(f"{n} samples are too few to judge drift by: give at least {LEAST}")
+    if n < LEAST_SAMPLES:
+        raise DataError(f"{n} samples are too few to judge drift by: give at least {LEAST_SAMPLES}")
     own = losses_of(result, outputs_of(module_for(result, client), samples.x), samples.y, shape).double()
     # Where clients keep layers of their own, another cluster's model would be another client's.
     apart = {} if any(one.private for one in result.clients) else _losses(result, samples, shape, row.cluster)
     means = {number: float(losses.mean()) for number, losses in apart.items()}
-    known = row.loss is not None and row.test_samples > 0
-    tests = len(apart) + known
-    p_other = min((_p_above(own - losses.double()) for losses in apart.values()), default=1.0)
-    p_rise = _p_above(own - row.loss, n / row.test_samples) if row.loss is not None and known else 1.0
+    p_values = [_p_above(own - losses.double()) for losses in apart.values()]
+    before = row.loss if row.test_samples else None
+    p_rise = 1.0 if before is None else _p_above(own - before, n / row.test_samples)
+    tests = len(apart) + (before is not None)
     return Drift(
         client,
         row.cluster,
@@ -159,8 +146,8 @@ def drift(result: Result, client: str, data: Any) -> Drift:
         float(own.mean()),
         row.loss,
         means,
-        min(means, key=lambda number: means[number]) if means else None,
-        min(1.0, tests * p_other),
+        min(means, key=means.__getitem__, default=None),
+        min(1.0, tests * min(p_values, default=1.0)),
         min(1.0, tests * p_rise),
     )
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from coterie.metrics import ALWAYS
-from coterie.runs.progress import ending, privacy_words
+from coterie.runs.progress import ending, privacy_in_words
 from coterie.runs.records import Summary, TreeNode, tree_of
 from coterie.runs.verdict import verdict_of
-from coterie.runs.words import describe, member_lines, served_elsewhere
+from coterie.runs.words import describe, member_lines, served_elsewhere, summary_cells
 
 if TYPE_CHECKING:
     from coterie.runs.result import Result
@@ -21,33 +20,16 @@ def result_html(result: Result) -> str:
     about = f"{summary.method} · {summary.scenario} · {summary.model}"
     tree = tree_of(result.history)
     inner = _tree(tree, result) if tree else _clusters(result)
-    elsewhere = served_elsewhere(result.clients)
-    told = f"<p>{escape(elsewhere)}</p>" if elsewhere else ""
-    worth = verdict_of(summary, result.clients, result.path)
-    told += f"<p>{escape(worth)}</p>" if worth else ""
-    return f"<div><p><b>{escape(about)}</b></p>{_summary(summary)}{inner}{told}</div>"
+    below = [served_elsewhere(result.clients), verdict_of(summary, result.clients, result.path)]
+    notes = "".join(f"<p>{escape(text)}</p>" for text in below if text)
+    return f"<div><p><b>{escape(about)}</b></p>{_summary(summary)}{inner}{notes}</div>"
 
 
 def _summary(summary: Summary) -> str:
-    accuracy, sent = summary.accuracy, summary.bytes
-    columns = {
-        "accuracy": _number(accuracy.mean, ".4f"),
-        "worst 10 %": _number(accuracy.worst10, ".4f"),
-        "variance": _number(accuracy.variance, ".5f"),
-        "loss": _number(summary.loss.mean, ".4f"),
-        **{name: _number(spread.mean, ".4g") for name, spread in summary.metrics.items() if name not in ALWAYS},
-        "clusters": str(len(summary.clusters)),
-        "ARI": _number(summary.ari, ".3f"),
-        "MB up": f"{sent.up / 1e6:.1f}",
-        "MB down": f"{sent.down / 1e6:.1f}",
-        "rounds": str(summary.rounds),
-        "seconds": f"{summary.seconds:.1f}",
-    }
+    columns = summary_cells(summary) | {"rounds": str(summary.rounds)}
     head = "".join(f"<th>{escape(name)}</th>" for name in columns)
     body = "".join(f"<td>{escape(value)}</td>" for value in columns.values())
-    notes = ending(summary.stopped, summary.best_round, summary.rounds)
-    if summary.epsilon is not None and summary.delta is not None:
-        notes.append(privacy_words(summary.epsilon, summary.delta))
+    notes = [*ending(summary), *privacy_in_words(summary)]
     if summary.ari is not None:
         notes.append("ARI: adjusted Rand index of the clusters with the hidden groups")
     below = f"<p><small>{escape('; '.join(notes))}</small></p>" if notes else ""
@@ -72,7 +54,3 @@ def _tree(tree: list[TreeNode], result: Result) -> str:
 def _clusters(result: Result) -> str:
     lines = member_lines(result.summary.cluster_ids, result.clusters)
     return f"<ul>{''.join(f'<li>{escape(line)}</li>' for line in lines)}</ul>" if lines else ""
-
-
-def _number(value: float | None, form: str) -> str:
-    return "–" if value is None else format(value, form)

@@ -18,7 +18,19 @@ def try_out(module: nn.Module, federation: Federation, loss: Loss | None) -> Non
     rows = 3 if federation.classes == 2 else 2  # not the number of classes, which another dimension may have
     index = torch.arange(rows) % len(first)
     x, y = first.x[index], first.y[index]
-    module.eval()
+    outputs = _outputs(module.eval(), x)
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise ConfigError("the model has no parameters to train: give it a layer with weights")
+    if federation.regression:
+        _check_numbers(outputs, y, loss)
+    else:
+        _check_logits(outputs, y, loss, federation.classes)
+    if loss is not None and loss not in LOSSES.values():
+        _check_loss(loss, outputs, y.to(outputs.dtype) if federation.regression else y)
+
+
+def _outputs(module: nn.Module, x: Tensor) -> Tensor:
+    """What the module gives for a few samples."""
     try:
         with torch.no_grad():
             outputs = module(x)
@@ -30,14 +42,7 @@ def try_out(module: nn.Module, federation: Federation, loss: Loss | None) -> Non
         raise ConfigError(f"the model returns {type(outputs).__name__}: expected a tensor")
     if outputs.ndim == 0:
         raise ConfigError("the model returns one number for all its inputs: expected a row of outputs per sample")
-    if not any(parameter.requires_grad for parameter in module.parameters()):
-        raise ConfigError("the model has no parameters to train: give it a layer with weights")
-    if federation.regression:
-        _check_numbers(outputs, y, loss)
-    else:
-        _check_logits(outputs, y, loss, federation.classes)
-    if loss is not None and loss not in LOSSES.values():
-        _check_loss(loss, outputs, y.to(outputs.dtype) if federation.regression else y)
+    return outputs
 
 
 def _check_numbers(outputs: Tensor, y: Tensor, loss: Loss | None) -> None:

@@ -1,4 +1,4 @@
-"""FedCUAU's two measures, for any method: one model on everybody's test data, and models that clients fine-tuned."""
+"""FedCUAU's two measures, for any method: one model on all clients' test data, and models that clients fine-tuned."""
 
 from __future__ import annotations
 

@@ -9,12 +9,23 @@ from typing import Any, Literal
 from torch import nn
 
 from coterie.engines.base import Engine
+from coterie.federation import Federation
+from coterie.federation.tables import Table
 from coterie.methods import Assignment, Info, Method, Server
 from coterie.runs import metrics
 from coterie.runs.metrics import ClientScore
-from coterie.runs.newcomers import Placing
 from coterie.runs.stopping import NO_LIMITS, Limits
 from coterie.runs.target_scaling import scores_in_units
+from coterie.trainers.losses import Loss
+
+
+@dataclass(frozen=True)
+class Placing:
+    """What placing newcomers takes: the run's method, a server that asks them, and the run's own loss, if any."""
+
+    method: Method
+    server_for: Callable[[Federation], Server]
+    loss: Loss | None = None
 
 
 @dataclass(frozen=True)
@@ -56,8 +67,8 @@ class Run:
     """What ends the run before its last round."""
     placing: Placing | None = None
     """What newcomers are placed by after the run."""
-    table: dict[str, Any] | None = None
-    """The preprocessing of a federation that was made from tables, as plain values."""
+    table: Table | None = None
+    """The preprocessing of a federation that was made from tables."""
     loss_unit: float = 1.0
     """What losses are multiplied by to be those of targets in their units, where these are scaled for training."""
     constant: Callable[[str], float | None] | None = None
@@ -82,7 +93,7 @@ class Run:
         found = metrics.score_clients(assignment, self.engine, part, among, self.metrics)
         return scores_in_units(found, self.loss_unit)
 
-    def scores_everybody(self, t: int, info: Info) -> bool:
+    def scores_all(self, t: int, info: Info) -> bool:
         """Whether all clients are evaluated after round `t`: the last, and any in which clusters split, are."""
         if self.evaluate_every != "auto":
             return t % self.evaluate_every == 0 or t == self.server.rounds

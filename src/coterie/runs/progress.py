@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from coterie.runs.callbacks import Callback
-from coterie.runs.records import RoundRecord, Spread
+from coterie.runs.records import RoundRecord, Spread, Summary
 
 if TYPE_CHECKING:
     from coterie.runs.prepared import Run
@@ -44,7 +44,6 @@ class ProgressLine(Callback):
         self.width, self.shown, self.last = 0, 0.0, ""
 
     def on_start(self, run: Run, done: int) -> None:
-        """Keep what the line begins with."""
         self.title = f"{run.labels['method']} on {run.labels['scenario']}"
         self.rounds, self.metrics = run.server.rounds, run.metrics
         for text in trainer_lines(run):
@@ -53,7 +52,6 @@ class ProgressLine(Callback):
             print(f"warning: {text}", file=self.stream)
 
     def on_round(self, record: RoundRecord) -> None:
-        """Rewrite the line, or print one now and then."""
         self.known = record.metrics or self.known
         self.last = f"{self.title}: round {record.round}/{self.rounds}  {describe(record, self.known, self.metrics)}"
         if not self.rewritten:
@@ -63,13 +61,11 @@ class ProgressLine(Callback):
             self._show(self.last)
 
     def on_end(self, result: Result) -> None:
-        """Say what was reached, and why the run ended if it ended early."""
         summary = result.summary
         words = [in_words(summary.metrics, self.metrics), count(len(summary.clusters), "cluster")]
-        if summary.epsilon is not None and summary.delta is not None:
-            words.append(privacy_words(summary.epsilon, summary.delta))
+        words += privacy_in_words(summary)
         self._show(f"{self.title}: {count(summary.rounds, 'round')}  {'  '.join(words)}  {summary.seconds:.1f} s")
-        for text in ending(summary.stopped, summary.best_round, summary.rounds):
+        for text in ending(summary):
             print(f"\n{text}", end="", file=self.stream)
         print(file=self.stream, flush=True)
 
@@ -91,9 +87,11 @@ def describe(record: RoundRecord, known: dict[str, Spread], metrics: Sequence[st
     return f"{in_words(known, metrics)}  {count(len(record.clusters), 'cluster')}{spent}".strip()
 
 
-def privacy_words(epsilon: float, delta: float) -> str:
-    """What the models give away of any one client."""
-    return f"ε {epsilon:.3g} at δ = {delta:g}"
+def privacy_in_words(summary: Summary) -> list[str]:
+    """What the models give away of any one client, where noise was asked for."""
+    if summary.epsilon is None or summary.delta is None:
+        return []
+    return [f"ε {summary.epsilon:.3g} at δ = {summary.delta:g}"]
 
 
 def in_words(known: dict[str, Spread], metrics: Sequence[str]) -> str:
@@ -104,11 +102,11 @@ def in_words(known: dict[str, Spread], metrics: Sequence[str]) -> str:
     return "  ".join(f"{name} {value:{form.get(name, '.4g')}}" for name, value in means if value is not None)
 
 
-def ending(stopped: str | None, best_round: int | None, rounds: int) -> list[str]:
+def ending(summary: Summary) -> list[str]:
     """How a run ended that did not simply do all its rounds."""
-    found = [] if stopped is None else [f"stopped after round {rounds}: {stopped}"]
-    if best_round is not None and best_round < rounds:
-        found.append(f"the models are those of round {best_round}, the best on validation data")
+    found = [] if summary.stopped is None else [f"stopped after round {summary.rounds}: {summary.stopped}"]
+    if summary.best_round is not None and summary.best_round < summary.rounds:
+        found.append(f"the models are those of round {summary.best_round}, the best on validation data")
     return found
 
 

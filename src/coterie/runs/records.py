@@ -9,18 +9,25 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 
-from coterie.errors import RunError
+from coterie.errors import RunError, extra
+
+if TYPE_CHECKING:
+    import pandas
 
 FORMAT = 2
 """Version of the run folder's files. Version 1 had no cluster ids and no assignments in the history."""
+CHANGED = "changed"
+"""The kind of the event that names clients whose data has changed."""
+MOST_CLUSTERS = 64
+"""Rounds with more clusters than this are evaluated, tracked and shown as a whole only."""
 STRICT = ConfigDict(extra="forbid", strict=False)
 
 R = TypeVar("R")
@@ -40,7 +47,7 @@ class Spread:
     best10: float | None = None
     """Mean of the best tenth."""
     clients: int | None = None
-    """How many clients have a value; None where nobody has one."""
+    """How many clients have a value; None where there is none."""
 
     @classmethod
     def of(cls, values: Sequence[float | None], *, higher_is_better: bool = True) -> Spread:
@@ -272,7 +279,7 @@ class Summary(WithSpreads):
         return [len(members) for members in self.clusters] if self.hidden_sizes is None else self.hidden_sizes
 
 
-@dataclass(frozen=True, config=STRICT)
+@dataclasses.dataclass
 class TreeNode:
     """A cluster that is or was: where it came from and what became of it."""
 
@@ -294,17 +301,23 @@ _PLAIN = frozenset((str, int, bool, type(None)))
 
 def to_json(record: Any) -> Any:
     """A record, or a list of records, as plain values for JSON; None for every number that JSON cannot hold."""
-    if type(record) in _PLAIN:
+    kind = type(record)
+    if kind in _PLAIN:
         return record
-    if dataclasses.is_dataclass(record) and not isinstance(record, type):
-        return {field.name: to_json(getattr(record, field.name)) for field in dataclasses.fields(record)}
+    if kind is float:
+        return record if math.isfinite(record) else None
+    if dataclasses.is_dataclass(kind):
+        return {name: to_json(getattr(record, name)) for name in _field_names(kind)}
     if isinstance(record, Mapping):
         return {str(key): to_json(value) for key, value in record.items()}
     if isinstance(record, list | tuple):
-        return [to_json(item) for item in record]
-    if isinstance(record, np.generic):
-        return to_json(record.item())
-    return None if isinstance(record, float) and not math.isfinite(record) else record
+        return list(map(to_json, record))
+    return to_json(record.item()) if isinstance(record, np.generic) else record
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
 
 
 def parse_json(text: str | bytes) -> Any:
@@ -337,24 +350,66 @@ def standing(rounds: Sequence[RoundRecord]) -> Sequence[RoundRecord]:
     return rounds if restored is None else [record for record in rounds if record.round <= restored]
 
 
-def assignments(rounds: Sequence[RoundRecord]) -> dict[str, int]:
-    """The cluster of every client after the last of the rounds, or after the one that was restored."""
-    found: dict[str, int] = {}
-    for record in standing(rounds):
+class Growth:
+    """Clusters as the records of rounds show them, one after another: who is in which, and the tree of splits."""
+
+    def __init__(self, rounds: Iterable[RoundRecord] = ()) -> None:
+        self.nodes: dict[int, TreeNode] = {}
+        """The clusters that splits made or ended; the members are those at the time of the split."""
+        self.cluster_of: dict[str, int] = {}
+        self.mixtures: dict[str, dict[int, float]] = {}
+        """In hundredths; empty for a client that has one model again."""
+        for record in rounds:
+            self.add(record)
+
+    def add(self, record: RoundRecord) -> None:
+        """Take one round in; RunError where a split gives an id that is in use already."""
+        for split in record.splits:
+            self._split(record, split)
         for client, cluster in record.assignment.items():
             if cluster is None:
-                found.pop(client, None)
+                self.cluster_of.pop(client, None)
             else:
-                found[client] = cluster
-    return found
+                self.cluster_of[client] = cluster
+        self.mixtures |= record.mixtures
+
+    def _split(self, record: RoundRecord, split: SplitRecord) -> None:
+        node = self.nodes.setdefault(split.cluster, TreeNode(split.cluster, None, [], 0))
+        node.members = [client for side in split.members for client in side]
+        node.children, node.split_round = list(split.children), record.round
+        node.evidence, node.reason = split.evidence, split_reason(record, split)
+        for child in split.children:
+            if child in self.nodes:
+                raise RunError(f"round {record.round}: the split of cluster {split.cluster} begins {child} again")
+            self.nodes[child] = TreeNode(child, node.id, [], record.round)
+
+
+def assignments(rounds: Sequence[RoundRecord]) -> dict[str, int]:
+    """The cluster of every client after the last of the rounds, or after the one that was restored."""
+    return Growth(standing(rounds)).cluster_of
 
 
 def mixtures(rounds: Sequence[RoundRecord]) -> dict[str, dict[int, float]]:
     """The mixture of every client that is served by one, in hundredths, after the last of the rounds."""
-    found: dict[str, dict[int, float]] = {}
+    return {client: mixture for client, mixture in Growth(standing(rounds)).mixtures.items() if mixture}
+
+
+def tree_of(rounds: Sequence[RoundRecord]) -> list[TreeNode]:
+    """The clusters that splits made, by id, with the members they have (or had when they were split).
+
+    Empty where nothing was split. RunError where a split gives an id that is in use already.
+    """
+    growth = Growth(standing(rounds))
+    place: dict[str, int | None] = {}
     for record in standing(rounds):
-        found |= record.mixtures
-    return {client: mixture for client, mixture in found.items() if mixture}
+        for split in record.splits:
+            for child, side in zip(split.children, split.members, strict=True):
+                place |= dict.fromkeys(side, child)
+        place |= record.assignment
+    for client, cluster in place.items():
+        if cluster in growth.nodes and not growth.nodes[cluster].children:
+            growth.nodes[cluster].members.append(client)
+    return [growth.nodes[number] for number in sorted(growth.nodes)]
 
 
 def split_reason(record: RoundRecord, split: SplitRecord) -> str:
@@ -366,43 +421,43 @@ def split_reason(record: RoundRecord, split: SplitRecord) -> str:
     return ", ".join(f"{name.replace('_', ' ')} {value:.3g}" for name, value in known.items())
 
 
-def tree_of(rounds: Sequence[RoundRecord]) -> list[TreeNode]:
-    """The clusters that splits made, by id, with the members they have (or had when they were split).
-
-    Empty where nothing was split. RunError where a split gives an id that is in use already.
-    """
-    nodes: dict[int, TreeNode] = {}
-    members: dict[str, int] = {}
-    for record in standing(rounds):
-        for split in record.splits:
-            nodes.setdefault(split.cluster, TreeNode(split.cluster, None, [], 0))
-            old = nodes[split.cluster]
-            everybody = [client for side in split.members for client in side]
-            nodes[old.id] = dataclasses.replace(
-                old,
-                members=everybody,
-                children=list(split.children),
-                split_round=record.round,
-                evidence=split.evidence,
-                reason=split_reason(record, split),
-            )
-            for child, side in zip(split.children, split.members, strict=True):
-                if child in nodes:
-                    raise RunError(f"round {record.round}: the split of cluster {split.cluster} begins {child} again")
-                nodes[child] = TreeNode(child, old.id, [], record.round)
-                members |= dict.fromkeys(side, child)
-        for client, cluster in record.assignment.items():
-            if cluster is None:
-                members.pop(client, None)
-            else:
-                members[client] = cluster
-    for node in nodes.values():
-        if not node.children:
-            now = [client for client, cluster in members.items() if cluster == node.id]
-            nodes[node.id] = dataclasses.replace(node, members=now)
-    return [nodes[number] for number in sorted(nodes)]
-
-
 def model_file(number: int) -> str:
     """The file that holds the model with an id, without its ending."""
     return f"cluster-{number}"
+
+
+class History(list[RoundRecord]):
+    """One record per round, as in `history.jsonl`."""
+
+    def to_pandas(self) -> pandas.DataFrame:
+        """A table with one row per round; nested numbers become columns such as `metrics.accuracy.mean`."""
+        with extra("pandas", "history.to_pandas()"):
+            import pandas
+        return pandas.json_normalize(to_json(list(self))).set_index("round")
+
+    def assignment(self) -> dict[str, int]:
+        """The cluster of every client as last recorded."""
+        return assignments(self)
+
+    def recovery(self, within: float = 0.02) -> dict[int, int | None]:
+        """How soon accuracy was back after clients' data changed (see `ChangingFederation`).
+
+        Args:
+            within: how far below the last accuracy before the change it may be.
+
+        Returns:
+            For each round with a change, the rounds after it until the mean accuracy was back, 0 where it never fell;
+            None where it was not back before the next change or the end.
+        """
+        changes = [record.round for record in self if any(event.kind == CHANGED for event in record.events)]
+        ends = [*changes[1:], len(self) + 1]
+        return {change: self._back(change, end, within) for change, end in zip(changes, ends, strict=False)}
+
+    def _back(self, change: int, end: int, within: float) -> int | None:
+        """The rounds from a change until accuracy was back, before round `end`."""
+        known = {record.round: record.accuracy.mean for record in self if record.accuracy.mean is not None}
+        before = [value for t, value in known.items() if t < change]
+        if not before:
+            return None
+        back = (t - change for t, value in known.items() if change <= t < end and value >= before[-1] - within)
+        return next(back, None)

@@ -14,8 +14,7 @@ from coterie import plugins
 from coterie.errors import ConfigError, did_you_mean
 from coterie.models.ensemble import Ensemble
 from coterie.parameters import Layout, scatter, span_size
-from coterie.runs.history import History
-from coterie.runs.records import ClientRecord, Spread, Summary, model_file
+from coterie.runs.records import ClientRecord, History, Spread, Summary, model_file
 from coterie.runs.target_scaling import TargetScaling
 from coterie.runs.words import mixture_text
 
@@ -24,9 +23,8 @@ if TYPE_CHECKING:
 
     from coterie.federation import Federation
     from coterie.federation.tables import Table
-    from coterie.runs.assemble import Model
-    from coterie.runs.newcomers import Drift, Placing
-    from coterie.trainers.losses import Loss
+    from coterie.runs.newcomers import Drift
+    from coterie.runs.prepared import Placing
     from coterie_advice import Explanation
 
 
@@ -44,8 +42,6 @@ class Result:
 
     summary: Summary
     """As in `summary.json`."""
-    clusters: list[list[str]]
-    """Client ids, one list per cluster."""
     history: History = field(repr=False)
     clients: list[ClientRecord] = field(repr=False)
     """One record per client: its cluster, the model it was measured with, its metrics on its own test data."""
@@ -67,21 +63,10 @@ class Result:
     placing: Placing | None = field(default=None, repr=False)
     """What newcomers are placed by."""
 
-    @classmethod
-    def load(cls, path: str | Path, *, model: Any = None) -> Result:
-        """Load a finished run from its folder.
-
-        Args:
-            path: the run's folder.
-            model: the module or the callable that the run was given in Python; not needed for a model known by name.
-
-        Returns:
-            The result as `coterie.run` returned it.
-
-        Raises:
-            RunError: the folder holds no finished run, or a file of it is damaged.
-        """
-        return load(path, model=model)
+    @property
+    def clusters(self) -> list[list[str]]:
+        """Client ids, one list per cluster."""
+        return self.summary.clusters
 
     def _repr_html_(self) -> str:
         """The summary table and the tree, for notebooks."""
@@ -265,7 +250,7 @@ class Result:
         return export(self, path, client, cluster, format=format)
 
     def assign(self, data: Any) -> dict[str, int]:
-        """Place newcomers in the run's clusters by its own method; nobody else is moved, and no model changes.
+        """Place newcomers in the run's clusters by its own method; no other client is moved, and no model changes.
 
         CFL lets a newcomer train from the models on its way down the tree; IFCA and one-shot take the model with the
         lowest loss, FedSEM the nearest one, FLT and its PCA baseline the nearest inputs (no labels needed), FedCUAU the
@@ -330,32 +315,3 @@ class Result:
         explain = plugins.required("coterie.results", "explain", "Result.explain", "coterie-advice")
         explanation: Explanation = explain(self, federation)
         return explanation
-
-
-def load(path: str | Path, *, model: Model | None = None, loss: Loss | None = None) -> Result:
-    """Load a finished run from its folder, to predict, evaluate, export and place newcomers with it.
-
-    Args:
-        path: the run's folder.
-        model: the module or the callable that the run was given in Python; not needed for a model known by name.
-        loss: the loss that the run was given in Python, if one was.
-
-    Returns:
-        The result as `coterie.run` returned it.
-
-    Raises:
-        ConfigError: the model cannot be made here: give it again.
-        RunError: the folder holds no finished run, or a file of it is damaged.
-
-    Example:
-        >>> import tempfile
-        >>> import coterie
-        >>> folder = tempfile.TemporaryDirectory()
-        >>> run = coterie.run("fedavg", scenario="digits-iid", clients=4, rounds=2, out=f"{folder.name}/run")
-        >>> coterie.load(f"{folder.name}/run").summary == run.summary
-        True
-        >>> folder.cleanup()
-    """
-    from coterie.runs.loading import stored_result
-
-    return Result(**stored_result(Path(path), model, loss))

@@ -19,7 +19,7 @@ ROWS = "rows"
 DIGEST = 16
 """Bytes of a checksum."""
 HEAD = re.compile(rf'{{\n  "{CHECKSUM}": "([0-9a-f]{{{2 * DIGEST}}})",\n  "{ROWS}": \[\n(?=    {{"|  \])'.encode())
-"""How such a file begins; other JSON has a line for every value of a record."""
+"""How such a file begins."""
 END = b"  ]\n"
 LONGEST_HEAD = 256
 """Bytes within which that is seen."""
@@ -30,6 +30,11 @@ class Row(NamedTuple):
 
     place: int
     value: Any
+
+
+_readable = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+"""Made once: `json.dumps` with arguments makes an encoder for each row."""
 
 
 def write_rows(path: Path, records: Iterable[Any]) -> None:
@@ -43,8 +48,7 @@ def write_rows(path: Path, records: Iterable[Any]) -> None:
         for number, record in enumerate(records):
             row = to_json(record)
             hashed.update((("," if number else "") + canonical(row)).encode())
-            text = json.dumps(row, ensure_ascii=False, allow_nan=False)
-            file.write((",\n    " if number else "\n    ").encode() + text.encode())
+            file.write(((",\n    " if number else "\n    ") + _readable(row)).encode())
         hashed.update(b"]}")
         file.write(b"\n  ]\n}\n")
         file.seek(place)
@@ -53,27 +57,18 @@ def write_rows(path: Path, records: Iterable[Any]) -> None:
     write_atomically(path, write)
 
 
-def is_row_wise(path: Path) -> bool:
-    """Does a file begin as those with one record on a line do?"""
-    try:
-        if not path.is_file():
-            return False
-        with open(path, "rb") as file:
-            return HEAD.match(file.read(LONGEST_HEAD)) is not None
-    except OSError:
-        return False
-
-
 def read_rows(path: Path) -> Iterator[Row]:
     """The rows of a file that `write_rows` wrote, one by one.
 
     A row that cannot be read, or in the end a checksum that does not fit, is a RunError that names the file.
     """
+    if not path.is_file():  # a pipe would be read for ever
+        raise RunError(f"{path}: cannot be read (missing, or not a regular file): restore it from a copy")
     try:
         with open(path, "rb") as file:
             head = HEAD.match(file.read(LONGEST_HEAD))
             if head is None:
-                raise ValueError("it has not one row on a line")
+                raise ValueError("not one row on a line")
             file.seek(head.end())
             hashed, place = _begun(), head.end()
             for number, line in enumerate(file):
@@ -98,7 +93,7 @@ def read_row(file: BinaryIO, place: int) -> Any:
 
 def canonical(content: Any) -> str:
     """JSON text that is the same whatever the spaces and the order of keys were."""
-    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return _canonical(content)
 
 
 def _begun() -> hashlib.blake2b:

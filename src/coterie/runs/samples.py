@@ -14,6 +14,7 @@ from torch import Tensor
 
 from coterie.errors import ConfigError, DataError, did_you_mean
 from coterie.federation import PARTS, Client, Federation, Split, as_target, as_tensor
+from coterie.federation.images import image_files, read_images
 from coterie.federation.table_sites import read_all
 from coterie.federation.tables import Table
 
@@ -21,11 +22,6 @@ TABLES = (".csv", ".tsv", ".parquet", ".pq")
 """Endings of the files that a table's preprocessing reads."""
 NEWCOMER = "newcomer"
 """The id of data that has no name of its own."""
-
-
-def make_table(values: Mapping[str, Any] | None) -> Table | None:
-    """The table that `table.json` holds, or None."""
-    return None if values is None else Table.from_json(values)
 
 
 class Samples(NamedTuple):
@@ -151,7 +147,7 @@ def read_samples(data: Any, shape: ModelShape, *, labelled: bool = False) -> Sam
 
     Args:
         data: a pair `(inputs, targets)`, inputs alone, a `Split`, a data frame, or the path of a `.npz`, `.npy` or
-            table file.
+            table file, of an image or of a folder of images.
         shape: what the model takes.
         labelled: whether a pair, or what has labels, must have come; DataError otherwise.
     """
@@ -196,7 +192,7 @@ def _from_table(data: Any, shape: ModelShape) -> Samples:
 
 def _read_file(path: Path, shape: ModelShape) -> Samples:
     if not path.exists():
-        raise DataError(f"{path}: no such file: give a .npz, .npy, .csv or .parquet file")
+        raise DataError(f"{path}: no such file: give a .npz, .npy, .csv or .parquet file, or images")
     if path.suffix.lower() in TABLES:
         if shape.table is None:
             raise DataError(
@@ -205,7 +201,7 @@ def _read_file(path: Path, shape: ModelShape) -> Samples:
             )
         return _from_table(path, shape)
     if path.suffix.lower() not in (".npz", ".npy"):
-        raise DataError(f"{path}: cannot be read: give a .npz, .npy, .csv or .parquet file")
+        return _from_images(path, shape)
     arrays = _arrays(path)
     if "x" in arrays:
         x, y = arrays["x"], arrays.get("y")
@@ -221,6 +217,14 @@ def _read_file(path: Path, shape: ModelShape) -> Samples:
         return _checked(x, y, shape)
     except DataError as problem:
         raise DataError(f"{path}: {problem}") from problem
+
+
+def _from_images(path: Path, shape: ModelShape) -> Samples:
+    """The samples in an image or a folder of images, labelled by the folders' names."""
+    if not path.is_dir() and not image_files(path):
+        raise DataError(f"{path}: cannot be read: give a .npz, .npy, .csv or .parquet file, or images")
+    pixels, kinds = read_images(path, shape.input_shape)
+    return _checked(pixels, kinds, shape)
 
 
 def _arrays(path: Path) -> dict[str, np.ndarray]:
@@ -252,9 +256,18 @@ def read_newcomers(data: Any, shape: ModelShape) -> dict[str, Samples]:
             return _by_client(path, shape) or {path.stem: read_samples(path, shape)}
         files = sorted(file for file in path.iterdir() if file.suffix.lower() in (".npz", *TABLES))
         if not files:
-            return read_newcomers(Federation.from_folder(path, splits=(1, 0, 0)), shape)
+            return _in_folders(path, shape)
         return {file.stem: read_samples(file, shape) for file in files}
     return (_by_client(data, shape) if _is_frame(data) else {}) or {NEWCOMER: read_samples(data, shape)}
+
+
+def _in_folders(path: Path, shape: ModelShape) -> dict[str, Samples]:
+    """Newcomers in a folder without tables and archives: arrays, or images, of one or with a folder for each."""
+    below = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    if not below and any(path.glob("*.npy")):
+        return read_newcomers(Federation.from_folder(path, splits=(1, 0, 0)), shape)
+    several = below and not any(image_files(entry) and entry.name in map(str, shape.label_names) for entry in below)
+    return {place.name: read_samples(place, shape) for place in (below if several else [path])}
 
 
 def _by_client(data: Any, shape: ModelShape) -> dict[str, Samples]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -47,47 +47,39 @@ class Checkpoint:
     """The last round, where the states above are the best one's: what a run that is taken up again starts from."""
 
 
-class Store(Protocol):
-    """Where a run is kept: a run folder, or a strategy's checkpoint file."""
+class Store:
+    """Where a run is kept: a run folder, or a strategy's checkpoint file. The last four may do nothing."""
 
     path: Path
 
     def checkpoint(self) -> Checkpoint | None:
         """The last checkpoint, or None."""
-        ...
+        raise NotImplementedError
 
     def save_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint."""
-        ...
+        raise NotImplementedError
 
     def rewind_history(self, to: int) -> list[RoundRecord]:
         """The rounds up to `to`; later ones are forgotten, for they are about to be done again."""
-        ...
+        raise NotImplementedError
 
     def append_history(self, record: RoundRecord) -> None:
         """Add a round."""
-        ...
+        raise NotImplementedError
 
     def amend_history(self, record: RoundRecord) -> None:
         """Replace the last round."""
-        ...
+        raise NotImplementedError
+
+    def write_json(self, name: str, content: Mapping[str, Any]) -> None:
+        """Keep facts about the run in a file of that name."""
 
     def write_matrix(self, matrix: Matrix, t: int) -> None:
         """Keep a matrix of round `t`."""
-        ...
 
     def reopen(self) -> None:
         """A run that had ended is taken up again: it is not a finished one any more."""
-        ...
-
-    def write_model_shape(self, shape: Mapping[str, Any]) -> None:
-        """Keep what is needed to make the model again without the data."""
-        ...
-
-    def write_table(self, table: Mapping[str, Any]) -> None:
-        """Keep how the tables that the run learnt from become inputs."""
-        ...
 
     def save_result(self, result: Result, models: Mapping[str, Tensor], private: Mapping[str, Tensor]) -> None:
         """Keep the summary, the clients' records, and the models by file name."""
-        ...

@@ -47,9 +47,12 @@ class TargetScaling:
 
     def federation(self, given: Federation) -> Federation:
         """The federation that is trained on."""
-        return given.with_clients([self._client(client) for client in given]) if self.needed else given
+        return given.with_clients([self.client(client) for client in given]) if self.needed else given
 
-    def _client(self, client: Client) -> Client:
+    def client(self, client: Client) -> Client:
+        """A client as it is trained on."""
+        if not self.needed:
+            return client
         train, validation, test = (replace(part, y=self.to_standard(part.y)) for part in map(client.part, PARTS))
         return replace(client, train=train, validation=validation, test=test)
 
@@ -57,9 +60,9 @@ class TargetScaling:
         """The trained module with answers in the targets' units."""
         return Rescaled(trained, self).eval() if self.needed else trained
 
-    def metric(self, name: str, own: MetricFunction | None) -> MetricFunction | None:
-        """A known metric (None) or one of the user's own, of values in their units."""
-        return MetricInUnits(name, own, self) if self.needed else own
+    def metrics(self, asked: dict[str, MetricFunction | None]) -> dict[str, MetricFunction | None]:
+        """Known metrics (None) and those of the user's own by name, of values in their units."""
+        return {name: MetricInUnits(name, own, self) for name, own in asked.items()} if self.needed else asked
 
     def loss_unit(self, loss: Loss | None) -> float:
         """What a loss of standard targets is multiplied by to be one of the targets; 1 where there is no such number.

@@ -11,13 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from coterie.errors import ConfigError, extra
 from coterie.methods import Event
 from coterie.runs.callbacks import Callback
-from coterie.runs.records import RoundRecord, to_json
+from coterie.runs.records import MOST_CLUSTERS, RoundRecord, to_json
 
 if TYPE_CHECKING:
     from coterie.runs import Result, Run
-
-MOST_CLUSTERS = 64
-"""Rounds with more clusters than this are tracked as a whole only: a tracker is no place for 2,400 curves."""
 
 
 def scalars(record: RoundRecord) -> Iterator[tuple[str, float]]:
@@ -44,35 +41,26 @@ class TensorBoardCallback(Callback):
     def __init__(self, log_dir: str | Path) -> None:
         with extra("trackers", "TensorBoardCallback"):
             from torch.utils.tensorboard import SummaryWriter
-        self._writer_class = SummaryWriter
+        self._make_writer = SummaryWriter
         self.log_dir = Path(log_dir)
-        self.writer: SummaryWriter | None = None
+        self.writer: Any = None
 
     def on_start(self, run: Run, done: int) -> None:
-        """Open the event file; what an earlier, killed attempt wrote of later rounds is set aside."""
-        self.writer = self._writer_class(str(self.log_dir), purge_step=done + 1 if done else None, flush_secs=5)
-        self._text("run", json.dumps(run.labels, ensure_ascii=False), done)
+        # What an earlier, killed attempt wrote of later rounds is set aside.
+        purge = done + 1 if done else None
+        self.writer = self._make_writer(str(self.log_dir), purge_step=purge, flush_secs=5)
+        self.writer.add_text("run", json.dumps(run.labels, ensure_ascii=False), done)
 
     def on_event(self, t: int, event: Event) -> None:
-        """Write the event's words."""
-        self._text(f"events/{event.kind}", event.text, t)
+        self.writer.add_text(f"events/{event.kind}", event.text, t)
 
     def on_round(self, record: RoundRecord) -> None:
-        """Write the round's numbers."""
-        if self.writer:
-            for name, value in scalars(record):
-                self.writer.add_scalar(name, value, record.round)
+        for name, value in scalars(record):
+            self.writer.add_scalar(name, value, record.round)
 
     def on_end(self, result: Result) -> None:
-        """Close the event file."""
-        if self.writer:
-            self._text("summary", _summary_text(result), result.summary.rounds)
-            self.writer.close()
-            self.writer = None
-
-    def _text(self, tag: str, text: str, step: int) -> None:
-        if self.writer:
-            self.writer.add_text(tag, text, step)
+        self.writer.add_text("summary", _summary_text(result), result.summary.rounds)
+        self.writer.close()
 
 
 class MLflowCallback(Callback):
@@ -95,44 +83,33 @@ class MLflowCallback(Callback):
             self.client = MlflowClient(tracking_uri=tracking_uri)
         except MlflowException as problem:
             raise ConfigError(f"MLflowCallback: tracking_uri={tracking_uri!r} cannot be used ({problem})") from None
-        self.experiment = experiment
-        self.run_name = run_name
-        self.run_id = run_id
+        self.experiment, self.run_name = experiment, run_name
+        self.run_id: Any = run_id
 
     def on_start(self, run: Run, done: int) -> None:
-        """Begin a run in the experiment, with ours described in its parameters."""
         if self.run_id is not None:
             self.client.update_run(self.run_id, status="RUNNING")
             return
         known = self.client.get_experiment_by_name(self.experiment)
         experiment = known.experiment_id if known else self.client.create_experiment(self.experiment)
-        name = self.run_name or f"{run.labels['method']} on {run.labels['scenario']}"
-        self.run_id = self.client.create_run(experiment, run_name=name).info.run_id
-        for key, value in {**run.labels, "rounds": run.server.rounds, "clients": len(run.server.clients)}.items():
+        self.run_id = self.client.create_run(experiment, run_name=self.run_name or _title(run)).info.run_id
+        for key, value in _about(run).items():
             self.client.log_param(self.run_id, key, value)
 
     def on_event(self, t: int, event: Event) -> None:
-        """Keep the event's words as a tag of the run."""
-        self.client.set_tag(self._id(), f"round {t} {event.kind}", event.text)
+        self.client.set_tag(self.run_id, f"round {t} {event.kind}", event.text)
 
     def on_round(self, record: RoundRecord) -> None:
-        """Log the round's numbers in one call."""
         now = int(time.time() * 1000)
         metrics = [self._metric(name, value, now, record.round) for name, value in scalars(record)]
-        self.client.log_batch(self._id(), metrics=metrics)
+        self.client.log_batch(self.run_id, metrics=metrics)
 
     def on_end(self, result: Result) -> None:
-        """Say how it ended."""
-        self.client.set_tag(self._id(), "summary", _summary_text(result))
-        self.client.set_terminated(self._id(), "FINISHED")
-
-    def _id(self) -> str:
-        if self.run_id is None:
-            raise ConfigError("MLflowCallback: no run was started: give it to coterie.run(..., callbacks=[...])")
-        return self.run_id
+        self.client.set_tag(self.run_id, "summary", _summary_text(result))
+        self.client.set_terminated(self.run_id, "FINISHED")
 
 
-class WandbCallback:
+class WandbCallback(Callback):
     """Writes a run to Weights & Biases. `run_id` resumes a run there, for a run of ours that is resumed.
 
     `mode="offline"` keeps everything in a folder `wandb` under `folder`, to be sent later with `wandb sync`; by default
@@ -156,36 +133,36 @@ class WandbCallback:
         self.run: Any = None
 
     def on_start(self, run: Run, done: int) -> None:
-        """Begin a run in the project, or resume one, with ours described in its config."""
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
         self.run = self._wandb.init(
             project=self.project,
-            name=self.run_name or f"{run.labels['method']} on {run.labels['scenario']}",
+            name=self.run_name or _title(run),
             id=self.run_id,
             resume="allow" if self.run_id is not None else None,
             mode=self.mode,
             dir=None if self.folder is None else str(self.folder),
-            config={**run.labels, "rounds": run.server.rounds, "clients": len(run.server.clients)},
+            config=_about(run),
         )
         self.run_id = self.run.id
 
     def on_event(self, t: int, event: Event) -> None:
-        """Keep the event's words in the run's summary."""
-        if self.run:
-            self.run.summary[f"events/round {t} {event.kind}"] = event.text
+        self.run.summary[f"events/round {t} {event.kind}"] = event.text
 
     def on_round(self, record: RoundRecord) -> None:
-        """Log the round's numbers in one call."""
-        if self.run:
-            self.run.log(dict(scalars(record)), step=record.round)
+        self.run.log(dict(scalars(record)), step=record.round)
 
     def on_end(self, result: Result) -> None:
-        """Say how it ended."""
-        if self.run:
-            self.run.summary["summary"] = _summary_text(result)
-            self.run.finish()
-            self.run = None
+        self.run.summary["summary"] = _summary_text(result)
+        self.run.finish()
+
+
+def _title(run: Run) -> str:
+    return f"{run.labels['method']} on {run.labels['scenario']}"
+
+
+def _about(run: Run) -> dict[str, Any]:
+    return {**run.labels, "rounds": run.server.rounds, "clients": len(run.server.clients)}
 
 
 def _summary_text(result: Result) -> str:

@@ -1,4 +1,4 @@
-"""The noise of differential privacy that a configuration asks for; refused where its ε would not be true."""
+"""The noise of differential privacy that a configuration asks for; refused where its ε guarantee does not hold."""
 
 from __future__ import annotations
 
@@ -9,37 +9,28 @@ from coterie.methods.needs import Needs, needs_of
 from coterie.privacy.user_level import UserPrivacy
 from coterie.runs.config import RunConfig
 
-COVERED = ("models/cluster-*.safetensors",)
-"""The files of a run folder that ε covers: sums with noise, and what is computed from them alone."""
-OUTSIDE = (
-    *("config.json", "environment.json", "model.json", "table.json", "history.jsonl", "checkpoint*.safetensors"),
-    *("clients.json", "summary.json", "explanation.json"),
-)
-"""Those with exact numbers about clients' data (metrics, losses, choices, scales, a fingerprint), which are not to be
-published where ε is to hold. A run with noise writes no others."""
-
 
 def user_privacy(config: RunConfig, method: Method, engine: Engine) -> UserPrivacy | None:
-    """The noise that the configuration asks for; a ConfigError where the account of it would not be true."""
+    """The noise that the configuration asks for; a ConfigError where the ε guarantee does not hold."""
     if not config.dp_noise:
         return None
-    why = _untrue(config, method, engine)
+    why = _no_guarantee(config, method, engine)
     if why is not None:
-        raise ConfigError(f"dp_noise={config.dp_noise}: ε would not be true: {why}")
+        raise ConfigError(f"dp_noise={config.dp_noise}: the ε guarantee does not hold: {why}")
     clients = len(engine.clients)
     if config.dp_delta * clients >= 1:
         raise ConfigError(
             f"dp_delta={config.dp_delta}: with {clients} clients it allows to publish all data of one: give well below "
             f"1/{clients}"
         )
-    # In secure sums the size of the noise tells how many take part, so that is taken as known.
+    # In secure sums the size of the noise shows how many take part, so that is taken as known.
     rate = 1.0 if engine.secure else config.participation
     chosen = (needs_of(method) or Needs()).choices != "none"
     return UserPrivacy(config.dp_noise, config.dp_clip, config.dp_delta, rate, choices=chosen)
 
 
-def _untrue(config: RunConfig, method: Method, engine: Engine) -> str | None:
-    """Why ε would not be true, or None."""
+def _no_guarantee(config: RunConfig, method: Method, engine: Engine) -> str | None:
+    """Why the ε guarantee does not hold, or None."""
     needs, name = needs_of(method), getattr(method, "name", type(method).__name__)
     if needs is None:
         return f"{name} does not declare what it needs of clients; give its class needs = Needs() if sums are enough"

@@ -4,7 +4,7 @@ The report, the terminal, the live page and notebooks all say what `verdict` say
 independent: all clients share one training with one seed, and another seed moves many of them together. So the error of
 their mean is s² (1/clients + test samples / training samples), the correction of Nadeau and Bengio (2003) for test
 results that share training data, with Student's t. How often runs that differ in the seed alone are called different is
-in docs/guide/comparing.md. With several seeds `coterie compare` tests over the seeds, which tells smaller differences.
+in docs/guide/comparing.md. With several seeds `coterie compare` tests over the seeds, which finds smaller differences.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coterie.runs.folder import RunFolder
-from coterie.runs.measures import ACCURACY, LOSS, Measure
-from coterie.runs.records import ClientRecord, Summary
+from coterie.runs.records import ClientRecord, RoundRecord, Spread, Summary
 
 LEVEL = 0.05
 """The chance of calling a run better or worse than any of its baselines where it is neither."""
@@ -26,6 +25,81 @@ FEW_SAMPLES = 30
 """Fewer test samples are marked: the accuracy of one client is then unsure by up to 18 points and more (95 %)."""
 PLAIN = ("fedavg", "local")
 """The methods that a run is measured against where they lie beside it."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A metric as people read it: accuracies in per cent and compared in points, losses compared by their ratio.
+
+    A loss has the unit of its targets and is many times higher for some clients, so that a mean of differences would be
+    those clients'.
+    """
+
+    name: str
+    higher_is_better: bool
+
+    @property
+    def title(self) -> str:
+        """What an axis says."""
+        return "accuracy, %" if self.higher_is_better else "loss"
+
+    @property
+    def unit(self) -> str:
+        """Of a difference."""
+        return "points" if self.higher_is_better else "%"
+
+    def shown(self, value: float) -> float:
+        """A value as an axis has it."""
+        return 100 * value if self.higher_is_better else value
+
+    def text(self, value: float | None) -> str:
+        """A value, such as "94.5 %" or "0.0312"."""
+        if value is None:
+            return "–"
+        return f"{100 * value:.1f}\u00a0%" if self.higher_is_better else f"{value:.4g}"
+
+    def possible(self, low: float, high: float) -> tuple[float, float]:
+        """The ends of an interval cut to what a value can be."""
+        return max(low, 0.0), min(high, 1.0) if self.higher_is_better else high
+
+    def paired(self, value: float | None) -> float | None:
+        """What differences are taken of: the value, or the logarithm of a loss; None where that does not exist."""
+        if value is None or self.higher_is_better:
+            return value
+        return math.log(value) if value > 0 else None
+
+    def difference(self, own: float, other: float) -> float | None:
+        """`own` minus `other`, or for a loss the logarithm of their ratio; None where that does not exist."""
+        ours, theirs = self.paired(own), self.paired(other)
+        return None if ours is None or theirs is None else ours - theirs
+
+    def gain(self, difference: float) -> float:
+        """A difference that is positive where it is an improvement."""
+        return difference if self.higher_is_better else -difference
+
+    def amount(self, difference: float) -> float:
+        """A difference in its unit: points, or per cent of the other loss."""
+        return 100 * (difference if self.higher_is_better else math.expm1(difference))
+
+    def change(self, difference: float, *, unit: bool = True) -> str:
+        """A signed difference, such as "+1.2 points" or "−31 %"."""
+        amount = self.amount(difference)
+        form = "+.1f" if self.higher_is_better else "+,.0f" if abs(amount) >= 100 else "+.3g"
+        text = f"{amount:{form}}".replace("-", "−")
+        return f"{text}\u00a0{self.unit}" if unit else text
+
+    def of(self, record: RoundRecord | Summary) -> Spread:
+        """The measure's spread over the clients."""
+        return record.metrics.get(self.name, Spread())
+
+
+ACCURACY = Measure("accuracy", True)
+LOSS = Measure("loss", False)
+
+
+def judged_by(summary: Summary) -> Measure:
+    """Accuracy where a run has one, else the loss."""
+    return ACCURACY if summary.accuracy.mean is not None else LOSS
 
 
 def interval(sample: Sequence[float], level: float = LEVEL, shared: float = 0.0) -> tuple[float, float] | None:
@@ -192,7 +266,7 @@ def verdict(judgements: Sequence[Judgement]) -> str:
     if not judgements:
         return ""
     answers = {one.answer for one in judgements}
-    lead = "No" if "worse" in answers else "Cannot be told" if "undecided" in answers else "Yes"
+    lead = "No" if "worse" in answers else "Undecided" if "undecided" in answers else "Yes"
     order = ("worse", "undecided", "better")
     ordered = sorted(judgements, key=lambda one: order.index(one.answer))
     return f"Was it worth it? {lead}: {'; '.join(map(str, ordered))}."
@@ -209,7 +283,7 @@ def verdict_note(judgements: Sequence[Judgement]) -> str:
         "for the training that clients share. They allow for another seed, not for other data."
     )
     if any(one.answer == "undecided" for one in judgements):
-        text += " Several seeds tell smaller differences: coterie compare --seeds 5."
+        text += " Several seeds find smaller differences: coterie compare --seeds 5."
     return text
 
 

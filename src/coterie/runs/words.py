@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coterie.errors import ConfigError, did_you_mean
-from coterie.runs.records import ClientRecord, TreeNode
+from coterie.metrics import ALWAYS
+from coterie.runs.records import ClientRecord, Summary, TreeNode
 
-MOST_CLUSTERS = 12
+MOST_LISTED = 12
 """Clusters are listed one by one up to this number."""
 MOST_MEMBERS = 20
 """Members of a cluster that are named."""
@@ -64,8 +65,8 @@ def heaviest_weights(clients: Iterable[ClientRecord]) -> list[float]:
     return [max(row.mixture.values()) for row in clients if row.mixture]
 
 
-def mixtures_told(heaviest: Sequence[float], clients: int) -> str:
-    """How much so many clients are mixtures, in a sentence, from `heaviest_weights`; empty where each has one model."""
+def mixtures_in_words(heaviest: Sequence[float], clients: int) -> str:
+    """How much clients are served by mixtures, from `heaviest_weights`; empty where each has one model."""
     if not heaviest:
         return ""
     who = "Every client is" if len(heaviest) == clients else f"{len(heaviest)} of {clients} clients are"
@@ -75,7 +76,7 @@ def mixtures_told(heaviest: Sequence[float], clients: int) -> str:
 
 def member_lines(ids: Sequence[int], clusters: Sequence[Sequence[str]]) -> list[str]:
     """Who is in each cluster, a line each, the first of many; nothing where there is one cluster, or a great many."""
-    if not 1 < len(clusters) <= MOST_CLUSTERS:
+    if not 1 < len(clusters) <= MOST_LISTED:
         return []
     lines = []
     for number, members in zip(ids, clusters, strict=True):
@@ -84,3 +85,29 @@ def member_lines(ids: Sequence[int], clusters: Sequence[Sequence[str]]) -> list[
         more = f" and {len(members) - MOST_MEMBERS} more" if len(members) > MOST_MEMBERS else ""
         lines.append(f"cluster {number}: {', '.join(members[:MOST_MEMBERS])}{more}")
     return lines
+
+
+def summary_cells(summary: Summary) -> dict[str, str]:
+    """A run as cells of a table: accuracy and its spread (of a regression the loss), other metrics, clusters, costs."""
+    accuracy, sent = summary.accuracy, summary.bytes
+    cells = {
+        "accuracy": _number(accuracy.mean, ".4f"),
+        "worst 10%": _number(accuracy.worst10, ".4f"),
+        "variance": _number(accuracy.variance, ".5f"),
+    }
+    if accuracy.mean is None:
+        cells = {"loss": _number(summary.loss.mean, ".5g")}
+    others = {name: _number(spread.mean, ".4g") for name, spread in summary.metrics.items() if name not in ALWAYS}
+    return {
+        **cells,
+        **others,
+        "clusters": str(len(summary.clusters)),
+        "ARI": _number(summary.ari, ".3f"),
+        "MB up": f"{sent.up / 1e6:.1f}",
+        "MB down": f"{sent.down / 1e6:.1f}",
+        "seconds": f"{summary.seconds:.1f}",
+    }
+
+
+def _number(value: float | None, form: str) -> str:
+    return "–" if value is None else format(value, form)

@@ -14,22 +14,22 @@ from coterie.tasks.base import (
     Task,
     perform,
     reduced,
+    replies_to,
+    tensor_key,
+    updates_of,
     with_norm,
 )
 from coterie.tasks.choose import Choose
 from coterie.tasks.embed import Embed
-from coterie.tasks.evaluate import Evaluate
+from coterie.tasks.evaluate import Evaluate, outputs_by_client
 from coterie.tasks.gradient import Gradient
 from coterie.tasks.halves import HalfUpdates, HeldOut
 from coterie.tasks.hidden_choice import CountChoice, ScoreHidden, TrainHidden
-from coterie.tasks.mixture import MixtureTraining, MixtureWeights
 from coterie.tasks.moments import FeatureMoments, InputMoments
 from coterie.tasks.noise import Noise
 from coterie.tasks.personalise import Personalise
 from coterie.tasks.serving import ServeBy, TryToServe
-from coterie.tasks.soft import ImportanceWeights, SoftTraining
 from coterie.tasks.staged import Divergence, LayerUpdate, StagedTraining
-from coterie.tasks.subspaces import Subspaces
 from coterie.tasks.train import Collect, Train, with_private
 from coterie.tasks.words import WordSums
 
@@ -47,11 +47,8 @@ __all__ = [
     "Gradient",
     "HalfUpdates",
     "HeldOut",
-    "ImportanceWeights",
     "InputMoments",
     "LayerUpdate",
-    "MixtureTraining",
-    "MixtureWeights",
     "Noise",
     "Number",
     "Personalise",
@@ -63,16 +60,18 @@ __all__ = [
     "ScoreHidden",
     "Sent",
     "ServeBy",
-    "SoftTraining",
     "StagedTraining",
-    "Subspaces",
     "Task",
     "Train",
     "TrainHidden",
     "TryToServe",
     "WordSums",
+    "outputs_by_client",
     "perform",
     "reduced",
+    "replies_to",
+    "tensor_key",
+    "updates_of",
     "with_norm",
     "with_private",
 ]

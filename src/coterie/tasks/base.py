@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -19,7 +19,9 @@ from torch import Tensor
 from coterie.errors import ModelError
 from coterie.federation import Client
 from coterie.parameters import Layout, span_size
-from coterie.trainers.base import Reduction, SumNoise, Trained, Trainer, Training, TrainingJob
+from coterie.trainers.base import Reduction as Reduction
+from coterie.trainers.base import SumNoise as SumNoise
+from coterie.trainers.base import Trained, Trainer, Training, TrainingJob
 
 GRADIENT_COST = 3.0
 """Passes through the network that a gradient takes: forward once, and backward about twice that."""
@@ -178,8 +180,12 @@ class Task(ABC):
         return bool(getattr(self, "private", ())) or getattr(self, "personal", None) is not None
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
-        """Do the task for one client. A task that can serve many clients at once overrides `perform` instead."""
-        raise NotImplementedError(f"{type(self).__name__} defines neither answer nor perform")
+        """Do the task for one client. A task that can serve many clients at once overrides `answers` instead."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither answer nor answers")
+
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
+        """Do `tasks` (all with this one's batch key), one for each context."""
+        return [task.answer(context, trainer) for task, context in zip(tasks, contexts, strict=True)]
 
     def batch_key(self) -> Hashable:
         """Tasks with equal keys are performed together."""
@@ -192,11 +198,8 @@ class Task(ABC):
         trainer: Trainer,
         reduce: Reduction | None = None,
     ) -> ReplyBlock:
-        """Do `tasks` (all with this one's batch key), one for each context.
-
-        With `reduce` the vectors are added up instead of being returned one by one.
-        """
-        replies = [task.answer(context, trainer) for task, context in zip(tasks, contexts, strict=True)]
+        """The answers; with `reduce` the vectors are added up instead of being returned one by one."""
+        replies = self.answers(tasks, contexts, trainer)
         return reduced([with_norm(reply, trainer.layout) for reply in replies], reduce)
 
 
@@ -245,27 +248,29 @@ def train_clients(
     return trained
 
 
+def updates_of(trainer: Trainer, jobs: Sequence[TrainingJob], training: Training) -> Tensor:
+    """The updates `(jobs, d)` of training every job."""
+    vectors = trainer.train(jobs, training).vectors
+    assert vectors is not None
+    return vectors
+
+
 def replies_to(
     contexts: Sequence[ClientContext],
     trained: Trained,
     choices: Sequence[int] | None = None,
     /,
     **values: Sequence[Any],
-) -> ReplyBlock:
+) -> list[Reply]:
     """A reply for each row of `trained`, with its loss and norm, and its vector unless they were added up."""
-    vectors: Sequence[Tensor | None] = [None] * len(contexts) if trained.vectors is None else list(trained.vectors)
-    norms, losses = trained.norms.tolist(), trained.losses.tolist()
-    replies = [
-        Reply(
-            context.client.id,
-            len(context.client.train),
-            vectors[i],
-            {"loss": losses[i], "norm": norms[i], **{name: column[i] for name, column in values.items()}},
-            choices[i] if choices is not None else trained.groups[i],
-        )
-        for i, context in enumerate(contexts)
-    ]
-    return ReplyBlock(replies, trained.sums)
+    vectors = [None] * len(contexts) if trained.vectors is None else trained.vectors
+    groups = trained.groups if choices is None else choices
+    columns = {"loss": trained.losses.tolist(), "norm": trained.norms.tolist(), **values}
+    replies = []
+    for i, (context, vector, group) in enumerate(zip(contexts, vectors, groups, strict=True)):
+        own = {name: column[i] for name, column in columns.items()}
+        replies.append(Reply(context.client.id, len(context.client.train), vector, own, group))
+    return replies
 
 
 def reduced(replies: list[Reply], reduce: Reduction | None) -> ReplyBlock:
@@ -294,20 +299,27 @@ def perform(
     batches: dict[Hashable, list[int]] = {}
     for position, request in enumerate(requests):
         batches.setdefault(request.task.batch_key(), []).append(position)
-    replies: list[Reply | None] = [None] * len(requests)
+    replies: dict[int, Reply] = {}
     sums: dict[int, Tensor] = {}
     for positions in batches.values():
-        tasks = [requests[p].task for p in positions]
-        own = [contexts[requests[p].client] for p in positions]
-        try:
-            block = tasks[0].perform(tasks, own, trainer, None if reduce is None else reduce.at(positions))
-        except ModelError as problem:
-            raise _blamed(problem, tasks, own, trainer) from problem
-        for position, reply in zip(positions, block.replies, strict=True):
-            replies[position] = reply
+        own = None if reduce is None else reduce.at(positions)
+        block = _perform_batch([requests[p] for p in positions], contexts, trainer, own)
+        replies |= dict(zip(positions, block.replies, strict=True))
         for group, total in block.sums.items():
             sums[group] = sums[group].add_(total) if group in sums else total
-    return ReplyBlock([reply for reply in replies if reply is not None], sums)
+    return ReplyBlock([replies[position] for position in range(len(requests))], sums)
+
+
+def _perform_batch(
+    requests: Sequence[Request], contexts: Mapping[str, ClientContext], trainer: Trainer, reduce: Reduction | None
+) -> ReplyBlock:
+    """Do requests with equal batch keys; an error in a model names the client on whose data it happens."""
+    tasks = [request.task for request in requests]
+    own = [contexts[request.client] for request in requests]
+    try:
+        return tasks[0].perform(tasks, own, trainer, reduce)
+    except ModelError as problem:
+        raise _blamed(problem, tasks, own, trainer) from problem
 
 
 def _blamed(
@@ -320,25 +332,3 @@ def _blamed(
         except ModelError as again:
             return ModelError(f"client {context.client.id!r}: {again}")
     return problem
-
-
-__all__ = [
-    "Array",
-    "ClientContext",
-    "ClientState",
-    "Number",
-    "Reduction",
-    "Reply",
-    "ReplyBlock",
-    "ReplySchema",
-    "Request",
-    "Sent",
-    "SumNoise",
-    "Task",
-    "perform",
-    "reduced",
-    "replies_to",
-    "tensor_key",
-    "train_clients",
-    "with_norm",
-]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 import torch
 from torch import Tensor
@@ -16,11 +16,11 @@ from coterie.tasks.base import (
     ClientContext,
     Number,
     Reduction,
+    Reply,
     ReplyBlock,
     ReplySchema,
     Sent,
     Task,
-    reduced,
     replies_to,
     tensor_key,
     train_clients,
@@ -57,37 +57,43 @@ class Choose(Task):
     def cost(self, client: Client) -> float:
         return super().cost(client) + len(self.models) * len(client.train)
 
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
+        data = [context.client.train for context in contexts]
+        choices, values = self._choose(data, trainer)
+        if self.training is None:
+            trained = as_trained(*self._gradients(data, choices, trainer), trainer.layout)
+        else:
+            trained = train_clients(self._jobs(tasks, data, choices), contexts, trainer, self.training)
+        return replies_to(contexts, trained, choices, **values)
+
     def perform(
         self,
-        tasks: Sequence[Choose],
+        tasks: Sequence[Self],
         contexts: Sequence[ClientContext],
         trainer: Trainer,
         reduce: Reduction | None = None,
     ) -> ReplyBlock:
+        if reduce is None or self.training is None or self.keeps_state:
+            return super().perform(tasks, contexts, trainer, reduce)
         data = [context.client.train for context in contexts]
-        losses, choices = self._choose(data, trainer)
-        told = {"losses": losses.tolist()} if self.report else {}
-        if self.training is None:
-            trained = as_trained(*self._gradients(data, choices, trainer), trainer.layout)
-            return reduced(replies_to(contexts, trained, choices, **told).replies, reduce)
-        jobs = [
-            TrainingJob(split, self.models[c], task.seed) for split, c, task in zip(data, choices, tasks, strict=True)
-        ]
-        if self.keeps_state:
-            trained = train_clients(jobs, contexts, trainer, self.training)
-            return reduced(replies_to(contexts, trained, choices, **told).replies, reduce)
-        if reduce is not None:
-            groups = [c if group is None else group for c, group in zip(choices, reduce.groups, strict=True)]
-            trained = trainer.train(jobs, self.training, Reduction(reduce.weights, groups))
-            return replies_to(contexts, trained, groups, **told)
-        return replies_to(contexts, trainer.train(jobs, self.training), choices, **told)
+        choices, values = self._choose(data, trainer)
+        groups = [c if group is None else group for c, group in zip(choices, reduce.groups, strict=True)]
+        jobs = self._jobs(tasks, data, choices)
+        trained = trainer.train(jobs, self.training, Reduction(reduce.weights, groups))  # sums form while clients train
+        return ReplyBlock(replies_to(contexts, trained, **values), trained.sums)
 
-    def _choose(self, data: Sequence[Split], trainer: Trainer) -> tuple[Tensor, list[int]]:
-        """Losses `(clients, k)` and the model of each client's lowest one."""
+    def _choose(self, data: Sequence[Split], trainer: Trainer) -> tuple[list[int], dict[str, Any]]:
+        """The model of each client's lowest loss, and what is reported beside it."""
         losses, _ = trainer.evaluate(data, self.models)
-        # A model that has become NaN is nobody's choice, though argmin would take it for the lowest.
+        # A model that has become NaN is never chosen, though argmin would take it for the lowest.
         choices: list[int] = losses.masked_fill(losses.isnan(), torch.inf).argmin(dim=1).tolist()
-        return losses, choices
+        return choices, {"losses": losses.tolist()} if self.report else {}
+
+    def _jobs(self, tasks: Sequence[Self], data: Sequence[Split], choices: Sequence[int]) -> list[TrainingJob]:
+        """Training of each client from the model that it chose."""
+        starts = [self.models[choice] for choice in choices]
+        seeds = [task.seed for task in tasks]
+        return [TrainingJob(*job) for job in zip(data, starts, seeds, strict=True)]
 
     def _gradients(self, data: Sequence[Split], choices: Sequence[int], trainer: Trainer) -> tuple[Tensor, Tensor]:
         """Gradients `(clients, d)` at the chosen models, and their losses `(clients,)`."""

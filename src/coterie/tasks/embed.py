@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from coterie.encoders.encoder import Kind
 from coterie.errors import ConfigError
 from coterie.parameters import Layout
 from coterie.randomness import derive, numpy_generator
-from coterie.tasks.base import Array, ClientContext, Reduction, Reply, ReplyBlock, ReplySchema, Task, tensor_key
+from coterie.tasks.base import Array, ClientContext, Reply, ReplySchema, Task, tensor_key
 from coterie.tasks.words import nearest
 from coterie.trainers.base import Trainer
 from coterie.trainers.threads import one_thread
@@ -74,15 +75,9 @@ class Embed(Task):
         encoder = self.encoder, self.shape, self.code, tensor_key(self.weights)
         return Embed, encoder, self.k, self.epochs, self.least, words, self.noise
 
-    def perform(
-        self,
-        tasks: Sequence[Embed],
-        contexts: Sequence[ClientContext],
-        trainer: Trainer,
-        reduce: Reduction | None = None,
-    ) -> ReplyBlock:
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         with one_thread():
-            return super().perform(tasks, contexts, trainer, reduce)
+            return super().answers(tasks, contexts, trainer)
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         if trainer.masked:
@@ -107,7 +102,7 @@ class Embed(Task):
 def k_means(codes: Tensor, k: int, seed: int, least: int = 1) -> npt.NDArray[np.float32]:
     """At most k centroids `(≤ k, e)` of codes `(n, e)`, each the mean of at least `least` of them (or of all).
 
-    They are in lexical order, so that their numbering tells nothing.
+    They are in lexical order, so that their numbering says nothing.
     """
     from sklearn.cluster import KMeans
     from sklearn.exceptions import ConvergenceWarning

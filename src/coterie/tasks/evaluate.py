@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -14,7 +15,7 @@ from coterie.federation import Client, Split
 from coterie.metrics import METRICS, MetricFunction, measure
 from coterie.models.ensemble import mix_outputs
 from coterie.parameters import Layout, span_size
-from coterie.tasks.base import Array, ClientContext, Reduction, Reply, ReplyBlock, ReplySchema, Task, tensor_key
+from coterie.tasks.base import Array, ClientContext, Reply, ReplySchema, Task, tensor_key
 from coterie.tasks.train import with_private
 from coterie.trainers.base import Trainer
 
@@ -42,13 +43,7 @@ class Evaluate(Task):
     def cost(self, client: Client) -> float:
         return float(len(self.models) * len(client.part(self.part)))
 
-    def perform(
-        self,
-        tasks: Sequence[Evaluate],
-        contexts: Sequence[ClientContext],
-        trainer: Trainer,
-        reduce: Reduction | None = None,
-    ) -> ReplyBlock:
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         data = [context.client.part(self.part) for context in contexts]
         spans = trainer.layout.select(self.private)
         if spans:
@@ -61,11 +56,10 @@ class Evaluate(Task):
         else:
             scores = self._scores(data, self.models, trainer, tasks)
         columns = {name: column.tolist() for name, column in scores.items()}
-        replies = [
+        return [
             Reply(context.client.id, len(split), values={name: column[i] for name, column in columns.items()})
             for i, (context, split) in enumerate(zip(contexts, data, strict=True))
         ]
-        return ReplyBlock(replies, {})
 
     def _own(self, context: ClientContext, spans: Sequence[slice], layout: Layout) -> Tensor:
         """The models with the client's private layers in place; of a mixture, one model if these are all there is."""

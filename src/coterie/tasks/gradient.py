@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -12,11 +13,9 @@ from coterie.parameters import Layout
 from coterie.tasks.base import (
     ClientContext,
     Number,
-    Reduction,
-    ReplyBlock,
+    Reply,
     ReplySchema,
     Task,
-    reduced,
     replies_to,
     tensor_key,
 )
@@ -35,15 +34,9 @@ class Gradient(Task):
     def batch_key(self) -> Hashable:
         return Gradient, tensor_key(self.model)
 
-    def perform(
-        self,
-        tasks: Sequence[Gradient],
-        contexts: Sequence[ClientContext],
-        trainer: Trainer,
-        reduce: Reduction | None = None,
-    ) -> ReplyBlock:
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         gradients, losses = trainer.gradient([context.client.train for context in contexts], self.model)
-        return reduced(replies_to(contexts, as_trained(gradients, losses, trainer.layout)).replies, reduce)
+        return replies_to(contexts, as_trained(gradients, losses, trainer.layout))
 
 
 def as_trained(vectors: Tensor, losses: Tensor, layout: Layout) -> Trained:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -17,15 +18,11 @@ from coterie.federation import Client
 from coterie.parameters import Layout
 from coterie.tasks.base import (
     ClientContext,
-    Reduction,
     Reply,
-    ReplyBlock,
     ReplySchema,
     Task,
-    reduced,
     tensor_key,
     train_clients,
-    with_norm,
 )
 from coterie.tasks.evaluate import Evaluate
 from coterie.trainers.base import Trainer, Training, TrainingJob
@@ -56,13 +53,7 @@ class CountChoice(Task):
         """It does: the choice."""
         return True
 
-    def perform(
-        self,
-        tasks: Sequence[CountChoice],
-        contexts: Sequence[ClientContext],
-        trainer: Trainer,
-        reduce: Reduction | None = None,
-    ) -> ReplyBlock:
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         losses, _ = trainer.evaluate([context.client.train for context in contexts], self.models)
         replies = []
         for context, row in zip(contexts, losses, strict=True):
@@ -73,7 +64,7 @@ class CountChoice(Task):
             if self.loss:
                 vector[-1] = torch.nan_to_num(row[choice], posinf=2.0**30)
             replies.append(Reply(context.client.id, len(context.client.train), vector))
-        return reduced([with_norm(reply, trainer.layout) for reply in replies], reduce)
+        return replies
 
 
 @dataclass(frozen=True)
@@ -100,13 +91,7 @@ class TrainHidden(Task):
         """It does: the choice, where the client had lost it."""
         return True
 
-    def perform(
-        self,
-        tasks: Sequence[TrainHidden],
-        contexts: Sequence[ClientContext],
-        trainer: Trainer,
-        reduce: Reduction | None = None,
-    ) -> ReplyBlock:
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         choices = [kept_choice(context, self.models, self.kept, trainer) for context in contexts]
         jobs = [
             TrainingJob(context.client.train, self.models[choice], task.seed)
@@ -120,7 +105,7 @@ class TrainHidden(Task):
             if choice in self.open:
                 blocks[choice] = update
             replies.append(Reply(context.client.id, len(context.client.train), blocks.flatten()))
-        return reduced([with_norm(reply, trainer.layout) for reply in replies], reduce)
+        return replies
 
 
 @dataclass(frozen=True)
@@ -153,7 +138,7 @@ class ScoreHidden(Task):
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         choice = kept_choice(context, self.models, self.kept, trainer)
         asked = Evaluate(self.models[choice : choice + 1], self.part, metrics=self.metrics)
-        [reply], _ = asked.perform([asked], [context], trainer)
+        [reply] = asked.answers([asked], [context], trainer)
         values = [float(reply.values[name][0]) for name in ("loss", "accuracy", *self.metrics)]
         known = [not math.isnan(value) for value in values]
         vector = torch.tensor([value if there else 0.0 for value, there in zip(values, known, strict=True)])
@@ -169,5 +154,5 @@ def kept_choice(context: ClientContext, models: Tensor, kept: str, trainer: Trai
 
 
 def _lowest(losses: Tensor) -> int:
-    """The model with the lowest loss; one that has become NaN is nobody's choice."""
+    """The model with the lowest loss; one that has become NaN is never chosen."""
     return int(losses.masked_fill(losses.isnan(), torch.inf).argmin())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -12,7 +13,7 @@ from torch import Tensor
 from coterie.federation import Split
 from coterie.parameters import Layout
 from coterie.randomness import derive, torch_generator
-from coterie.tasks.base import ClientContext, Number, Reduction, Reply, ReplyBlock, ReplySchema, Task
+from coterie.tasks.base import ClientContext, Number, Reply, ReplySchema, Task, updates_of
 from coterie.trainers.base import Trainer, Training, TrainingJob
 
 
@@ -33,13 +34,7 @@ class Noise(Task):
     def batch_key(self) -> Hashable:
         return Noise, self.training
 
-    def perform(
-        self,
-        tasks: Sequence[Noise],
-        contexts: Sequence[ClientContext],
-        trainer: Trainer,
-        reduce: Reduction | None = None,
-    ) -> ReplyBlock:
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         jobs = []
         for task, context in zip(tasks, contexts, strict=True):
             data = context.client.train
@@ -47,15 +42,12 @@ class Noise(Task):
             for half, index in enumerate((order, order) if len(data) == 1 else order.chunk(2)):
                 split = Split(data.x[index], data.y[index])
                 jobs.append(TrainingJob(split, task.model, derive(task.seed, "half", half)))
-        updates = trainer.train(jobs, self.training).vectors
-        assert updates is not None
-        updates = updates[:, : trainer.layout.trainable]
+        updates = updates_of(trainer, jobs, self.training)[:, : trainer.layout.trainable]
         a, b = updates[0::2], updates[1::2]
         total, difference = torch.linalg.vector_norm(a + b, dim=1), torch.linalg.vector_norm(a - b, dim=1)
         noise = torch.where(total > 0, difference / total, math.inf).tolist()
         sizes = [len(context.client.train) for context in contexts]
-        replies = [
+        return [
             Reply(context.client.id, n, values={"noise": value if n > 1 else math.inf})
             for context, n, value in zip(contexts, sizes, noise, strict=True)
         ]
-        return ReplyBlock(replies, {})

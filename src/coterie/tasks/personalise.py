@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from coterie.parameters import Layout
-from coterie.tasks.base import ClientContext, Reduction, Reply, ReplyBlock, ReplySchema, Task
+from coterie.tasks.base import ClientContext, Reply, ReplySchema, Task, updates_of
 from coterie.tasks.evaluate import scores_schema
 from coterie.tasks.train import with_private
 from coterie.trainers.base import Trainer, Training, TrainingJob
@@ -35,25 +36,18 @@ class Personalise(Task):
     def batch_key(self) -> Hashable:
         return Personalise, self.training, self.private, self.part
 
-    def perform(
-        self,
-        tasks: Sequence[Personalise],
-        contexts: Sequence[ClientContext],
-        trainer: Trainer,
-        reduce: Reduction | None = None,
-    ) -> ReplyBlock:
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         spans = trainer.layout.select(self.private)
         starts = [with_private(task.model, spans, context.state) for task, context in zip(tasks, contexts, strict=True)]
         jobs = [
             TrainingJob(context.client.train, start, task.seed)
             for task, context, start in zip(tasks, contexts, starts, strict=True)
         ]
-        updates = trainer.train(jobs, self.training).vectors
-        assert updates is not None
+        updates = updates_of(trainer, jobs, self.training)
         replies = []
         for context, start, update in zip(contexts, starts, updates, strict=True):
             split = context.client.part(self.part)
             losses, accuracies = trainer.evaluate([split], torch.stack([start, start + update]))
             values = {"loss": losses[0].tolist(), "accuracy": accuracies[0].tolist()}
             replies.append(Reply(context.client.id, len(split), values=values))
-        return ReplyBlock(replies, {})
+        return replies

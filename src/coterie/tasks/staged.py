@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor
@@ -15,14 +15,12 @@ from coterie.parameters import Layout, gather, scatter, span_size
 from coterie.tasks.base import (
     ClientContext,
     Number,
-    Reduction,
     Reply,
-    ReplyBlock,
     ReplySchema,
     Sent,
     Task,
-    reduced,
     replies_to,
+    updates_of,
 )
 from coterie.tasks.gradient import as_trained
 from coterie.tasks.halves import halves_of
@@ -52,13 +50,7 @@ class LayerUpdate(Task):
     def batch_key(self) -> Hashable:
         return LayerUpdate, self.training, self.layers, self.halves is None
 
-    def perform(
-        self,
-        tasks: Sequence[LayerUpdate],
-        contexts: Sequence[ClientContext],
-        trainer: Trainer,
-        reduce: Reduction | None = None,
-    ) -> ReplyBlock:
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         spans = trainable_spans(trainer.layout, self.layers)
         jobs = [
             TrainingJob(part, task.model, task.seed)
@@ -69,7 +61,7 @@ class LayerUpdate(Task):
         assert trained.vectors is not None
         updates = gather(trained.vectors, spans).reshape(len(tasks), -1)
         losses = torch.as_tensor(trained.losses).reshape(len(tasks), -1).mean(dim=1)
-        return reduced(replies_to(contexts, as_trained(updates, losses, trainer.layout)).replies, reduce)
+        return replies_to(contexts, as_trained(updates, losses, trainer.layout))
 
     def parts(self, data: Split) -> Sequence[Split]:
         """What each update is trained on: all the data, or its halves."""
@@ -93,7 +85,7 @@ class Divergence(Task):
         return self.task.cost(client)
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
-        [reply], _ = self.task.perform([self.task], [context], trainer)
+        [reply] = self.task.answers([self.task], [context], trainer)
         apart = _vector(reply).double() - self.mean.double()
         if self.task.halves is None:
             value = float(apart.norm())
@@ -145,34 +137,39 @@ class StagedTraining(Task):
         # Clients of all clusters are trained together first, exactly as the base method would train them.
         return StagedTraining, self.training, self.layers, self.private
 
-    def perform(
-        self,
-        tasks: Sequence[StagedTraining],
-        contexts: Sequence[ClientContext],
-        trainer: Trainer,
-        reduce: Reduction | None = None,
-    ) -> ReplyBlock:
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         base = [Train(task.model, task.training, task.seed, task.private) for task in tasks]
-        replies = base[0].perform(base, contexts, trainer).replies
-        private, places = trainer.layout.select(self.private), trainer.layout.select(self.layers)
+        replies = base[0].answers(base, contexts, trainer)
+        private = trainer.layout.select(self.private)
         trained = [
             with_private(task.model + _vector(reply), private, context.state)
             for task, reply, context in zip(tasks, replies, contexts, strict=True)
         ]
-        pieces = [[_vector(reply)] for reply in replies]
-        alone = replace(self.training, layers=self.layers)
+        rows: list[list[Tensor]] = [[] for _ in tasks]
         for row in range(max(len(task.specific) for task in tasks)):
             those = [i for i, task in enumerate(tasks) if row < len(task.specific)]
-            jobs = []
-            for i in those:
-                start = trained[i].clone()
-                scatter(start, places, tasks[i].specific[row])
-                jobs.append(TrainingJob(contexts[i].client.train, start, tasks[i].seed))
-            updates = trainer.train(jobs, alone).vectors
-            assert updates is not None
-            for i, update in zip(those, gather(updates, places), strict=True):
-                pieces[i].append(update)
-        return reduced([_joined(reply, parts) for reply, parts in zip(replies, pieces, strict=True)], reduce)
+            updates = self._specific_updates(row, those, tasks, contexts, trained, trainer)
+            for i, update in zip(those, updates, strict=True):
+                rows[i].append(update)
+        return [_joined(reply, own) for reply, own in zip(replies, rows, strict=True)]
+
+    def _specific_updates(
+        self,
+        row: int,
+        those: Sequence[int],
+        tasks: Sequence[Self],
+        contexts: Sequence[ClientContext],
+        trained: Sequence[Tensor],
+        trainer: Trainer,
+    ) -> Tensor:
+        """Updates `(those, h)` of a row of `specific`, beside the layers that these clients have just trained."""
+        places = trainer.layout.select(self.layers)
+        jobs = []
+        for i in those:
+            start = trained[i].clone()
+            scatter(start, places, tasks[i].specific[row])
+            jobs.append(TrainingJob(contexts[i].client.train, start, tasks[i].seed))
+        return gather(updates_of(trainer, jobs, replace(self.training, layers=self.layers)), places)
 
 
 def _vector(reply: Reply) -> Tensor:
@@ -180,8 +177,8 @@ def _vector(reply: Reply) -> Tensor:
     return reply.vector
 
 
-def _joined(reply: Reply, parts: Sequence[Tensor]) -> Reply:
-    """The reply with all its updates in one vector; its norm is that of the first, or NaN where a later one broke."""
-    rows = torch.cat([*parts[1:], parts[0][:0]])
-    norm = reply.norm if torch.isfinite(rows).all() else float("nan")
-    return replace(reply, vector=torch.cat([parts[0], rows]), values={**reply.values, "norm": norm})
+def _joined(reply: Reply, rows: Sequence[Tensor]) -> Reply:
+    """The reply with the rows' updates after its own; its norm is that of its own, or NaN where a later one broke."""
+    finite = all(bool(torch.isfinite(row).all()) for row in rows)
+    norm = reply.norm if finite else float("nan")
+    return replace(reply, vector=torch.cat([_vector(reply), *rows]), values={**reply.values, "norm": norm})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Self
 
 import torch
 from torch import Tensor
@@ -22,13 +22,11 @@ from coterie.tasks.base import (
     ReplySchema,
     Sent,
     Task,
-    reduced,
     replies_to,
-    tensor_key,
     train_clients,
+    updates_of,
 )
-from coterie.tasks.personal import train_personal_models
-from coterie.trainers.base import Trainer, Training, TrainingJob
+from coterie.trainers.base import Trained, Trainer, Training, TrainingJob
 
 
 def with_private(model: Tensor, spans: Sequence[slice], state: ClientState) -> Tensor:
@@ -45,73 +43,98 @@ class Train(Task):
     """Train from `model` on the client's own data and send the update.
 
     `private` layers start as in the initial model that is drawn from `init`, stay with the client, and are zero in the
-    update; with `init` given they are never sent. With `assess` the client also reports `start_loss`, the loss of the
-    model as it came on all of its training data. With `personal` it also trains a model of its own in that way, which
-    stays with it whole (see `personal.py`).
+    update; with `init` given they are never sent. With `personal` the client also trains a model of its own in that
+    way, which stays with it whole.
     """
 
     model: Annotated[Tensor, Sent(without="private", drawn="init")]
     training: Training
     seed: int
     private: tuple[str, ...] = ()
-    assess: bool = False
     init: int | None = None
     personal: Training | None = None
 
     def schema(self, layout: Layout) -> ReplySchema:
-        values = {"loss": Number()} | ({"start_loss": Number()} if self.assess else {})
-        return ReplySchema(layout.size, values, private=layout.select(self.private))
+        return ReplySchema(layout.size, {"loss": Number()}, private=layout.select(self.private))
 
     def batch_key(self) -> Hashable:
-        return Train, self.training, self.private, self.assess, self.personal
+        return Train, self.training, self.private, self.personal
 
     def cost(self, client: Client) -> float:
         more = 0 if self.personal is None else self.personal.samples_seen(len(client.train))
         return super().cost(client) + GRADIENT_COST * more
 
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
+        jobs = self._prepared(tasks, contexts, trainer)
+        trained = train_clients(jobs, contexts, trainer, self.training)
+        if self.private:
+            trained = _without_private(trained, jobs, contexts, trainer.layout, self.private)
+        return replies_to(contexts, trained)
+
     def perform(
         self,
-        tasks: Sequence[Train],
+        tasks: Sequence[Self],
         contexts: Sequence[ClientContext],
         trainer: Trainer,
         reduce: Reduction | None = None,
     ) -> ReplyBlock:
+        if reduce is None or self.private or self.training.keep_optimizer:
+            return super().perform(tasks, contexts, trainer, reduce)
+        jobs = self._prepared(tasks, contexts, trainer)
+        trained = trainer.train(jobs, self.training, reduce)  # sums form while clients train
+        return ReplyBlock(replies_to(contexts, trained), trained.sums)
+
+    def _prepared(
+        self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer
+    ) -> list[TrainingJob]:
+        """Each client's training, after that of its personal model."""
         if self.personal is not None:
-            models, seeds = [task.model for task in tasks], [task.seed for task in tasks]
-            train_personal_models(models, seeds, contexts, trainer, self.personal)
+            _train_personal_models(tasks, contexts, trainer, self.personal)
         spans = trainer.layout.select(self.private)
-        jobs = [
+        return [
             TrainingJob(context.client.train, with_private(task.model, spans, context.state), task.seed)
             for task, context in zip(tasks, contexts, strict=True)
         ]
-        extra: dict[str, Sequence[Any]] = {"start_loss": _start_losses(jobs, trainer)} if self.assess else {}
-        if not (spans or self.training.keep_optimizer):
-            return replies_to(contexts, trainer.train(jobs, self.training, reduce), None, **extra)
-        trained = train_clients(jobs, contexts, trainer, self.training)
-        if spans and trained.vectors is not None:
-            for row, job, context in zip(trained.vectors, jobs, contexts, strict=True):
-                own = gather(row, spans) + gather(job.start, spans)
-                if not torch.isfinite(own).all():
-                    continue  # what is not finite stays in the update, where the engine sees it
-                context.state["private"] = own
-                for span in spans:
-                    row[span] = 0
-            norms = torch.linalg.vector_norm(trained.vectors[:, : trainer.layout.trainable], dim=1)
-            trained = trained._replace(norms=norms)
-        return reduced(replies_to(contexts, trained, None, **extra).replies, reduce)
 
 
-def _start_losses(jobs: Sequence[TrainingJob], trainer: Trainer) -> list[float]:
-    """The loss of each job's starting vector on all of its data; jobs that start from one vector together."""
-    by_start: dict[Hashable, list[int]] = {}
-    for i, job in enumerate(jobs):
-        by_start.setdefault(tensor_key(job.start), []).append(i)
-    losses = [0.0] * len(jobs)
-    for rows in by_start.values():
-        found, _ = trainer.evaluate([jobs[i].data for i in rows], jobs[rows[0]].start[None])
-        for i, loss in zip(rows, found[:, 0].tolist(), strict=True):
-            losses[i] = loss
-    return losses
+def _without_private(
+    trained: Trained,
+    jobs: Sequence[TrainingJob],
+    contexts: Sequence[ClientContext],
+    layout: Layout,
+    private: tuple[str, ...],
+) -> Trained:
+    """The updates with zeros in the private layers, which the clients keep; updates that are not finite as they are."""
+    spans = layout.select(private)
+    assert trained.vectors is not None
+    for row, job, context in zip(trained.vectors, jobs, contexts, strict=True):
+        own = gather(row, spans) + gather(job.start, spans)
+        if not torch.isfinite(own).all():
+            continue  # what is not finite stays in the update, where the engine sees it
+        context.state["private"] = own
+        for span in spans:
+            row[span] = 0
+    norms = torch.linalg.vector_norm(trained.vectors[:, : layout.trainable], dim=1)
+    return trained._replace(norms=norms)
+
+
+def _train_personal_models(
+    tasks: Sequence[Train], contexts: Sequence[ClientContext], trainer: Trainer, training: Training
+) -> None:
+    """Train every client's own model (Ditto's v) with a proximal term to the model `(d,)` that the client was sent.
+
+    The client keeps v in its state and sends nothing of it. A client without one begins with the model it was sent; a
+    training that ends in numbers that are not finite leaves v as it was.
+    """
+    own = [context.state.get("private", task.model) for context, task in zip(contexts, tasks, strict=True)]
+    jobs = [
+        TrainingJob(context.client.train, start, task.seed, centre=task.model)
+        for context, start, task in zip(contexts, own, tasks, strict=True)
+    ]
+    for context, start, update in zip(contexts, own, updates_of(trainer, jobs, training), strict=True):
+        after = start + update
+        if torch.isfinite(after).all():
+            context.state["private"] = after
 
 
 @dataclass(frozen=True)

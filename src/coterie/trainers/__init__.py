@@ -7,7 +7,7 @@ from coterie.trainers.devices import bfloat16_support
 from coterie.trainers.loop import LoopTrainer
 from coterie.trainers.losses import Loss, default_loss, predicted_labels
 from coterie.trainers.schedules import LearningRateSchedule
-from coterie.trainers.threads import one_torch_thread
+from coterie.trainers.threads import one_thread, one_torch_thread
 
 __all__ = [
     "BatchedTrainer",
@@ -22,6 +22,7 @@ __all__ = [
     "bfloat16_support",
     "default_loss",
     "make_trainer",
+    "one_thread",
     "one_torch_thread",
     "predicted_labels",
 ]

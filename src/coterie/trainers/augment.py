@@ -19,7 +19,7 @@ from coterie.randomness import torch_generator
 from coterie.trainers.base import Augment, Training
 
 PADDING = 4
-"""Pixels around an image that it is cut from anew, where none are given."""
+"""Pixels around an image that it is cropped from, where none are given."""
 
 
 def flip(images: Tensor, generator: torch.Generator) -> Tensor:
@@ -46,7 +46,7 @@ EXPECTED = "flip, crop, crop:PIXELS, these joined by commas, or module:function"
 
 def find_augment(spec: str) -> Augment:
     """The function that a text spells: "flip", "flip,crop:4", or "module:function" of the user's own."""
-    # One of the user's own is looked up every time: a notebook may have defined it anew.
+    # One of the user's own is looked up every time: a notebook may have redefined it.
     return find_callable(spec, "augment") if own_function(spec) else _built_in(spec)
 
 

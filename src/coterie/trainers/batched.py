@@ -179,7 +179,7 @@ class BatchedTrainer(Trainer):
         samples = [self._samples(job, training) for job in jobs]
         trained = self._trained(training)
         ways = [self._way(s, training, trained) for s in samples]
-        # One copy of each vector, so that clients which start from the same one can still be told.
+        # One copy of each vector, so that clients which start from the same one are still recognised.
         starts = {job.start.data_ptr(): job.start.to(self.device, self.dtype) for job in jobs}
         for members in self._groups(samples, ways):
             first, count = members[0], len(members)

@@ -40,7 +40,7 @@ HALF_SPEED = 10
 
 
 def rows_in_block(stage: Stage, batch: int) -> int:
-    """Samples of each client in a block: whole batches, so many that their Gram matrix stays cheap beside the layer."""
+    """Samples of each client in a block: whole batches, few enough for a Gram matrix that is cheap beside the layer."""
     return max(1, min(BLOCK_ROWS, stage.outputs // 2) // batch) * batch
 
 

@@ -96,7 +96,7 @@ def default_loss(regression: bool) -> Loss:
 
 
 def one_logit(loss: Loss | None, classes: int) -> bool:
-    """Whether a model for so many classes has one output, the logit of the second class."""
+    """Whether a model for this number of classes has one output, the logit of the second class."""
     return loss is binary_loss and 0 < classes <= 2
 
 

@@ -34,7 +34,7 @@ class Optimizer:
     """Moves tensors of b clients along their gradients; the gradients are overwritten.
 
     `memories` are the clients' own states `(1 + moments · d,)`, read here and written by `remember`: the number of
-    steps so far, then each moment over the flat vector. None: every client begins anew.
+    steps so far, then each moment over the flat vector. None: every client starts from zero.
     """
 
     def __init__(self, how: Training, moving: Sequence[Moving], memories: Sequence[Tensor] | None = None) -> None:

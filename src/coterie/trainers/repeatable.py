@@ -1,6 +1,6 @@
 """Does a module of the user's own depend on nothing but its parameters, its inputs and torch's generator?
 
-The same small job done twice tells: a hidden state or NumPy's random numbers give two results, and then runs differ
+The same small job is done twice: a hidden state or NumPy's random numbers give two results, and then runs differ
 from time to time and with the number of workers.
 """
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -67,11 +66,11 @@ class Diagnosis:
             lines.append("  no split found on one half of the clients' data was found again on the other")
         else:
             lines.append(f"  the best split lowers the loss on held-out data by {self.apart}")
-        lines += [f"  side {i + 1}: {', '.join(side)}" for i, side in enumerate(self.sides)]
+        lines += [f"  part {i + 1}: {', '.join(side)}" for i, side in enumerate(self.sides)]
         reason = {
-            "incongruent": "Both sides are surely better served by models of their own: methods auto and cfl split.",
+            "incongruent": "These parts are surely better served by models of their own: methods auto and cfl split.",
             "undecided": "One model learned too little to tell, or several may serve better: give more rounds or data.",
-            "congruent": "No split surely serves both sides better: one model is right, as far as can be told.",
+            "congruent": "No split surely serves all its parts better: one model is right, as far as can be told.",
         }[self.verdict]
         return [*lines, f"{self.verdict.capitalize()}. {reason}"]
 
@@ -97,7 +96,7 @@ def diagnose(
         own = try_to_serve(models, server.schedule.at(1), t, server)
         sides = () if look.split is None else tuple(branch.members for branch in look.split.branches)
         seen = look.memory
-        apart = None if math.isnan(seen.p_value) else Benefit(seen.gain, seen.error, seen.p_value, len(seen.clients))
+        apart = seen.last
         accuracy, learned = result.summary.accuracy.mean, learned_of(result)
         found = tuple(own.together[1:]) if own.clients else ()
         return Diagnosis(sharing, server.rounds, len(server.clients), accuracy, learned, found, apart, sides)

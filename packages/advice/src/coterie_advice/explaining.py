@@ -19,7 +19,7 @@ from coterie.runs import RunFolder, fingerprint, make_config, make_federation, s
 from coterie.runs.records import ExplanationRecord, to_json
 from coterie.runs.samples import ModelShape, Samples, read_samples
 from coterie.runs.using import loss_of, losses_of, module_for, outputs_of, shape_of
-from coterie.runs.words import MOST_CLUSTERS
+from coterie.runs.words import MOST_LISTED
 from coterie.trainers import predicted_labels
 from coterie_advice.cluster_differences import Crossing, PairDifference, label_mix
 from coterie_advice.input_shift import Separation, alike_in_labels, as_features, separation
@@ -167,7 +167,7 @@ def explain(result: Result, federation: Federation | None = None) -> Explanation
     absent = [client for group in members.values() for client in group if client not in clients.ids]
     if absent:
         raise DataError(f"client {absent[0]!r} of the run is not in the federation: give all of its clients")
-    largest = sorted(members, key=lambda number: (-len(members[number]), number))[:MOST_CLUSTERS]
+    largest = sorted(members, key=lambda number: (-len(members[number]), number))[:MOST_LISTED]
     ids = largest if len(largest) > 1 else []
     fits, tests = {}, {}
     for number in ids:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from coterie.clustering import percentile_clusters
 from coterie.methods import IFCA, Assignment, FedCUAU, Info, Server, average_clusters, members_of, saved
-from coterie.tasks import LayerUpdate, Request, Subspaces
+from coterie.tasks import LayerUpdate, Request
+from coterie_field.subspaces import Subspaces
 
 
 @saved

@@ -2,6 +2,7 @@
 
 from coterie_recipes import (
     auto_regret,
+    benefit_checks,
     cfl_congruence,
     cfl_gap,
     cfl_map,
@@ -38,6 +39,7 @@ __all__ = [
     "Row",
     "Study",
     "auto_regret",
+    "benefit_checks",
     "cfl_congruence",
     "cfl_gap",
     "cfl_map",

@@ -9,7 +9,6 @@ from typing import Any
 from coterie import run
 from coterie.data import find_scenario
 from coterie.randomness import derive
-from coterie.runs import open_run
 from coterie_recipes.base import Findings, Row, Study, recipe
 
 SCENARIO, FOUNDERS, NEWCOMERS = "mnist-permuted", 20, 200
@@ -52,6 +51,6 @@ def place(study: Study, samples: int, seed: int, method: str, participation: flo
     group_of = {c: everybody[c].group for c in everybody.ids}
     correct = [
         all(group_of[member] == group_of[client] for member in clusters[cluster])
-        for client, cluster in open_run(out).place(newcomers).items()
+        for client, cluster in result.assign(newcomers).items()
     ]
     return {"ari": result.summary.ari, "right": sum(correct) / len(correct)}

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any
 
 from coterie import Result
-from coterie.methods.papers import PAPERS
+from coterie.methods.published import PAPERS
 from coterie.runs import RunConfig, assemble
 from coterie_recipes.base import Findings, Row, Study, recipe
 from coterie_recipes.cfl import separation_by_updates, split_rounds

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from coterie.methods.papers import PAPERS
+from coterie.methods.published import PAPERS
 from coterie_recipes.base import Findings, Row, Study, recipe
 from coterie_recipes.flt import DROPOUT_NOTE, FINETUNE, PCA_NOTE, has, measured, rows_of, trained_encoder
 from coterie_recipes.flt_numbers import (

@@ -12,7 +12,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coterie.methods.papers import PAPERS
+from coterie.methods.published import PAPERS
 from coterie_recipes.base import find_recipe
 
 PACKAGE = "coterie_recipes"

@@ -9,7 +9,7 @@ from typing import Any
 
 from coterie import Federation, run
 from coterie.data import available
-from coterie.methods.papers import PAPERS
+from coterie.methods.published import PAPERS
 from coterie.runs import RunConfig, make_federation
 from coterie_recipes.base import Findings, Row, Study, recipe
 from coterie_recipes.ifca_inference import lowest_loss_score, own_group_accuracies, rotated_machines

@@ -16,8 +16,8 @@ from typing import Any
 
 from coterie.errors import ConfigError
 from coterie.methods import method_classes
-from coterie.methods.option_types import value_in_words
 from coterie.methods.published import departures_of, paper_of
+from coterie.option_types import value_in_words
 from coterie_recipes.freshness import is_fresh
 from coterie_recipes.papers_cfl_ifca import CFL, IFCA
 from coterie_recipes.papers_cuau_flt import FEDCUAU, FLT

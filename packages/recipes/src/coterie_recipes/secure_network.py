@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coterie import Result
+from coterie import load
 from coterie.errors import RunError
 from coterie_recipes.base import Findings, Row, Study, recipe
 
@@ -46,7 +46,7 @@ def measure(way: str, hidden: int, seed: int) -> dict[str, Any]:
         done = subprocess.run([program, *command[1:]], capture_output=True, text=True, check=False)
         if done.returncode:
             raise RunError(f"{' '.join(command)} failed: {done.stderr.strip().splitlines()[-1:]}")
-        found = Result.load(Path(folder) / "app" / "run")
+        found = load(Path(folder) / "app" / "run")
     accuracy = found.summary.accuracy.mean
     assert accuracy is not None
     return {

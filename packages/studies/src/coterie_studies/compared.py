@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Any, Literal
 
 from coterie.errors import ConfigError
 from coterie.report import element, need_matplotlib, pdf_of, table
@@ -13,7 +13,7 @@ from coterie.runs import check_federation, make_config, new_folder, write_atomic
 from coterie_studies import tables
 from coterie_studies.comparing import comparison_figures
 from coterie_studies.comparison import read_comparison, run_methods, split_methods
-from coterie_studies.run_options import RunOptions, config_values
+from coterie_studies.run_options import config_values
 from coterie_studies.side_by_side import Given
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def compare(
     model: Model | None = None,
     out: str | Path | None = None,
     say: Callable[[str], None] | None = None,
-    **options: Unpack[RunOptions],
+    **options: Any,
 ) -> Comparison:
     """Run several methods on the same clients with the same budget, and put them side by side.
 

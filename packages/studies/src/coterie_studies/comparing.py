@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.report import Draw, Figure, RunView, colour, judged, logarithmic, read_run
 from coterie.runs import RunFolder
-from coterie.runs.measures import LOSS, Measure
+from coterie.runs.verdict import LOSS, Measure
 from coterie_studies.ranking import measure_of
 
 MOST_METHODS = 20

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.runs import RunFolder
-from coterie.runs.measures import ACCURACY, LOSS, Measure, judged_by
 from coterie.runs.records import RoundRecord, Summary
-from coterie.runs.verdict import LEVEL, shared_training, standard_error
+from coterie.runs.verdict import ACCURACY, LEVEL, LOSS, Measure, judged_by, shared_training, standard_error
 from coterie_studies.budgets import spent_by_all
 from coterie_studies.differences import Test, find_baseline, paired_differences
 

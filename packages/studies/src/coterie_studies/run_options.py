@@ -1,35 +1,11 @@
-"""The options of a run as keyword arguments of `coterie.compare` and `coterie.sweep`, for type checkers."""
+"""The options of a run as keyword arguments of `coterie.compare` and `coterie.sweep`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from coterie import (
-    AggregationOptions,
-    DataOptions,
-    EngineOptions,
-    EvaluationOptions,
-    LimitOptions,
-    PrivacyOptions,
-    TrainingOptions,
-)
-from coterie.runs import FlatOptions, flat_values
-
-
-class RunOptions(FlatOptions, total=False):
-    """Options that all runs share, in groups or by themselves; each means what it means to `coterie.run`."""
-
-    as_published: bool
-    seed: int
-    data: DataOptions | str | Path | None
-    training: TrainingOptions | None
-    limits: LimitOptions | None
-    aggregation: AggregationOptions | None
-    evaluation: EvaluationOptions | None
-    privacy: PrivacyOptions | Literal["none", "permutation", "signed-permutation", "projection"]
-    engine: EngineOptions | Literal["local", "ray"]
+from coterie.runs import flat_values
 
 
 def config_values(options: Mapping[str, Any], model: object) -> tuple[dict[str, Any], Any, Any]:

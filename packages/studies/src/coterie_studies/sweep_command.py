@@ -11,7 +11,6 @@ from rich.table import Table
 
 from coterie.cli.options import RunCommand, config_options, examples
 from coterie.cli.terminal import make_console
-from coterie.runs import make_config
 
 MOST_ROWS = 20
 """Trials that are printed; the file has them all."""
@@ -41,6 +40,7 @@ def sweep(searches: tuple[str, ...], trials: int, seeds: int, objective: str | N
     place, or a fifth of the training data where there is none. The same command again goes on where it was stopped, and
     with more --trials goes further.
     """
+    from coterie.runs import make_config
     from coterie_studies.search_space import parse_searches
     from coterie_studies.sweeping import sweep as search_all
 

@@ -14,7 +14,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 
@@ -44,7 +44,7 @@ from coterie.runs.verdict import standard_error
 from coterie.trainers import Loss
 from coterie_studies.comparison import FILE as COMPARISON
 from coterie_studies.proposals import need_optuna, propose
-from coterie_studies.run_options import RunOptions, config_values
+from coterie_studies.run_options import config_values
 from coterie_studies.search_space import Searched, Space, Value, make_space
 from coterie_studies.trials import Sweep, Trial, as_text, shown
 
@@ -73,7 +73,7 @@ def sweep(
     model: Model | None = None,
     out: str | Path | None = None,
     say: Callable[[str], None] | None = None,
-    **options: Unpack[RunOptions],
+    **options: Any,
 ) -> Sweep:
     """Search for the method and the options that serve the clients best on validation data.
 

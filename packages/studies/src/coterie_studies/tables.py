@@ -7,7 +7,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.runs.measures import LOSS
+from coterie.runs.verdict import LOSS
 from coterie_studies.budgets import budgets_in_words
 
 NONE = "–"
@@ -147,7 +147,7 @@ def difference_caption(table: Mapping[str, Any]) -> str:
     else:
         text += (
             "With one seed the test is Student's t over its clients, two-sided, with Nadeau and Bengio's correction "
-            "for the training that they share; several seeds tell smaller differences."
+            "for the training that they share; several seeds find smaller differences."
         )
     text += " The interval is Student's t."
     if len(found) > 1:

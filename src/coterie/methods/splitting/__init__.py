@@ -16,15 +16,15 @@ from coterie.methods.splitting.base import (
     load_offered,
     split_rule,
 )
-from coterie.methods.splitting.benefit import BenefitRule
-from coterie.methods.splitting.flattened import FlattenedRule
+from coterie.methods.splitting.benefit import BenefitRule, some_of
+from coterie.methods.splitting.evaluated import EvaluatedRule
 from coterie.methods.splitting.growing import grow
 from coterie.methods.splitting.paper import PaperRule, branches_of
 
 __all__ = [
     "RULES",
     "BenefitRule",
-    "FlattenedRule",
+    "EvaluatedRule",
     "LeafRound",
     "Look",
     "PaperRule",
@@ -34,6 +34,7 @@ __all__ = [
     "branches_of",
     "grow",
     "make_rule",
+    "some_of",
     "split_rule",
 ]
 

@@ -1,4 +1,4 @@
-"""Ways to split a cluster in two, from how alike its members' half-updates are over several looks."""
+"""Ways to split a cluster, from how alike its members' half-updates are over several looks."""
 
 from __future__ import annotations
 
@@ -9,20 +9,19 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
-from coterie.benefit import FIRST_LOOK, benefit
+from coterie.benefit import FEWEST, FIRST_LOOK, LEVEL, Benefit, benefit
 from coterie.clustering import bipartition, cosine_matrix
-from coterie.clustering.dendrogram import cut
+from coterie.clustering.agglomerative import cut
 from coterie.methods.compared import ComparedHalves
 from coterie.snapshot import saved
 
-TRIED = 0.05
-"""The level at which a candidate must reproduce on the other half of the data to be tried at all."""
+LEVELS = (2, 3, 4)
+"""Numbers of parts that are tried in a look. More come by splitting again."""
 
-Sides = npt.NDArray[np.bool_ | np.int64]
-"""(M,) which part each member is in: of two False and True, of several their numbers; the first member's is 0."""
+Sides = npt.NDArray[np.int64]
+"""(M,) the number of the part that each member is in; the first member's is 0."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -37,13 +36,11 @@ class Looks:
     clients: tuple[str, ...] = ()
     """The members that were compared so far."""
     cosines: Floats | None = None
-    """(2, M, M) sums over the looks of the cosines of their half-updates, for each half."""
+    """(2, M, M) sums over the looks of the cosines of their half-updates, for each half; (1, M, M) of whole updates."""
     pairs: Floats | None = None
     """(M, M) looks in which both of a pair were compared."""
-    gain: float = math.nan
-    error: float = math.nan
-    p_value: float = math.nan
-    """Of the best candidate of the last look; NaN where no candidate was tried."""
+    last: Benefit | None = None
+    """What the candidate of the last look gained; None where none was tried."""
     joint: Tensor | None = None
     """After a split: the model of the cluster, which trains on beside its children's."""
     weighting: str = "samples"
@@ -57,10 +54,12 @@ class Looks:
 class Candidate(NamedTuple):
     """A way to split some members."""
 
-    by_half: tuple[Sides, Sides]
-    """As found on each half alone: what is judged."""
+    by_half: tuple[Sides, ...]
+    """As found on each half of the data alone, or on all of it where there are no halves: what is judged."""
     both: Sides
-    """As found on both halves: what would be made."""
+    """As found on all data: what would be made."""
+    leaning: Benefit | None = None
+    """How clearly what sets its parts apart on one half of the data is found again on the other; None: not known."""
 
 
 def known_of(memory: Looks, members: Sequence[str]) -> Looks:
@@ -74,44 +73,54 @@ def known_of(memory: Looks, members: Sequence[str]) -> Looks:
     return replace(memory, clients=clients, cosines=cosines, pairs=pairs)
 
 
-def pooled(memory: Looks, halves: ComparedHalves) -> Looks:
-    """The memory with this look's cosines: the noise of one look averages out over several.
+def half_cosines(halves: ComparedHalves) -> Floats:
+    """The cosines `(2, M, 2, M)` of every two half-updates of a look: by half and member, and again."""
+    parts, count = halves.vectors.shape[:2]
+    cosines = cosine_matrix(halves.vectors.flatten(0, 1))
+    return np.asarray(cosines, dtype=np.float64).reshape(parts, count, parts, count)
+
+
+def pooled(memory: Looks, clients: tuple[str, ...], cosines: Floats) -> Looks:
+    """The memory with this look's cosines within each half: the noise of one look averages out over several.
 
     What is compared in a look is made at one model; only the cosines are added up.
     """
-    before = known_of(memory, halves.clients)
-    place = {client: i for i, client in enumerate(halves.clients)}
-    cosines = np.stack([np.asarray(cosine_matrix(own), dtype=np.float64) for own in halves.vectors])
-    pairs = np.ones_like(cosines[0])
+    before = known_of(memory, clients)
+    place = {client: i for i, client in enumerate(clients)}
+    within = np.stack([cosines[half, :, half] for half in range(len(cosines))])
+    pairs = np.ones_like(within[0])
     if before.cosines is not None and before.pairs is not None:
         at = np.array([place[client] for client in before.clients], dtype=np.int64)
-        cosines[:, at[:, None], at] += before.cosines
+        within[:, at[:, None], at] += before.cosines
         pairs[np.ix_(at, at)] += before.pairs
-    return replace(memory, clients=halves.clients, cosines=cosines, pairs=pairs)
+    return replace(memory, clients=clients, cosines=within, pairs=pairs)
 
 
-def candidates(memory: Looks, single: bool = False) -> list[Candidate]:
-    """Ways to split the members by how alike their half-updates are; `single`: the first of them alone."""
+def candidates(memory: Looks, cosines: Floats) -> list[Candidate]:
+    """Ways to split the members by how alike their half-updates are; `cosines` are those of this look."""
     assert memory.cosines is not None
     assert memory.pairs is not None
     mean = memory.cosines / memory.pairs
-    first, second, both = (bipartitions(own) for own in (mean[0], mean[1], mean.mean(0)))
-    found = [Candidate((a, b), c) for a, b, c in zip(first, second, both, strict=True)]
+    by_half = [cuts(own) for own in mean]
+    both = cuts(mean.mean(0))
+    found = [Candidate(tuple(own), whole) for *own, whole in zip(*by_half, both, strict=True)]
     different = {np.concatenate([*one.by_half, one.both]).tobytes(): one for one in reversed(found)}
-    return found[:1] if single else list(different.values())
+    split = [one for one in different.values() if smallest_side(one)]
+    return [one._replace(leaning=leaning_of(one, cosines)) for one in split] if len(cosines) == 2 else split
 
 
-def bipartitions(similarity: Floats) -> list[Sides]:
-    """Three ways to cut clients in two by their similarities (M, M).
+def cuts(similarity: Floats) -> list[Sides]:
+    """Ways to cut clients by their similarities (M, M).
 
-    By the leading direction in which they disagree, by average linkage, and by single linkage, which is Algorithm 1.
+    In two by the leading direction in which they disagree; in each of LEVELS by average linkage; and in two by single
+    linkage, which is Algorithm 1.
     """
     from scipy.cluster.hierarchy import linkage  # it takes long to load, and few runs need it
     from scipy.spatial.distance import squareform
 
     count = len(similarity)
     if count == 2:
-        return [np.array([False, True])]
+        return [np.array([0, 1])]
     centred = similarity.copy()
     np.fill_diagonal(centred, (similarity.sum(1) - np.diagonal(similarity)) / (count - 1))
     centred -= centred.mean(0)
@@ -119,10 +128,11 @@ def bipartitions(similarity: Floats) -> list[Sides]:
     leading = np.linalg.eigh((centred + centred.T) / 2)[1][:, -1] > 0
     distances = np.clip(1 - similarity, 0, None)
     np.fill_diagonal(distances, 0)
-    average = cut(linkage(squareform(distances, checks=False), "average"), 2) == 1
-    closest = np.zeros(count, dtype=bool)
-    closest[bipartition(similarity, "single").second] = True
-    return [leading ^ leading[0], average, closest]
+    merges = linkage(squareform(distances, checks=False), "average")
+    average = [cut(merges, parts) for parts in LEVELS if parts <= count]
+    closest = np.zeros(count, dtype=np.int64)
+    closest[bipartition(similarity, "single").second] = 1
+    return [(leading ^ leading[0]).astype(np.int64), *average, closest]
 
 
 def smallest_side(candidate: Candidate) -> int:
@@ -131,19 +141,28 @@ def smallest_side(candidate: Candidate) -> int:
     return min(int(own.min()) if len(own) > 1 else 0 for own in sizes)
 
 
-def reproduces(candidate: Candidate, halves: ComparedHalves) -> bool:
-    """Is what sets the sides apart on one half found again on the other? Only then is the candidate worth trying.
-
-    Each member's update on one half should lean to its own side's mean, as found on the other half. This decides what
-    is tried, not what is split; with few members everything is tried.
-    """
+def leaning_of(candidate: Candidate, cosines: Floats) -> Benefit:
+    """How much each member's update on one half leans to its own part's on the other, more than to the other parts'."""
     leanings = []
     for half in (0, 1):
-        side = torch.from_numpy(candidate.by_half[half])
-        made_of = torch.nn.functional.normalize(halves.vectors[half].double(), dim=1)
-        other = torch.nn.functional.normalize(halves.vectors[1 - half].double(), dim=1)
-        apart = made_of[~side].mean(0) - made_of[side].mean(0)
-        leaning = (other - other.mean(0)) @ apart
-        leanings.append(torch.where(side, -leaning, leaning))
-    found = benefit(torch.stack(leanings).mean(0).numpy())
-    return found.p_value <= TRIED or math.isinf(found.error)
+        parts = candidate.by_half[half]
+        towards = cosines[1 - half, :, half]
+        own = (parts[:, None] == parts).astype(np.float64)
+        others = 1 - own
+        apart = own / own.sum(1, keepdims=True) - others / others.sum(1, keepdims=True)
+        leanings.append(((towards - towards.mean(0)) * apart).sum(1))
+    return benefit(np.mean(leanings, axis=0))
+
+
+def worth_trying(found: Sequence[Candidate]) -> list[Candidate]:
+    """The candidate that reproduces best, if one does at all; those of which that is not known are all tried.
+
+    This decides what is tried, not what is split. Of few members hardly anything can be said before it is tried.
+    """
+    reproduced = [
+        (one.leaning.gain, i)
+        for i, one in enumerate(found)
+        if one.leaning is not None and (len(one.both) < FEWEST or one.leaning.p_value <= LEVEL)
+    ]
+    best = [found[max(reproduced)[1]]] if reproduced else []
+    return best + [one for one in found if one.leaning is None]

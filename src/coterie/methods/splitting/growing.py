@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -49,15 +49,20 @@ def grow(
     events += undone
     if t == server.rounds and len(tree.leaves()) == 1:
         events.append(rule.why_whole(memory[0], server))
-    present = [leaf for leaf in tree.leaves() if leaf.members]
-    clusters = [infos.get(leaf.id, ClusterInfo(len(leaf.members), id=leaf.id)) for leaf in present]
     kept = {number: own for number, own in memory.items() if tree.holds(number)}
-    return Grown(tree, kept, Info(clusters, events, splits_since(tree, before), matrices))
+    info = Info(_infos(tree, infos), events, splits_since(tree, before), matrices)
+    return Grown(tree, kept, info)
+
+
+def _infos(tree: Tree, known: Mapping[int, ClusterInfo]) -> list[ClusterInfo]:
+    """What there is to report of every cluster with members."""
+    present = [leaf for leaf in tree.leaves() if leaf.members]
+    return [known.get(leaf.id, ClusterInfo(len(leaf.members), id=leaf.id)) for leaf in present]
 
 
 def _info(seen: LeafRound, thresholds: dict[str, float], server: Server) -> ClusterInfo:
     weights = [server.weight(reply.client, seen.weighting) for reply in seen.replies]
-    losses = [reply.values.get("start_loss", reply.values["loss"]) for reply in seen.replies]
+    losses = [reply.values["loss"] for reply in seen.replies]
     norm = float(seen.total.mean()[: server.layout.trainable].norm())
     loss = float(np.average(losses, weights=weights))
     return ClusterInfo(len(seen.leaf.members), loss, norm, seen.total.max_norm, seen.leaf.id, thresholds)

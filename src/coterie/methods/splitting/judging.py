@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -16,10 +19,13 @@ from coterie.methods.aggregation import WeightedSum
 from coterie.methods.compared import ComparedHalves, halves_seed
 from coterie.methods.server import Server, apply_update
 from coterie.methods.splitting.base import LeafRound
-from coterie.methods.splitting.candidates import Candidate, Sides
+from coterie.methods.splitting.candidates import Candidate, Floats, Sides
 from coterie.methods.tree import Node
-from coterie.tasks import HalfUpdates, HeldOut, Request
+from coterie.tasks import Evaluate, HalfUpdates, HeldOut, Request
 from coterie.tasks.halves import OFFSET_SCALES
+
+Members = npt.NDArray[np.bool_]
+"""(M,) which members are meant."""
 
 
 class Steps:
@@ -45,20 +51,28 @@ class Steps:
             # One member, however long its update, moves a side's step no farther than the others do.
             self.shrink = (norms.median(1, keepdim=True).values / norms.clamp_min(1e-30)).clamp_max(1.0)
 
-    def mean(self, side: Sides, half: int) -> Tensor:
-        """The weighted mean `(d,)` of the half-updates of the members in `side`, float64."""
+    def mean(self, side: Members, half: int) -> Tensor:
+        """The weighted mean `(d,)` of the half-updates of the members in `side`, to be tried."""
         if self.halves.updates is None:
             return self._of_cells(side)[half]
+        weights = self.weights * torch.from_numpy(side)
+        shares = weights * self.shrink[half] / weights.sum()
+        mean: Tensor = shares.float() @ self.halves.updates[half]
+        return mean
+
+    def mean_of(self, side: Members) -> Tensor:
+        """The mean over both halves, in float64: what a part's model is made of."""
+        if self.halves.updates is None:
+            return self._of_cells(side).mean(0)
         rows = torch.from_numpy(np.flatnonzero(side))
-        weights = self.weights[rows] * self.shrink[half, rows]
-        total: Tensor = weights @ self.halves.updates[half, rows].double()
-        return total / self.weights[rows].sum()
+        weights = self.weights[rows]
+        means = [
+            (weights * shrink[rows]) @ own[rows].double() / weights.sum()
+            for own, shrink in zip(self.halves.updates, self.shrink, strict=True)
+        ]
+        return torch.stack(means).mean(0)
 
-    def mean_of(self, side: Sides) -> Tensor:
-        """The mean over both halves."""
-        return (self.mean(side, 0) + self.mean(side, 1)) / 2
-
-    def _of_cells(self, side: Sides) -> Tensor:
+    def _of_cells(self, side: Members) -> Tensor:
         """The means `(2, d)` over the cells most of whose members are in `side`."""
         inside = [
             c
@@ -88,77 +102,169 @@ def _sums_of_cells(
     return server.exchange(requests, groups, clusters=cells, weighting=seen.weighting, size=both_halves).sums
 
 
-def judged(
-    found: Sequence[Candidate], steps: Steps, halves: ComparedHalves, model: Tensor, server: Server
-) -> list[tuple[Candidate, Benefit]]:
-    """What each candidate gains over one model for all, on the halves that its steps were not made of."""
-    everyone = np.ones(len(halves.clients), dtype=bool)
-    joint = [apply_update(model, steps.mean(everyone, half)) for half in (0, 1)]
-    made = [
-        {
-            side: [apply_update(model, steps.mean(one.by_half[half] == side, half)) for half in (0, 1)]
-            for side in np.unique(one.both).tolist()
-        }
-        for one in found
-    ]
-    stacks: dict[tuple[int, ...], Tensor] = {}
-    requests = []
-    for i, client in enumerate(halves.clients):
-        own = tuple(one.by_half[half][i].item() for one in found for half in (0, 1))
-        if own not in stacks:
-            rows = [[joint[half], *(made[c][own[2 * c + half]][half] for c in range(len(found)))] for half in (0, 1)]
-            stacks[own] = torch.stack([torch.stack(row) for row in rows])
-        requests.append(Request(client, HeldOut(stacks[own], halves_seed(server, client))))
+class Judged(NamedTuple):
+    """Losses of one model and of candidates, on the halves that their steps were not made of."""
+
+    found: Sequence[Candidate]
+    losses: Floats
+    """(clients, 1 + candidates) of one model for all and of each candidate, all with the offset that serves best."""
+    within: Floats
+    """(clients, candidates) squared standard errors over samples of what each candidate gains over one model."""
+    rows: npt.NDArray[np.int64]
+    """(clients,) the place of each among the members that were compared."""
+
+    def gain(self, candidate: int, over: int | None = None) -> Benefit:
+        """What a candidate gains over one model, or over another candidate; sure only if all its parts gain."""
+        before = self.losses[:, 0 if over is None else over + 1]
+        gains = before - self.losses[:, candidate + 1]
+        errors = self.within[:, candidate] + (0 if over is None else self.within[:, over])
+        parts = self.found[candidate].both[self.rows]
+        result = benefit(gains, errors)
+        all_gain = all(np.median(gains[parts == part]) > 0 for part in np.unique(parts))
+        return result if all_gain else replace(result, p_value=1.0)
+
+    def best(self, level: float) -> tuple[Candidate | None, Benefit]:
+        """The candidate to take, if one is sure, and what it gains; else the largest gain that there is.
+
+        One of more parts is taken only where it is surely better than what fewer parts give.
+        """
+        taken = None
+        sizes = [len(set(one.both.tolist())) for one in self.found]
+        for parts in sorted(set(sizes)):
+            results = {c: self.gain(c, taken) for c, size in enumerate(sizes) if size == parts}
+            sure = {c: result.gain for c, result in results.items() if result.p_value <= level}
+            taken = max(sure, key=lambda c: sure[c], default=taken)
+        if taken is not None:
+            return self.found[taken], self.gain(taken)
+        return None, max((self.gain(c) for c in range(len(self.found))), key=lambda result: result.gain)
+
+
+class Losses(NamedTuple):
+    """What clients say of models on data that took no part in making them."""
+
+    clients: list[str]
+    losses: Floats
+    """(clients, scales, models) with each scale of a private output offset; one scale where there is no offset."""
+    within: Floats
+    """(clients, models − 1) squared standard errors over samples of how much the others lower the first one's loss."""
+
+
+Judge = Callable[[Mapping[str, Tensor], Server], Losses]
+"""Asks each client about models `(folds, m, d)` of its own: made of its first half and of its second, or of all."""
+
+
+def on_halves(models: Mapping[str, Tensor], server: Server) -> Losses:
+    """Judge models `(2, m, d)` by the half of the training data that they were not made of."""
+    return _held_out([Request(c, HeldOut(own, halves_seed(server, c))) for c, own in models.items()], server)
+
+
+def on_validation(models: Mapping[str, Tensor], server: Server) -> Losses:
+    """Judge models `(1, m, d)` by validation data."""
+    return _held_out([Request(client, HeldOut(own, None)) for client, own in models.items()], server)
+
+
+def _held_out(requests: Sequence[Request], server: Server) -> Losses:
     replies = list(server.ask(requests))
-    losses = np.array([reply.values["loss"] for reply in replies]).reshape(len(replies), len(OFFSET_SCALES), -1)
-    within = np.array([reply.values["within"] for reply in replies])
+    count = requests[0].task.models.shape[1]  # type: ignore[attr-defined]
+    losses = np.array([reply.values["loss"] for reply in replies]).reshape(len(replies), len(OFFSET_SCALES), count)
+    within = np.array([reply.values["within"] for reply in replies]).reshape(len(replies), count - 1)
+    return Losses([reply.client for reply in replies], losses, within)
+
+
+def as_evaluated(models: Mapping[str, Tensor], server: Server) -> Losses:
+    """Judge models `(1, m, d)` by what the client evaluates on: all that an app which is not ours can be asked."""
+    tasks = {id(own): Evaluate(own[0], "validation") for own in models.values()}
+    replies = list(server.ask([Request(client, tasks[id(own)]) for client, own in models.items()]))
+    count = len(next(iter(tasks.values())).models)
+    losses = np.array([reply.values["loss"] for reply in replies]).reshape(len(replies), 1, count)
+    within = np.full((len(replies), count - 1), math.nan)
+    return Losses([reply.client for reply in replies], losses, within)
+
+
+def judged(
+    found: Sequence[Candidate], steps: Steps, halves: ComparedHalves, model: Tensor, judge: Judge, server: Server
+) -> Judged:
+    """Try each candidate, and one model for all, on data that the steps were not made of."""
+    answered = judge(_models_to_judge(found, steps, halves, model), server)
     place = {client: i for i, client in enumerate(halves.clients)}
-    rows_of = np.array([place[reply.client] for reply in replies], dtype=np.int64)
-    results = []
-    scale = np.median(losses, axis=0).argmin(0)  # the offset that serves best, of one model and of each candidate
-    for c, one in enumerate(found):
-        gains = losses[:, scale[0], 0] - losses[:, scale[c + 1], c + 1]
-        all_gain = all(np.median(gains[one.both[rows_of] == side]) > 0 for side in np.unique(one.both))
-        result = benefit(gains, within[:, c])
-        results.append((one, result if all_gain else result._replace(p_value=1.0)))
-    return results
+    rows_of = np.array([place[client] for client in answered.clients], dtype=np.int64)
+    return Judged(found, _with_best_offset(answered.losses), answered.within, rows_of)
+
+
+def _models_to_judge(
+    found: Sequence[Candidate], steps: Steps, halves: ComparedHalves, model: Tensor
+) -> dict[str, Tensor]:
+    """By client its models `(folds, 1 + candidates, d)`: one for all, and of each candidate that of its part.
+
+    Clients that are in the same parts share one tensor, which is sent to all of them.
+    """
+
+    @cache
+    def after(candidate: int | None, part: int, half: int) -> Tensor:
+        side = np.ones(len(halves.clients), bool) if candidate is None else found[candidate].by_half[half] == part
+        return apply_update(model, steps.mean(side, half))
+
+    @cache
+    def models_of(parts: tuple[tuple[int, ...], ...]) -> Tensor:
+        rows = [
+            torch.stack([after(None, 0, half), *(after(c, part, half) for c, part in enumerate(own))])
+            for half, own in enumerate(parts)
+        ]
+        return torch.stack(rows)
+
+    folds = range(len(halves.vectors))
+    parts_of = [
+        tuple(tuple(int(one.by_half[half][i]) for one in found) for half in folds) for i in range(len(halves.clients))
+    ]
+    return {client: models_of(parts) for client, parts in zip(halves.clients, parts_of, strict=True)}
+
+
+def _with_best_offset(losses: Floats) -> Floats:
+    """Losses (clients, models), of each model with the scale of the offset that serves the clients best."""
+    scale = np.median(losses, axis=0).argmin(0)
+    best: Floats = losses[:, scale, np.arange(losses.shape[2])]
+    return best
 
 
 def chosen_by_members(
-    sides: Sides, steps: Steps, halves: ComparedHalves, seen: LeafRound, server: Server
+    sides: Sides,
+    steps: Steps,
+    halves: ComparedHalves,
+    members: Sequence[str],
+    model: Tensor,
+    judge: Judge,
+    server: Server,
 ) -> dict[str, int]:
-    """The part of every member: the one whose step serves it better, on halves that the step was not made of.
+    """The part of every member: the one whose step serves it better, on data that the step was not made of.
 
     Whether to split is decided by then; this is who goes where, those included that were not compared. A member that
     does not answer stays in its part, or goes to the largest one. If all would leave a part, all stay as they are.
     """
     parts, sizes = np.unique(sides, return_counts=True)
-    made = [[apply_update(seen.after, steps.mean(sides == part, half)) for part in parts] for half in (0, 1)]
+    folds = range(len(halves.vectors))
+    made = [[apply_update(model, steps.mean(sides == part, half)) for part in parts] for half in folds]
     models = torch.stack([torch.stack(row) for row in made])
     before = dict(zip(halves.clients, sides.tolist(), strict=True))
     largest = parts[sizes.argmax()].item()
-    chosen = {client: before.get(client, largest) for client in seen.leaf.members}
-    requests = [Request(client, HeldOut(models, halves_seed(server, client))) for client in seen.leaf.members]
-    for reply in server.ask(requests):
-        losses = np.array(reply.values["loss"]).reshape(len(OFFSET_SCALES), -1).min(0)
+    chosen = {client: before.get(client, largest) for client in members}
+    answered = judge(dict.fromkeys(members, models), server)
+    for client, losses in zip(answered.clients, answered.losses.min(axis=1), strict=True):
         if np.isfinite(losses).all():
-            chosen[reply.client] = parts[losses.argmin()].item()
+            chosen[client] = parts[losses.argmin()].item()
     stays = {chosen[client] for client in halves.clients} == set(parts.tolist())
     return chosen if stays else chosen | before
 
 
-def served(children: Sequence[Node], joint: Tensor, server: Server) -> Benefit:
-    """What the children's models gain over one for all on the members' validation data, each with the best offset."""
-    losses, within = [], []
+def served(children: Sequence[Node], joint: Tensor, judge: Judge, server: Server) -> Benefit:
+    """What the children's models gain over one for all on the members' held-out data, as they serve: without offset."""
+    models: dict[str, Tensor] = {}
     for child in children:
-        models = torch.stack([joint, child.model])[None]
-        for reply in server.ask_all(child.members, HeldOut(models, None)):
-            losses.append(np.array(reply.values["loss"]).reshape(len(OFFSET_SCALES), 2))
-            within.append(reply.values["within"][0])
-    table = np.array(losses).reshape(-1, len(OFFSET_SCALES), 2)
-    known = np.isfinite(table).all(axis=(1, 2))
+        models |= dict.fromkeys(child.members, torch.stack([joint, child.model])[None])
+    if not models:  # all members are away
+        return Benefit(0.0, math.inf, 1.0, 0)
+    answered = judge(models, server)
+    known = np.isfinite(answered.losses).all(axis=(1, 2))
     if not known.any():
         return Benefit(0.0, math.inf, 1.0, 0)
-    scale = np.median(table[known], axis=0).argmin(0)
-    gains = table[known][:, scale[0], 0] - table[known][:, scale[1], 1]
-    return benefit(gains, np.array(within)[known])
+    losses = answered.losses[known, 0]
+    return benefit(losses[:, 0] - losses[:, 1], answered.within[known, 0])

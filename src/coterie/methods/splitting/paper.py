@@ -151,7 +151,7 @@ def branches_of(
 
 
 def _mean_step(seen: LeafRound, members: tuple[str, ...], t: int, server: Server) -> torch.Tensor:
-    """The mean of this round's updates of some members; where single updates are not seen, they are summed anew."""
+    """The mean of this round's updates of some members; where single updates are not seen, they are summed again."""
     own = [reply for reply in seen.replies if reply.client in members]
     if seen.compared.kind == "projection":
         requests = server.training_requests([reply.client for reply in own], seen.leaf.model, t)
@@ -160,7 +160,7 @@ def _mean_step(seen: LeafRound, members: tuple[str, ...], t: int, server: Server
 
 
 def measured_noise(seen: LeafRound, t: int, server: Server) -> float:
-    """γ̂, the median of the noise in the updates of the members that can tell; infinite when none can."""
+    """γ̂, the median of the noise in the updates of the members that know it; infinite when none can."""
     model, how = seen.leaf.model, seen.compared.training(t, server)
     requests = [Request(c, Noise(model, how, server.seed_of(t, c, "noise"))) for c in seen.leaf.members]
     known = [noise for reply in server.ask(requests) if math.isfinite(noise := reply.values["noise"])]
