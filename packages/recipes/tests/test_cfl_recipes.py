@@ -254,7 +254,7 @@ def test_toys_end_at_chance_for_one_model_and_are_solved_by_two(tmp_path: Path) 
     reproduce("cfl-toy", Study(tmp_path / "out", workers=1))
     rows = read(tmp_path / "out")
     for toy in ("federated XOR", "opposite conditionals"):
-        # A group may be split once more, at the level of the rule: in 1 of 60 runs (seeds 0 to 29 of both toys), with no loss.
+        # A group may be split once more, at the level of the rule: in 1 of 60 runs (seeds 0 to 29 of both toys).
         assert 2 <= rows[toy, "clusters of CFL"]["ours"]["mean"] <= 3
         assert rows[toy, "FedAvg accuracy %"]["ours"]["mean"] < 75
         assert rows[toy, "CFL accuracy %"]["ours"]["mean"] > 95
