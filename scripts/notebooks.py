@@ -26,18 +26,23 @@ def executed(path: Path) -> nbformat.NotebookNode:
             notebook,
             timeout=SECONDS,
             resources={"metadata": {"path": folder}},
-            coalesce_streams=True,
             record_timing=False,  # it would put the time of day into every cell
         )
         return client.execute()
 
 
 def drop_progress(notebook: nbformat.NotebookNode) -> None:
-    """Take out the lines that a run rewrites while it goes on: a page cannot rewrite them."""
+    """Join what a cell prints, without the lines of a run's progress: scripts print none."""
     for cell in notebook.cells:
-        for output in cell.get("outputs", []):
-            if output.output_type == "stream":
-                output.text = "\n".join(line for line in output.text.split("\n") if "\r" not in line)
+        outputs = cell.get("outputs", [])
+        printed = "".join(output.text for output in outputs if output.output_type == "stream")
+        lines = [line for line in printed.split("\n") if "\r" not in line and not line.startswith("training: ")]
+        kept = "\n".join(lines)
+        others = [output for output in outputs if output.output_type != "stream"]
+        if kept:
+            others.insert(0, nbformat.v4.new_output("stream", text=kept))
+        if "outputs" in cell:
+            cell.outputs = others
 
 
 def main(names: list[str]) -> None:
