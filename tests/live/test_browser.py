@@ -15,7 +15,7 @@ from made_runs import Serve, Write, client, record
 
 from browsing import Visit, needs_chromium
 from coterie.runs.folder import RunFolder
-from coterie.runs.records import Bytes, ClusterRecord, EventRecord, RoundRecord, SplitRecord
+from coterie.runs.records import Bytes, ClusterRecord, EventRecord, RoundRecord, SplitRecord, Spread
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -183,6 +183,32 @@ def test_a_tree_of_any_ids_and_roots_is_drawn_and_silent_rounds_leave_no_gap(
         visit.leave()
 
 
+def test_any_metric_of_the_run_can_be_drawn(tmp_path: Path, serve: Serve, browser: Browser, write_run: Write) -> None:
+    """A regression whose r2 is below 0 at first: the picture begins at its lowest value."""
+
+    def measured(t: int, r2: float) -> RoundRecord:
+        means: dict[str, float | None] = {"loss": 1 - r2, "r2": r2}
+        return RoundRecord(
+            t, [ClusterRecord(0, 5, metrics=means)], Bytes(), 0.1, {name: Spread(mean=v) for name, v in means.items()}
+        )
+
+    write_run(tmp_path / "run", [measured(1, -3.0), measured(2, 0.5)], rounds=2)
+    with serve(tmp_path) as address:
+        visit = Visit(browser, address)
+        page = visit.page
+        choice = page.locator(".curves .measure")
+        choice.wait_for()
+        assert choice.locator("option").all_text_contents() == ["loss", "r2"]
+        choice.select_option("r2")
+        assert page.locator(".curves h3").text_content() == "R2 over rounds"
+        ticks = page.locator(".curves text[text-anchor=end]").all_text_contents()
+        assert (ticks[0], ticks[-1]) == ("-3.00", "0.500")
+        d = page.locator(".curves path.curve").get_attribute("d") or ""
+        first, last = (float(spot.split()[1]) for spot in d[1:].split("L"))
+        assert first > last > 0
+        visit.leave()
+
+
 def brightness(colour: str) -> float:
     """Relative luminance of `rgb(r, g, b)`."""
     parts = [int(part) / 255 for part in colour[4:-1].split(",")]
@@ -246,7 +272,7 @@ def test_a_large_run_stays_responsive(tmp_path: Path, serve: Serve, browser: Bro
         told = page.locator("#overlay .legend li").all_inner_texts()
         assert [text for text in told if ", 2 seeds: 83.3 %" in text and text.startswith("fedavg")]
         assert page.locator("#overlay text.axis").all_text_contents() == ["round", "accuracy, %"]
-        page.locator("#overlay [data-measure=loss]").click()
+        page.locator("#overlay .measure").select_option("loss")
         assert page.locator("#overlay text.axis").all_text_contents() == ["round", "loss"]
         page.locator(".run[data-run=long] .beside").click()
         expect(page.locator("#overlay path.curve")).to_have_count(3, timeout=60_000)

@@ -71,8 +71,8 @@ def test_seeds_of_one_setting_are_known_as_such_and_courses_are_short(tmp_path: 
     assert b["begun"] == 1_000 < a["begun"]
     course = library.runs["a"].course()
     assert (course["rounds"][0], course["rounds"][-1]) == (1, 1000)
-    assert len(course["rounds"]) == len(course["accuracy"]) == len(course["loss"]) <= 401
-    assert course["accuracy"][-1] == pytest.approx(1 - 1 / 1001)
+    assert len(course["rounds"]) == len(course["metrics"]["accuracy"]) == len(course["metrics"]["loss"]) <= 401
+    assert course["metrics"]["accuracy"][-1] == pytest.approx(1 - 1 / 1001)
 
 
 def test_the_page_has_the_reports_colours() -> None:

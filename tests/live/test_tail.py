@@ -118,14 +118,13 @@ def test_numbers_that_json_cannot_hold_do_no_harm(tmp_path: Path) -> None:
     json.dumps(tail.records, allow_nan=False)
 
 
-def test_a_round_that_was_not_evaluated_has_no_numbers_but_every_key(tmp_path: Path) -> None:
-    """A page tells None from a number; a key that is missing is neither."""
+def test_a_round_that_was_not_evaluated_has_every_key_and_no_metrics(tmp_path: Path) -> None:
     silent = RoundRecord(1, [ClusterRecord(0, 5)], Bytes(), 0.1)
     (tmp_path / "history.jsonl").write_bytes(lines([silent, record(2)]))
     tail = HistoryTail(tmp_path / "history.jsonl")
     tail.poll()
     first, second = (row["clusters"][0] for row in tail.records)
-    assert (first["accuracy"], first["loss"]) == (None, None)
+    assert first["metrics"] == {}
     assert set(first) == set(second)
 
 

@@ -118,12 +118,11 @@ class HistoryTail:
 
 def _compact(record: RoundRecord) -> dict[str, Any]:
     shown = record.clusters if len(record.clusters) <= MOST_CLUSTERS else []
-    names = ("id", "members", "accuracy", "loss", "mean_norm", "max_norm")
+    names = ("id", "members", "metrics", "mean_norm", "max_norm")
     return {
         "round": record.round,
-        "accuracy": record.accuracy.mean,
+        "metrics": {name: spread.mean for name, spread in record.metrics.items()},
         "worst": record.accuracy.worst10,
-        "loss": record.loss.mean,
         "seconds": record.seconds,
         "up": record.bytes.up,
         "down": record.bytes.down,

@@ -139,7 +139,8 @@ class WatchedRun:
     def brief(self) -> dict[str, Any]:
         """The run's line in the list of runs."""
         last = self.tail.records[-1] if self.tail.records else {}
-        accuracy = next((r["accuracy"] for r in reversed(self.tail.records) if r["accuracy"] is not None), None)
+        known = (record["metrics"].get("accuracy") for record in reversed(self.tail.records))
+        accuracy = next((value for value in known if value is not None), None)
         if self.summary is not None:
             accuracy = self.summary.accuracy.mean
         return {
@@ -151,17 +152,18 @@ class WatchedRun:
             **{key: self.config.get(key) for key in CONFIG_KEYS},
             "round": last.get("round", 0),
             "accuracy": accuracy,
-            "loss": last.get("loss"),
+            "loss": last.get("metrics", {}).get("loss"),
             "clusters": last.get("count"),
             "epoch": self.tail.epoch,
             "clients_version": self.clients_version,
         }
 
     def course(self) -> dict[str, Any]:
-        """Accuracy and loss over the rounds, for a picture of many runs."""
+        """Every metric over the rounds, for a picture of many runs."""
         records = thinned(self.tail.records, MOST_POINTS)
-        names = {"rounds": "round", "accuracy": "accuracy", "loss": "loss"}
-        return {name: [record[key] for record in records] for name, key in names.items()}
+        names = dict.fromkeys(name for record in records for name in record["metrics"])
+        metrics = {name: [record["metrics"].get(name) for record in records] for name in names}
+        return {"rounds": [record["round"] for record in records], "metrics": metrics}
 
     def detail(self, epoch: int | None, start: int) -> dict[str, Any]:
         """All there is to draw; of the history only what follows `start` rounds, if the page's epoch still holds."""

@@ -12,7 +12,7 @@ const MOST_OVERLAID = 200;
 const colour = (id) => `var(--c${id % COLOURS})`; // the report's colours
 
 function make(tag, attributes = {}, text) {
-  const plain = ["div", "li", "dt", "dd", "td", "tr", "th", "b", "i", "button", "span", "p"].includes(tag);
+  const plain = ["div", "li", "dt", "dd", "td", "tr", "th", "b", "i", "button", "span", "p", "option"].includes(tag);
   const node = plain ? document.createElement(tag) : document.createElementNS(SVG, tag);
   for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
   if (text !== undefined) node.textContent = text;
@@ -26,6 +26,25 @@ const people = (n) => `${n} ${n === 1 ? "client" : "clients"}`;
 const title = (run) => (run.id === "." ? "this run" : run.id);
 const described = (run) => run.problem ? `damaged: ${run.problem}` : [run.method, "on", run.scenario || run.data || "a federation of its own",
   run.model ? `· ${run.model}` : "", run.seed === null ? "" : `· seed ${run.seed}`].join(" ");
+
+const formatOf = (measure) => (measure === "accuracy" ? percent : number);
+
+/* The metrics that some of these tables have a number for, accuracy first. */
+function metricsOf(tables) {
+  const names = new Set(tables.flatMap((table) => Object.keys(table).filter((name) => ![table[name]].flat().every((value) => value === null))));
+  return [...names].sort((a, b) => (b === "accuracy") - (a === "accuracy"));
+}
+
+/* Offer metrics to draw; the one that is drawn, which is the first where the chosen one is not there. */
+function offer(select, names, measure) {
+  const drawn = names.includes(measure) ? measure : names[0] ?? measure;
+  if ([...select.options].map((option) => option.value).join() !== names.join()) {
+    select.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
+  }
+  select.hidden = names.length < 2;
+  select.value = drawn;
+  return drawn;
+}
 
 /* The list of runs */
 
@@ -120,12 +139,11 @@ const SETTING = ["method", "scenario", "data", "model", "rounds", "participation
 class Overlay {
   constructor() {
     this.ids = [];
-    this.courses = new Map(); // id -> rounds with accuracy and loss
+    this.courses = new Map(); // id -> rounds with their metrics
     this.measure = "accuracy";
     this.root = document.getElementById("overlay");
-    for (const button of this.root.querySelectorAll("[data-measure]")) {
-      button.addEventListener("click", () => { this.measure = button.dataset.measure; this.draw(); });
-    }
+    this.choice = this.root.querySelector(".measure");
+    this.choice.addEventListener("change", () => { this.measure = this.choice.value; this.draw(); });
   }
 
   async load(ids) {
@@ -160,7 +178,7 @@ class Overlay {
       const group = found.get(run.setting);
       group.ids.push(id);
       course.rounds.forEach((round, i) => {
-        const value = course[this.measure][i];
+        const value = course.metrics[this.measure]?.[i] ?? null;
         if (value === null) return;
         if (!group.byRound.has(round)) group.byRound.set(round, []);
         group.byRound.get(round).push(value);
@@ -182,13 +200,9 @@ class Overlay {
 
   draw() {
     if (!this.ids.length) return;
-    let groups = this.groups();
-    const hasAccuracy = [...this.courses.values()].some((course) => course.accuracy.some((value) => value !== null));
-    if (!hasAccuracy && this.measure === "accuracy") { this.measure = "loss"; groups = this.groups(); }
-    for (const button of this.root.querySelectorAll("[data-measure]")) {
-      button.setAttribute("aria-pressed", button.dataset.measure === this.measure);
-      button.hidden = !hasAccuracy && button.dataset.measure === "accuracy";
-    }
+    const courses = this.ids.map((id) => this.courses.get(id)).filter(Boolean);
+    this.measure = offer(this.choice, metricsOf(courses.map((course) => course.metrics)), this.measure);
+    const groups = this.groups();
     const plot = this.root.querySelector(".plot");
     const all = groups.flatMap((group) => group.points);
     if (!all.length) {
@@ -197,7 +211,7 @@ class Overlay {
       return;
     }
     const last = Math.max(2, ...groups.map((group) => group.run.rounds || 0), ...all.map((point) => point.round));
-    const frame = axes(plot, 300, last, this.measure, all.reduce((a, point) => Math.max(a, point.high), 0));
+    const frame = axes(plot, 300, last, this.measure, all.flatMap((point) => [point.low, point.high]));
     const { svg, x, y } = frame;
     const spot = (round, value) => `${x(round).toFixed(1)} ${y(value).toFixed(1)}`;
     groups.forEach((group, i) => {
@@ -210,7 +224,7 @@ class Overlay {
       const d = `M${group.points.map((p) => spot(p.round, p.mean)).join("L")}`;
       if (group.points.length) svg.append(make("path", { class: "curve", "data-setting": group.name, d, stroke: colour(i) }));
     });
-    const format = this.measure === "accuracy" ? percent : number;
+    const format = formatOf(this.measure);
     hover(frame, plot, (round) => {
       const near = groups.map((group) => [group, group.points.reduce((a, b) => (Math.abs(b.round - round) < Math.abs(a.round - round) ? b : a), group.points[0])]);
       const at = near.find(([, point]) => point)[1].round;
@@ -238,9 +252,7 @@ class Pane {
     this.root = document.getElementById("pane").content.firstElementChild.cloneNode(true);
     this.root.dataset.run = id;
     this.find(".close").addEventListener("click", () => show(panes.map((p) => p.id).filter((other) => other !== id)));
-    for (const button of this.root.querySelectorAll("[data-measure]")) {
-      button.addEventListener("click", () => { this.measure = button.dataset.measure; this.draw(); });
-    }
+    this.find(".measure").addEventListener("change", (event) => { this.measure = event.target.value; this.draw(); });
     this.find(".clients input").addEventListener("input", () => { this.most = ROWS_AT_ONCE; this.drawClients(); });
     this.find(".more button").addEventListener("click", () => { this.most += ROWS_AT_ONCE; this.drawClients(); });
     this.find("h2").textContent = id === "." ? "this run" : id;
@@ -310,13 +322,12 @@ class Pane {
     const status = this.find("header .status");
     status.textContent = run.status;
     status.className = `status ${run.status}`;
-    const known = this.records.findLast((record) => record.accuracy !== null || record.loss !== null) || {};
-    const noAccuracy = known.accuracy === null || known.accuracy === undefined;
-    if (noAccuracy && known.round) this.measure = "loss";
+    const known = this.records.findLast((record) => metricsOf([record.metrics]).length) || { metrics: {} };
+    const noAccuracy = (known.metrics.accuracy ?? null) === null;
     const done = run.summary;
     this.facts([
       ["round", `${run.round} / ${run.rounds ?? "?"}`],
-      noAccuracy ? ["loss", number(known.loss)] : ["accuracy", percent(done ? done.accuracy.mean : known.accuracy)],
+      noAccuracy ? ["loss", number(known.metrics.loss)] : ["accuracy", percent(done ? done.accuracy.mean : known.metrics.accuracy)],
       noAccuracy ? ["worst 10 %", done ? number(done.loss.worst10) : "–"]
         : ["worst 10 %", percent(done ? done.accuracy.worst10 : known.worst)],
       ["clusters", last ? last.count : "–"],
@@ -325,11 +336,8 @@ class Pane {
       done ? ["sent up", megabytes(done.bytes.up)] : last ? ["up a round", megabytes(last.up)] : null,
       done ? ["time", `${number(done.seconds)} s`] : last ? ["a round", `${number(last.seconds)} s`] : null,
     ]);
-    this.find(".curves h3").textContent = `${this.measure === "accuracy" ? "Accuracy" : "Loss"} over rounds`;
-    for (const button of this.root.querySelectorAll("[data-measure]")) {
-      button.setAttribute("aria-pressed", button.dataset.measure === this.measure);
-      button.hidden = noAccuracy && button.dataset.measure === "accuracy";
-    }
+    this.measure = offer(this.find(".measure"), metricsOf(this.records.map((record) => record.metrics)), this.measure);
+    this.find(".curves h3").textContent = `${this.measure[0].toUpperCase()}${this.measure.slice(1)} over rounds`;
     drawCurves(this);
     drawTree(this);
     this.drawEvents();
@@ -410,23 +418,25 @@ class Pane {
 /* Drawing */
 
 /* A frame with the rounds to the right and a measure upwards, both axes named. */
-function axes(plot, tall, last, measure, highest) {
+function axes(plot, tall, last, measure, values) {
   const { svg, width, height } = canvas(plot, tall);
   const [left, right, top, bottom] = [62, width - 34, 10, height - 40];
   const isAccuracy = measure === "accuracy";
-  const ceiling = isAccuracy ? 1 : highest || 1;
+  const floor = values.reduce((a, b) => Math.min(a, b), 0);
+  const highest = values.reduce((a, b) => Math.max(a, b), 0);
+  const ceiling = isAccuracy ? 1 : highest > floor ? highest : 1;
   const x = (t) => left + ((t - 1) / (last - 1)) * (right - left);
-  const y = (v) => bottom - (Math.min(v, ceiling) / ceiling) * (bottom - top);
+  const y = (v) => bottom - ((Math.min(v, ceiling) - floor) / (ceiling - floor)) * (bottom - top);
   roundTicks(svg, x, 1, last, bottom, top);
   for (let i = 0; i <= 4; i += 1) {
-    const value = (ceiling * i) / 4;
+    const value = floor + ((ceiling - floor) * i) / 4;
     svg.append(make("line", { class: "grid", x1: left, x2: right, y1: y(value), y2: y(value) }));
     svg.append(make("text", { x: left - 6, y: y(value) + 4, "text-anchor": "end" }, isAccuracy ? `${25 * i}` : number(value)));
   }
   const [centre, middle] = [(left + right) / 2, (top + bottom) / 2];
   svg.append(make("text", { class: "axis", x: centre, y: bottom + 34, "text-anchor": "middle" }, "round"));
   svg.append(make("text", { class: "axis", transform: `translate(13 ${middle}) rotate(-90)`, "text-anchor": "middle" },
-    isAccuracy ? "accuracy, %" : "loss"));
+    isAccuracy ? "accuracy, %" : measure));
   return { svg, x, y, left, right, top, bottom, last };
 }
 
@@ -474,12 +484,14 @@ function series(pane) {
   const lines = new Map();
   const mean = [];
   for (const record of pane.records) {
-    if (record[pane.measure] !== null) mean.push([record.round, record[pane.measure]]);
+    const value = record.metrics[pane.measure] ?? null;
+    if (value !== null) mean.push([record.round, value]);
     for (const cluster of record.clusters) {
       if (!lines.has(cluster.id)) lines.set(cluster.id, { points: [], members: 0 });
       const line = lines.get(cluster.id);
       line.members = cluster.members;
-      if (cluster[pane.measure] !== null) line.points.push([record.round, cluster[pane.measure]]);
+      const own = cluster.metrics[pane.measure] ?? null;
+      if (own !== null) line.points.push([record.round, own]);
     }
   }
   return { lines, mean };
@@ -495,7 +507,7 @@ function drawCurves(pane) {
     return;
   }
   const last = Math.max(pane.run.rounds || 0, pane.records[pane.records.length - 1].round, 2);
-  const frame = axes(plot, 266, last, pane.measure, all.reduce((a, b) => Math.max(a, b), 0));
+  const frame = axes(plot, 266, last, pane.measure, all);
   const { svg, x, y, top, bottom } = frame;
   for (const record of pane.records) {
     if (!record.splits) continue;
@@ -518,11 +530,11 @@ function drawCurves(pane) {
   if (ends.length <= 16) {
     for (const end of ends) svg.append(make("text", { class: "label", x: end.x + 5, y: end.y - over + 4 }, end.id));
   }
-  const format = pane.measure === "accuracy" ? percent : number;
+  const format = formatOf(pane.measure);
   hover(frame, plot, (round) => {
     const near = pane.records.reduce((a, b) => (Math.abs(b.round - round) < Math.abs(a.round - round) ? b : a));
-    return { at: near.round, words: [`round ${near.round}: ${format(near[pane.measure])}`,
-      ...near.clusters.slice(0, 12).map((cluster) => `cluster ${cluster.id}: ${format(cluster[pane.measure])}`)] };
+    return { at: near.round, words: [`round ${near.round}: ${format(near.metrics[pane.measure])}`,
+      ...near.clusters.slice(0, 12).map((cluster) => `cluster ${cluster.id}: ${format(cluster.metrics[pane.measure])}`)] };
   });
   const marks = [...present].slice(0, 24).map((id) => [colour(id), "", `cluster ${id}: ${people(lines.get(id).members)}`]);
   if (lines.size !== 1) marks.push(["var(--ink)", "5 4", "mean over clients"]);
