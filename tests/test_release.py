@@ -20,7 +20,6 @@ from coterie.clustering.manifold import import_umap
 from coterie.engines.ray import find_ray
 from coterie.errors import ConfigError, extra
 from coterie.privacy.secure_sum import _x25519
-from coterie.report.drawing import need_matplotlib
 from coterie.runs.records import History
 from coterie.runs.trackers import MLflowCallback, TensorBoardCallback, WandbCallback
 
@@ -42,7 +41,6 @@ def import_flower() -> None:
     [
         ("umap", "flt", import_umap),
         ("ray", "ray", find_ray),
-        ("matplotlib", "plot", need_matplotlib),
         ("pandas", "pandas", History().to_pandas),
         ("cryptography", "secure", _x25519),
         ("tensorboard", "trackers", lambda: TensorBoardCallback("runs")),
@@ -75,7 +73,7 @@ def test_every_extra_that_an_error_names_exists() -> None:
     for path in (ROOT / "src").rglob("*.py"):
         named |= set(re.findall(r'\bextra\("([\w-]+)"|coterie\[([\w,-]+)\]', path.read_text()))
     names = {name for pair in named for part in pair for name in part.split(",") if name}
-    assert {"flower", "flt", "plot", "web", "wandb"} <= names
+    assert {"flower", "flt", "web", "wandb"} <= names
     assert names <= set(EXTRAS)
 
 
@@ -87,7 +85,7 @@ def test_all_is_every_extra_but_the_developers() -> None:
 
 
 def test_an_import_that_works_is_let_through() -> None:
-    with extra("plot", "nothing"):
+    with extra("pandas", "nothing"):
         import json
     assert json.dumps(1) == "1"
 

@@ -58,11 +58,11 @@ def extra(name: str, what: str) -> Iterator[None]:
     Example:
         >>> from coterie.errors import ConfigError, extra
         >>> try:
-        ...     with extra("plot", "a plot"):
+        ...     with extra("pandas", "a table"):
         ...         import no_such_package
         ... except ConfigError as problem:
         ...     print(str(problem).partition(" (")[0])
-        a plot needs the package no_such_package: pip install "coterie[plot]"
+        a table needs the package no_such_package: pip install "coterie[pandas]"
     """
     try:
         yield

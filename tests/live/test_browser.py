@@ -197,7 +197,7 @@ def test_any_metric_of_the_run_can_be_drawn(tmp_path: Path, serve: Serve, browse
         visit = Visit(browser, address)
         page = visit.page
         choice = page.locator(".curves .measure")
-        choice.wait_for()
+        choice.locator("option").nth(1).wait_for(state="attached")
         assert choice.locator("option").all_text_contents() == ["loss", "r2"]
         choice.select_option("r2")
         assert page.locator(".curves h3").text_content() == "R2 over rounds"

@@ -236,7 +236,6 @@ def test_a_folder_is_locked_whatever_is_removed_from_it(tmp_path: Path) -> None:
 
 
 def test_reports_name_what_is_damaged(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     folder = tmp_path / "run"
     coterie.run("fedavg", out=folder, **OPTIONS)
     summary = json.loads((folder / "summary.json").read_text())

@@ -123,7 +123,6 @@ def test_the_worst_tenth_of_a_loss_is_the_highest(run: coterie.Result) -> None:
 
 
 def test_a_comparison_of_regressions_is_reported_like_any_other(sites: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     from coterie.report.page import make_report
 
     how = {"label": LABEL, "rounds": 10, "workers": 1, "out": tmp_path / "both"}

@@ -177,7 +177,6 @@ def test_a_state_dict_holds_no_mixture(folder: Path, tmp_path: Path) -> None:
 
 
 def test_the_report_and_the_live_page_show_mixtures(folder: Path, tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     page = write_report(folder, tmp_path / "page.html").read_text()
     assert ">mixture<" in page
     assert "served by a mixture of the models, in which the heaviest weighs" in page

@@ -130,7 +130,6 @@ def test_runs_that_differ_in_the_seed_alone_are_not_called_different() -> None:
 
 
 def test_terminal_and_notebook_say_what_the_report_says(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     from coterie.report.page import make_report
 
     how = {"scenario": "digits-permuted", "clients": 8, "rounds": 12, "workers": 1}

@@ -103,11 +103,10 @@ def test_slope_is_the_exponent():
 
 
 def test_growth_is_measured_and_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
     finding = time_growth(BenchOptions(scale="full", repeat=1, workers=1), TINY, [4, 8, 16])
     assert finding.details["clients"] == [4, 8, 16]
     assert finding.lines[0]["found"]["median"] == finding.details["slope"]
-    assert draw_growth(finding.details, tmp_path / "growth.png")
+    draw_growth(finding.details, tmp_path / "growth.png")
     assert (tmp_path / "growth.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -1,6 +1,6 @@
 """Results to look at: figures, and a report that is one HTML file."""
 
-from coterie.report.drawing import Draw, colour, need_matplotlib, pdf_of
+from coterie.report.drawing import Draw, colour, pdf_of
 from coterie.report.figures import Figure, logarithmic
 from coterie.report.markup import element, table
 from coterie.report.page import write_plots, write_report
@@ -18,7 +18,6 @@ __all__ = [
     "element",
     "judged",
     "logarithmic",
-    "need_matplotlib",
     "pdf_of",
     "read_run",
     "size",

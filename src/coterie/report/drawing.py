@@ -8,8 +8,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.errors import extra
-
 INK = "#7a7b7c"
 """The colour of text and axes. In inline SVG it becomes the page's text colour; in files it reads on any ground."""
 COLOURS = ("#4c8bf5", "#e0803a", "#2fa36b", "#c65bb2", "#b0942a", "#46a3b3", "#d65f5f", "#8a7fd3", "#8c8c8c", "#a0765b")
@@ -39,12 +37,6 @@ STYLE: dict[Any, Any] = {
 
 Draw = Callable[[Any], None]
 """Draws on a matplotlib figure."""
-
-
-def need_matplotlib() -> None:
-    """Say what to install where there is no matplotlib."""
-    with extra("plot", "a report or plot"):
-        import matplotlib  # noqa: F401
 
 
 def colour(i: int) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from coterie.errors import ConfigError, RunError
 from coterie.report import sections
-from coterie.report.drawing import inline_svg, need_matplotlib, save_figure
+from coterie.report.drawing import inline_svg, save_figure
 from coterie.report.figures import Figure, run_figures
 from coterie.report.markup import Markup, element, page, section, table
 from coterie.report.reading import RunView, find_baselines, given_baseline, judged, read_run
@@ -21,7 +21,6 @@ from coterie.snapshot import write_atomically
 
 def write_report(path: str | Path, out: str | Path | None = None, *, baseline: str | Path | None = None) -> Path:
     """Write the report of a run folder or a comparison folder; returns the file (`report.html` in the folder)."""
-    need_matplotlib()
     place = _existing(path)
     target = Path(out) if out else place / "report.html"
     if target.is_dir():
@@ -45,7 +44,6 @@ def make_report(place: Path, baseline: Path | None = None) -> str:
 
 def write_plots(path: str | Path, out: str | Path, *, baseline: str | Path | None = None) -> list[Path]:
     """Write the figures of a run or comparison folder as PNG and SVG files into a folder; returns the files."""
-    need_matplotlib()
     place, target = _existing(path), Path(out)
     if (place / "config.json").exists():
         run = read_run(place)

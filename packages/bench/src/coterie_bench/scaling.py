@@ -72,12 +72,10 @@ def slope(clients: Sequence[float], seconds: Sequence[float]) -> float:
     return float(np.polyfit(*logs, 1)[0])
 
 
-def draw_growth(details: dict[str, Any], path: Path) -> bool:
-    """Draw seconds over clients with a straight line through the largest; False where matplotlib is missing."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return False
+def draw_growth(details: dict[str, Any], path: Path) -> None:
+    """Draw seconds over clients with a straight line through the largest."""
+    from matplotlib.figure import Figure
+
     clients, medians = details["clients"], details["medians"]
     figure = Figure(figsize=(6, 4), layout="constrained")
     axes = figure.add_subplot()
@@ -90,4 +88,3 @@ def draw_growth(details: dict[str, Any], path: Path) -> bool:
     axes.grid(alpha=0.3)
     axes.legend(frameon=False)
     figure.savefig(path, dpi=150)
-    return True

@@ -45,8 +45,8 @@ def run_bench(entries: Sequence[Entry], options: BenchOptions, out: Path, *, res
         results["rows"][entry.name] = kept
         _write(out / "bench.json", results)
         write_atomically(out / "table.md", markdown(results).encode())
-        if "slope" in kept["details"] and not draw_growth(kept["details"], out / "growth.png"):
-            options.log("growth: no plot, it needs matplotlib (pip install 'coterie[plot]')")
+        if "slope" in kept["details"]:
+            draw_growth(kept["details"], out / "growth.png")
     return results
 
 

@@ -166,11 +166,8 @@ def _claim(study: Study, name: str) -> None:
 
 
 def _draw(study: Study, name: str, draw: Callable[[Any], None]) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        study.log(f"figure {name}: skipped, it needs matplotlib (pip install 'coterie[plot]')")
-        return
+    from matplotlib.figure import Figure
+
     figure = Figure(figsize=(7, 4.5), layout="constrained")
     draw(figure)
     for ending in ("png", "svg"):

@@ -13,7 +13,6 @@ from rich.table import Table
 
 from coterie.cli.options import RunCommand, complete_method, config_options, examples
 from coterie.errors import ConfigError
-from coterie.report import need_matplotlib
 from coterie.runs import make_config, new_folder
 from coterie_studies import tables
 from coterie_studies.budgets import BUDGETS
@@ -69,8 +68,6 @@ def compare(
     for option, file in (("--latex", latex), ("--pdf", pdf)):
         if file is not None:
             check_target(option, Path(file))
-    if pdf is not None:
-        need_matplotlib()
     place = Path(config.out) if config.out else new_folder(config, "compared")
     progress = Console(stderr=True, highlight=False)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from coterie.errors import ConfigError
-from coterie.report import element, need_matplotlib, pdf_of, table
+from coterie.report import element, pdf_of, table
 from coterie.runs import check_federation, make_config, new_folder, write_atomically
 from coterie_studies import tables
 from coterie_studies.comparing import comparison_figures
@@ -98,7 +98,6 @@ class Comparison:
 
     def write_pdf(self, path: str | Path) -> Path:
         """Write the figures to a PDF file, one per page: accuracy over the rounds, and the spread over the clients."""
-        need_matplotlib()
         return _written(path, pdf_of([(one.draw, one.height) for one in comparison_figures(self.path, self.table)]))
 
 
