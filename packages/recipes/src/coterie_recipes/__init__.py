@@ -31,6 +31,7 @@ from coterie_recipes import (
     private_accuracy,
     private_cfl,
     secure_network,
+    verdict_level,
 )
 from coterie_recipes.base import Findings, Recipe, Row, Study, find_recipe, list_recipes, recipe, reproduce
 
@@ -73,4 +74,5 @@ __all__ = [
     "recipe",
     "reproduce",
     "secure_network",
+    "verdict_level",
 ]
