@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import torch
 from torch import nn
 
@@ -17,7 +15,6 @@ from coterie.trainers.pure_code import Unrecognised
 from coterie.trainers.recognition import plan_of, suits
 
 PRECISIONS = {"float32": torch.float32, "float64": torch.float64, "bf16": torch.float32}
-Precision = Literal["float32", "float64", "bf16"]
 
 
 def make_trainer(

@@ -90,7 +90,6 @@ ATTACKS: dict[str, Attack] = {
     "centroids": Attack("FLT's centroids are chosen to join two families; then ipm", craft=crafting.inner_product,
                         centroids=True),
 }  # fmt: skip
-ADAPTIVE = tuple(name for name in ATTACKS if name not in ("none", "absent", "scale", "sign-flip", "sample-count"))
 
 
 def find_attack(name: str) -> Attack:
