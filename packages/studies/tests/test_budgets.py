@@ -10,6 +10,7 @@ from coterie.errors import ConfigError
 from coterie.runs import RunFolder
 from coterie_studies.budgets import budgets_in_words
 from coterie_studies.comparison import run_methods
+from coterie_studies.study import comparison_words
 from coterie_studies.tables import caption
 
 OPTIONS = {"scenario": "digits-permuted", "clients": 6, "groups": 2, "rounds": 12, "workers": 1, "evaluate_every": 4}
@@ -28,6 +29,7 @@ def test_equal_rounds_are_not_equal_bytes(tmp_path: Path) -> None:
         "passes": False,
     }
     assert "Equal for all methods: rounds (12). Not equal: bytes (" in caption(table)
+    assert comparison_words(table).startswith("2 methods were run on the same clients with the same rounds, once. ")
 
 
 @pytest.mark.parametrize("budget", ["bytes", "passes"])

@@ -1,4 +1,4 @@
-"""`coterie.compare`: methods on the same clients with the same budget, and the table in every form it is wanted in."""
+"""`coterie.compare`: methods on the same clients with one budget equal, and the table in every form it is wanted in."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def compare(
     say: Callable[[str], None] | None = None,
     **options: Any,
 ) -> Comparison:
-    """Run several methods on the same clients with the same budget, and put them side by side.
+    """Run several methods on the same clients, with as many rounds, bytes or passes each, and put them side by side.
 
     The caption says which of rounds, bytes and passes over clients' data were equal.
 

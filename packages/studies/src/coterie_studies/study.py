@@ -56,8 +56,10 @@ def comparison_words(table: Mapping[str, Any]) -> str:
     best = rated[table["best"]]
     seeds = len(table["seeds"])
     times = "once" if seeds == 1 else f"with {seeds} seeds"
+    same = " and ".join(name for name, one in table.get("spent", {}).items() if one["equal"])
+    budget = f" with the same {same}" if same else ""
     lines = [
-        f"{len(table['rows'])} methods were run on the same clients with the same budget, {times}. "
+        f"{len(table['rows'])} methods were run on the same clients{budget}, {times}. "
         f"{best['method']} has the best mean {measure.name}: {measure.text(best[measure.name]['mean'])}, "
         f"and {measure.text(best['worst10']['mean'])} for the worst tenth of the clients."
     ]
