@@ -73,7 +73,7 @@ KINDS = (
     Kind("landmine", clients=(12, 19, 29), samples=OWN),
     Kind("air", clients=(12,), samples=OWN),
     Kind("watch", clients=(10,), samples=OWN),
-    Kind("agnews-topics", clients=(12,), samples=OWN, training={"rounds": 30}),
+    Kind("agnews-topics", clients=(12,), samples=(60,), training={"rounds": 12, "lr": 1.0}),
     Kind("linear-mixture", clients=(20,), samples=OWN),
 )
 """Number n is of kind n modulo their number, so that consecutive numbers cover all."""
