@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -16,7 +17,7 @@ from coterie.data.fetch import fetch
 from coterie.data.scenarios import list_scenarios
 from coterie.data.sources import available, data_folder
 from coterie.errors import ConfigError
-from coterie.federation.checking import check_tables, merge
+from coterie.federation.checking import Finding, check_tables, merge
 from coterie.federation.corrections import CORRECTIONS
 from coterie.snapshot import write_atomically
 
@@ -57,17 +58,25 @@ def check(tables: str, label: str | None, client_column: str | None, drop: str |
         raise ConfigError(f"--fix goes with the tables themselves, and {tables} already corrects some: edit it")
     found = check_tables(tables, label, client_column, (drop or "").split(","))
     problems = [finding for finding in found if finding.problem]
-    for title, findings in (("problem", problems), ("worth a look", [one for one in found if not one.problem])):
-        for finding in findings:
-            click.echo(f"{title}: {finding}")
+    for finding in problems:
+        click.echo(f"problem: {finding}")
+    for finding in found:
+        if not finding.problem:
+            click.echo(f"worth a look: {finding}")
     count = f"{len(problems)} {'problem' if len(problems) == 1 else 'problems'}"
     click.echo(f"{count}{'' if label else ' (labels are checked with --label)'}")
     if fix is not None:
-        where = os.path.relpath(tables, Path(fix).absolute().parent)
-        write_atomically(Path(fix), merge(found, where).to_toml([str(one) for one in found if one.changes]).encode())
+        _write_remedies(found, tables, Path(fix))
         click.echo(f"{fix}: train with coterie run --data {fix}")
-    if problems and fix is None:
+    elif problems:
         sys.exit(EXIT_PROBLEMS)
+
+
+def _write_remedies(found: Sequence[Finding], tables: str, path: Path) -> None:
+    """The remedies as a file of corrections, each said in a comment."""
+    where = os.path.relpath(tables, path.absolute().parent)
+    comments = [str(finding) for finding in found if finding.changes]
+    write_atomically(path, merge(found, where).to_toml(comments).encode())
 
 
 @click.group(invoke_without_command=True, epilog=examples("coterie data list", "coterie data fetch mnist"))

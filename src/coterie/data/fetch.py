@@ -53,6 +53,19 @@ def fetch(
             ) from error
 
 
+def _download_checked(item: Download, url: str, target: Path, progress: Progress | None) -> None:
+    """Download beside the target, and put it there if it is what was published."""
+    part = target.with_name(item.filename + ".part")
+    _download(url, part, progress, item.filename)
+    if item.checksum and (found := _digest(part, item.checksum)) != item.checksum:
+        part.unlink()
+        raise DataError(
+            f"{url}: the checksum is {found}, published is {item.checksum}: the download is discarded, fetch again "
+            "(if it stays so, the file at that address has changed)"
+        )
+    os.replace(part, target)
+
+
 def _fetch_one(item: Download, url: str, folder: Path, progress: Progress | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / item.filename
@@ -60,15 +73,7 @@ def _fetch_one(item: Download, url: str, folder: Path, progress: Progress | None
     if item.members is not None and unpacked.exists() and all((folder / m).exists() for m in _lines(unpacked)):
         return
     if not (target.exists() and item.checksum and _digest(target, item.checksum) == item.checksum):
-        part = folder / (item.filename + ".part")
-        _download(url, part, progress, item.filename)
-        if item.checksum and (found := _digest(part, item.checksum)) != item.checksum:
-            part.unlink()
-            raise DataError(
-                f"{url}: the checksum is {found}, published is {item.checksum}: the download is discarded, fetch again "
-                "(if it stays so, the file at that address has changed)"
-            )
-        os.replace(part, target)
+        _download_checked(item, url, target, progress)
     if item.members is not None:
         names = _unpack(target, folder, item.members)
         unpacked.write_text("\n".join(names), encoding="utf-8")

@@ -41,15 +41,20 @@ def damaged(path: Path, what: str) -> DataError:
     return DataError(f"{path}: {what}: the file is damaged or another one, remove it and fetch it again")
 
 
+def _idx_type(path: Path, raw: bytes) -> np.dtype[Any]:
+    """What kind of numbers an IDX file says that it holds."""
+    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in IDX_TYPES:
+        raise damaged(path, f"starts with {raw[:4].hex() or 'nothing'}, which is not an IDX header")
+    return IDX_TYPES[raw[2]]
+
+
 def read_idx(path: Path, kind: type[np.uint8] | type[np.int32], dims: int) -> npt.NDArray[Any]:
     """The array of an IDX file of bytes (as uint8) or of 32-bit integers (as int64), with `dims` dimensions.
 
     Layout: two zero bytes, a type code, the number of dimensions, each dimension as a big-endian uint32, the values.
     """
     raw = read_bytes(path)
-    if len(raw) < 4 or raw[:2] != b"\0\0" or raw[2] not in IDX_TYPES:
-        raise damaged(path, f"starts with {raw[:4].hex() or 'nothing'}, which is not an IDX header")
-    dtype = IDX_TYPES[raw[2]]
+    dtype = _idx_type(path, raw)
     if dtype.newbyteorder("=") != np.dtype(kind) or raw[3] != dims:
         raise damaged(path, f"holds {dtype.name} in {raw[3]} dimensions, expected {np.dtype(kind).name} in {dims}")
     start = 4 + 4 * dims

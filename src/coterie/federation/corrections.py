@@ -43,10 +43,7 @@ class SiteCorrections(BaseModel):
 
     def apply(self, table: RawTable) -> RawTable:
         """The table as it is read with these corrections."""
-        for name in (*self.rename, *self.values, *self.units):
-            if name not in table.columns and name not in self.rename.values():
-                known = did_you_mean(name, table.columns)
-                raise DataError(f"{table.origin}: no column {name!r}, which the corrections name: {known}")
+        self._check_names(table)
         columns = {self.rename.get(name, name): column for name, column in table.columns.items()}
         columns |= {name: RawColumn([""] * table.rows, None) for name in self.add}
         for name, texts in self.values.items():
@@ -58,6 +55,14 @@ class SiteCorrections(BaseModel):
             columns[name] = RawColumn(None, (numbers - offset) / factor)
         columns = {name: column for name, column in columns.items() if name not in self.drop}
         return self._chosen_rows(replace(table, columns=columns))
+
+    def _check_names(self, table: RawTable) -> None:
+        """Refuse a column that the table does not have."""
+        known = {*table.columns, *self.rename.values()}
+        for name in (*self.rename, *self.values, *self.units):
+            if name not in known:
+                meant = did_you_mean(name, table.columns)
+                raise DataError(f"{table.origin}: no column {name!r}, which the corrections name: {meant}")
 
     def _chosen_rows(self, table: RawTable) -> RawTable:
         rows = np.arange(table.rows)

@@ -47,16 +47,14 @@ def clients_from_images(
         )
     mode, shape = _common_form(pillow, [file for file, _ in everything], sides, colour)
     number = {name: i for i, name in enumerate(names)}
+
+    def samples_of(files: Sequence[tuple[Path, str]]) -> tuple[np.ndarray, np.ndarray]:
+        pixels = np.stack([_pixels(pillow, file, mode, shape) for file, _ in files])
+        return pixels, np.array([number[kind] for _, kind in files])
+
     clients = []
     for client, parts in found.items():
-        item = {
-            part: (
-                np.stack([_pixels(pillow, file, mode, shape) for file, _ in files]),
-                np.array([number[kind] for _, kind in files]),
-            )
-            for part, files in parts.items()
-            if files
-        }
+        item = {part: samples_of(files) for part, files in parts.items() if files}
         clients.append(make_client(client, item, splits, seed))
     return clients, tuple(names)
 

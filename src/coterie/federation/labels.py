@@ -72,10 +72,7 @@ def check_complete(column: RawColumn, label: str, origin: str) -> None:
 def _number_classes(columns: Mapping[str, RawColumn], label: str, task: Task | None, rows: int | None) -> list[str]:
     values: set[float] = set()
     for origin, column in columns.items():
-        numbers = column.numbers if column.numbers is not None else np.empty(0)
-        if not np.isfinite(numbers).all():
-            raise DataError(f"{origin}: label {label!r} holds an infinite number: correct it")
-        values.update(np.unique(numbers).tolist())
+        values.update(_distinct_numbers(column, label, origin))
     rows = sum(len(column) for column in columns.values()) if rows is None else rows
     whole = all(value.is_integer() for value in values)
     many = len(values) > SURELY_CLASSES or rows < ROWS_PER_CLASS * len(values)
@@ -87,6 +84,14 @@ def _number_classes(columns: Mapping[str, RawColumn], label: str, task: Task | N
     if task == "regression" or (task is None and not whole):
         return []
     return [number_name(value) for value in sorted(values)]
+
+
+def _distinct_numbers(column: RawColumn, label: str, origin: str) -> list[float]:
+    numbers = column.numbers if column.numbers is not None else np.empty(0)
+    if not np.isfinite(numbers).all():
+        raise DataError(f"{origin}: label {label!r} holds an infinite number: correct it")
+    found: list[float] = np.unique(numbers).tolist()
+    return found
 
 
 def encode_column(column: RawColumn, names: Sequence[str], label: str, origin: str) -> np.ndarray:
@@ -164,22 +169,26 @@ def _texts(y: Any, names: Sequence[str] | None) -> list[str] | None:
     """Labels that are texts or booleans as texts; None for numbers, unless there are names to look them up in."""
     if isinstance(y, Tensor) and y.dtype is not torch.bool and names is None:
         return None
-    try:
-        values = y.numpy() if isinstance(y, Tensor) else np.asanyarray(y)
-    except (TypeError, ValueError, RuntimeError):
-        return None
-    if values.ndim != 1 or not values.size:
+    values = _one_column(y)
+    if values is None:
         return None
     kind = values.dtype.kind
-    if kind == "O" and all(isinstance(value, str) for value in values):
-        kind = "U"
-    if kind == "U":
+    if kind == "U" or (kind == "O" and all(isinstance(value, str) for value in values)):
         return [str(value) for value in values]
     if kind == "b":
         return [str(bool(value)) for value in values]
     if names is not None and kind in "iuf":
         return [number_name(value) for value in values.tolist()]
     return None
+
+
+def _one_column(y: Any) -> np.ndarray | None:
+    """Labels as an array, one for each sample; None for anything else."""
+    try:
+        values: np.ndarray = y.numpy() if isinstance(y, Tensor) else np.asanyarray(y)
+    except (TypeError, ValueError, RuntimeError):
+        return None
+    return values if values.ndim == 1 and values.size else None
 
 
 def name_numbers(

@@ -220,13 +220,9 @@ def check_names(names: Sequence[str], origin: str) -> None:
 
 def parse_cells(cells: Sequence[str], decimal: str = ".") -> RawColumn:
     """A column of texts, with the numbers they stand for if all do."""
-    if decimal == ".":
-        try:
-            numbers = np.array([float(cell) for cell in cells])
-            if "_" not in "".join(cells):  # Python takes 1_000 for a number
-                return RawColumn(cells, numbers)
-        except ValueError:
-            pass
+    numbers = _plain_numbers(cells) if decimal == "." else None
+    if numbers is not None:
+        return RawColumn(cells, numbers)
     meant = {cell: _cell_number(cell, decimal) for cell in set(cells)}
     values = [meant[cell] for cell in cells]
     wrong = next((row for row, value in enumerate(values) if value is None), None)
@@ -235,7 +231,17 @@ def parse_cells(cells: Sequence[str], decimal: str = ".") -> RawColumn:
     texts = {cell for cell, value in meant.items() if value is None and not DECIMAL_COMMA.fullmatch(cell)}
     known = sum(value is None or value == value for value in values)
     mistakes = sum(cell in texts for cell in cells)
-    return RawColumn(cells, None, (wrong + 1, cells[wrong].strip()) if known - mistakes > MOSTLY * known else None)
+    mostly_numbers = known - mistakes > MOSTLY * known
+    return RawColumn(cells, None, (wrong + 1, cells[wrong].strip()) if mostly_numbers else None)
+
+
+def _plain_numbers(cells: Sequence[str]) -> np.ndarray | None:
+    """The numbers of a column in which every cell is one as Python writes it."""
+    try:
+        numbers = np.array([float(cell) for cell in cells])
+    except ValueError:
+        return None
+    return None if "_" in "".join(cells) else numbers  # Python takes 1_000 for a number
 
 
 def _cell_number(cell: str, decimal: str) -> float | None:

@@ -151,17 +151,21 @@ def common_columns(columns: Mapping[str, Sequence[str]]) -> list[str]:
     counts = Counter(name for names in columns.values() for name in names)
     if all(count == len(columns) for count in counts.values()):
         return list(next(iter(columns.values())))
-    usual = {name for name, count in counts.items() if 2 * count > len(columns)}
+    usual = [name for name, count in counts.items() if 2 * count > len(columns)]
     for origin, names in columns.items():
-        lacking = [name for name in counts if name in usual and name not in names]
-        if lacking:
-            other = next(o for o, n in columns.items() if lacking[0] in n)
-            raise DataError(
-                f"{origin}: no column {lacking[0]!r}, which {other} has: add it (empty will do), or leave it out "
-                f"everywhere with --drop {lacking[0]} (Python: drop=[…])"
-            )
+        lacking = next((name for name in usual if name not in names), None)
+        if lacking is not None:
+            raise _no_column(lacking, origin, columns)
     origin, extra = next((o, n) for o, names in columns.items() for n in names if n not in usual)
     raise DataError(
         f"{origin}: column {extra!r} is not in the other tables: add it there (empty will do), or leave it out with "
         f"--drop {extra} (Python: drop=[…])"
+    )
+
+
+def _no_column(name: str, origin: str, columns: Mapping[str, Sequence[str]]) -> DataError:
+    other = next(o for o, names in columns.items() if name in names)
+    return DataError(
+        f"{origin}: no column {name!r}, which {other} has: add it (empty will do), or leave it out "
+        f"everywhere with --drop {name} (Python: drop=[…])"
     )

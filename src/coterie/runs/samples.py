@@ -108,6 +108,10 @@ class ModelShape:
                 raise DataError(f"the targets are no numbers ({problem}), but the run is a regression") from problem
         if self.label_names and not self._numbered(y):
             return self._by_name(y.tolist())
+        return self._by_number(y)
+
+    def _by_number(self, y: Tensor | np.ndarray) -> Tensor:
+        """Classes by number."""
         try:
             labels = as_target(y)
         except (TypeError, ValueError) as problem:
@@ -202,21 +206,23 @@ def _read_file(path: Path, shape: ModelShape) -> Samples:
         return _from_table(path, shape)
     if path.suffix.lower() not in (".npz", ".npy"):
         return _from_images(path, shape)
-    arrays = _arrays(path)
-    if "x" in arrays:
-        x, y = arrays["x"], arrays.get("y")
-    elif parts := [part for part in PARTS if f"x_{part}" in arrays]:
-        x = np.concatenate([arrays[f"x_{part}"] for part in parts])
-        known = all(f"y_{part}" in arrays for part in parts)
-        y = np.concatenate([arrays[f"y_{part}"] for part in parts]) if known else None
-    else:
-        raise DataError(
-            f"{path}: expected an array x and, where labels are known, y; found {', '.join(arrays) or 'none'}"
-        )
     try:
-        return _checked(x, y, shape)
+        return _checked(*_inputs_and_labels(_arrays(path)), shape)
     except DataError as problem:
         raise DataError(f"{path}: {problem}") from problem
+
+
+def _inputs_and_labels(arrays: Mapping[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray | None]:
+    """`x` and `y` of an archive, or those of all its parts together; without labels where some part has none."""
+    if "x" in arrays:
+        return arrays["x"], arrays.get("y")
+    parts = [part for part in PARTS if f"x_{part}" in arrays]
+    if not parts:
+        found = ", ".join(arrays) or "none"
+        raise DataError(f"expected an array x and, where labels are known, y; found {found}")
+    x = np.concatenate([arrays[f"x_{part}"] for part in parts])
+    known = all(f"y_{part}" in arrays for part in parts)
+    return x, np.concatenate([arrays[f"y_{part}"] for part in parts]) if known else None
 
 
 def _from_images(path: Path, shape: ModelShape) -> Samples:
@@ -251,14 +257,16 @@ def read_newcomers(data: Any, shape: ModelShape) -> dict[str, Samples]:
     if isinstance(data, Mapping):
         return {str(name): read_samples(item, shape) for name, item in data.items()}
     if isinstance(data, str | os.PathLike):
-        path = Path(data)
-        if not path.is_dir():
-            return _by_client(path, shape) or {path.stem: read_samples(path, shape)}
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in (".npz", *TABLES))
-        if not files:
-            return _in_folders(path, shape)
-        return {file.stem: read_samples(file, shape) for file in files}
+        return _newcomers_at(Path(data), shape)
     return (_by_client(data, shape) if _is_frame(data) else {}) or {NEWCOMER: read_samples(data, shape)}
+
+
+def _newcomers_at(path: Path, shape: ModelShape) -> dict[str, Samples]:
+    """Newcomers in a file, by its column of clients if it has one, or in a folder."""
+    if not path.is_dir():
+        return _by_client(path, shape) or {path.stem: read_samples(path, shape)}
+    files = sorted(file for file in path.iterdir() if file.suffix.lower() in (".npz", *TABLES))
+    return {file.stem: read_samples(file, shape) for file in files} if files else _in_folders(path, shape)
 
 
 def _in_folders(path: Path, shape: ModelShape) -> dict[str, Samples]:

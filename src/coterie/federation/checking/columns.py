@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -48,20 +48,19 @@ def check_names(tables: Tables, label: str | None) -> Iterator[Finding]:
         for extra in [name for name in table.columns if name not in usual]:
             meant = next((name for name in lacking if plain(name) == plain(extra)), None)
             if meant is None:
-                what, changes = (
-                    f"{len(tables) - counts[extra]} of {len(tables)} sites have no such column",
-                    {"drop": [extra]},
-                )
-                yield Finding(site, extra, what, "leave it out", changes)
+                what = f"{len(tables) - counts[extra]} of {len(tables)} sites have no such column"
+                yield Finding(site, extra, what, "leave it out", {"drop": [extra]})
             else:
                 lacking.remove(meant)
                 yield Finding(site, extra, f"called {meant!r} at other sites", "rename it", {"rename": {extra: meant}})
-        for name in lacking:
-            what = "no such column, unlike most sites"
-            if name == label:
-                yield Finding(site, name, what, "add the labels, or leave the site out")
-            else:
-                yield Finding(site, name, what, "add it without values", {"add": [name]})
+        yield from (_lacks(site, name, is_label=name == label) for name in lacking)
+
+
+def _lacks(site: str, name: str, is_label: bool) -> Finding:
+    what = "no such column, unlike most sites"
+    if is_label:
+        return Finding(site, name, what, "add the labels, or leave the site out")
+    return Finding(site, name, what, "add it without values", {"add": [name]})
 
 
 def check_cells(tables: Tables, label: str | None) -> Iterator[Finding]:
@@ -100,21 +99,27 @@ def _is_number(text: str) -> bool:
 
 
 def _check_numbers(site: str, name: str, column: RawColumn, everywhere: Iterable[RawColumn]) -> Iterator[Finding]:
+    """Infinite numbers, and codes for missing values: numbers that occur again, far from all others."""
     numbers = column.numbers
     assert numbers is not None
-    cells = column.texts
-    infinite = {cells[row]: "" for row in np.flatnonzero(np.isinf(numbers))}
-    if infinite:
-        what = f"{int(np.isinf(numbers).sum())} values are infinite"
-        yield Finding(site, name, what, "take them for missing values", {"values": {name: infinite}})
+    infinite = np.flatnonzero(np.isinf(numbers))
+    if len(infinite):
+        yield _missing(site, name, column, infinite, f"{len(infinite)} values are infinite")
     others = np.concatenate([known.numbers for known in everywhere if known.numbers is not None])
     others = others[np.isfinite(others) & ~np.isin(others, CODES)]
+    if not len(others):
+        return
     for code in CODES:
         rows = np.flatnonzero(numbers == code)
-        if len(rows) > 1 and len(others) and _beyond(code, others):
+        if len(rows) > 1 and _beyond(code, others):
             what = f"{len(rows)} values are {code:g}, the others {others.min():.4g} to {others.max():.4g}"
-            changes = {"values": {name: {cells[row]: "" for row in rows}}}
-            yield Finding(site, name, what, "take them for missing values", changes)
+            yield _missing(site, name, column, rows, what)
+
+
+def _missing(site: str, name: str, column: RawColumn, rows: np.ndarray, what: str) -> Finding:
+    """A finding whose remedy takes the cells of some rows for missing values."""
+    texts = {column.texts[row]: "" for row in rows}
+    return Finding(site, name, what, "take them for missing values", {"values": {name: texts}})
 
 
 def _beyond(code: float, others: np.ndarray) -> bool:
@@ -128,13 +133,19 @@ def check_meanings(tables: Tables, label: str | None) -> Iterator[Finding]:
     names = list(dict.fromkeys(name for table in tables.values() for name in table.columns if name != label))
     for name in names:
         columns = [table.columns[name] for table in tables.values() if name in table.columns]
-        texts = [text for column in columns if column.numbers is None for text in column.texts if text is not None]
-        if texts and all(map(DATE.match, texts)):
+        date = _date_in(columns)
+        if date is not None:
             remedy = "leave it out, or write numbers such as days since an event"
-            yield Finding(EVERY_SITE, name, f"holds dates such as {texts[0]!r}", remedy, {"drop": [name]})
+            yield Finding(EVERY_SITE, name, f"holds dates such as {date!r}", remedy, {"drop": [name]})
         elif _names_rows(name, columns, LEVEL / len(names)):
             what = "another value in nearly every row: it names rows"
             yield Finding(EVERY_SITE, name, what, "leave it out", {"drop": [name]})
+
+
+def _date_in(columns: Sequence[RawColumn]) -> str | None:
+    """The first text, where all texts are dates."""
+    texts = [text for column in columns if column.numbers is None for text in column.texts if text is not None]
+    return texts[0] if texts and all(map(DATE.match, texts)) else None
 
 
 def _names_rows(name: str, columns: list[RawColumn], level: float) -> bool:
@@ -147,12 +158,16 @@ def _names_rows(name: str, columns: list[RawColumn], level: float) -> bool:
         return all(column.empty or CategoryStatistics.of(column.texts).names_rows for column in columns)
     numbers = [column.numbers[np.isfinite(column.numbers)] for column in columns if column.numbers is not None]
     numbers = [values for values in numbers if len(values) > 1]
-    distinct = all(len(np.unique(values)) == len(values) for values in numbers)
-    if not numbers or not distinct or any((values != values.round()).any() for values in numbers):
+    if not numbers or not all(map(_distinct_whole, numbers)):
         return False
     expected = sum(len(values) ** 2 / 2 / (values.max() - values.min() + 1) for values in numbers)
     named = IDENTIFIERS & set(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()))
     return bool(named) or math.exp(-expected) < level
+
+
+def _distinct_whole(values: np.ndarray) -> bool:
+    """Whether these are whole numbers, none twice."""
+    return len(np.unique(values)) == len(values) and bool((values == values.round()).all())
 
 
 def check_rows(tables: Tables, label: str | None) -> Iterator[Finding]:
@@ -187,14 +202,16 @@ def check_classes(tables: Tables, label: str | None) -> Iterator[Finding]:
     labels = {site: table.columns[label] for site, table in tables.items() if label and label in table.columns}
     counts: dict[str, Counter[str]] = {site: Counter(column.texts.tolist()) for site, column in labels.items()}
     whole = sum(counts.values(), Counter())
-    if len(whole) < 2 or len(whole) > SURELY_CLASSES:
+    if not 2 <= len(whole) <= SURELY_CLASSES:
         return
-    for name, count in whole.items():
-        if count < RARE * whole.total():
-            what = f"{name!r} is the label of {count} of {whole.total()} rows"
-            remedy = "try --class-weights balanced, and --metrics auc,f1"
-            yield Finding(EVERY_SITE, str(label), what, remedy, problem=False)
+    yield from (_rare(str(label), name, whole) for name, count in whole.items() if count < RARE * whole.total())
     for site, known in counts.items():
         if len(known) == 1:
             what = f"{next(iter(known))!r} is the label of all its rows"
             yield Finding(site, str(label), what, "make sure that it is meant", problem=False)
+
+
+def _rare(label: str, name: str, counts: Counter[str]) -> Finding:
+    what = f"{name!r} is the label of {counts[name]} of {counts.total()} rows"
+    remedy = "try --class-weights balanced, and --metrics auc,f1"
+    return Finding(EVERY_SITE, label, what, remedy, problem=False)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from coterie.federation.checking.findings import Finding, Tables, quoted
 from coterie.federation.labels import SURELY_CLASSES
+from coterie.federation.table_files import RawColumn
 
 FAMILIES = (
     (
@@ -48,14 +49,20 @@ def _counts(tables: Tables, column: str, is_label: bool) -> dict[str, Counter[st
     """How often each text occurs at each site; empty for a column that is one of numbers, or mostly so."""
     columns = {site: table.columns[column] for site, table in tables.items() if column in table.columns}
     texts = [known for known in columns.values() if known.numbers is None and not known.empty]
-    if not is_label and (not texts or any(known.odd for known in texts)):
+    of_numbers = not texts or any(known.odd for known in texts)
+    if of_numbers and not is_label:
         return {}
-    counts = {site: Counter(text for text in known.texts if text is not None) for site, known in columns.items()}
+    counts = {site: _count(known) for site, known in columns.items()}
     whole = sum(counts.values(), Counter())
-    if len(texts) < len(columns) and len(whole) > SURELY_CLASSES:
-        return {}  # numbers at some sites, and more than may be codes
-    repeated = len(whole) < sum(whole.values()) / 2  # otherwise the texts name rows
-    return {site: known for site, known in counts.items() if known} if repeated else {}
+    numbers_at_some_sites = len(texts) < len(columns)
+    if numbers_at_some_sites and len(whole) > SURELY_CLASSES:
+        return {}  # more than may be codes
+    name_rows = len(whole) >= whole.total() / 2
+    return {} if name_rows else {site: known for site, known in counts.items() if known}
+
+
+def _count(column: RawColumn) -> Counter[str]:
+    return Counter(text for text in column.texts if text is not None)
 
 
 def plain(text: str) -> str:

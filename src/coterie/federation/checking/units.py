@@ -9,7 +9,7 @@ without a single value in the range of the other sites' is named whether a facto
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from statistics import median
@@ -89,14 +89,17 @@ def _quantities(tables: Tables) -> list[str]:
     found = []
     for name in dict.fromkeys(name for table in tables.values() for name in table.columns):
         numbers = [table.columns[name].numbers for table in tables.values() if name in table.columns]
-        if any(values is None for values in numbers):
-            continue
-        values = np.unique(np.concatenate([values for values in numbers if values is not None]))
-        values = values[np.isfinite(values)]
-        codes = len(values) <= SURELY_CLASSES and bool((values == values.round()).all())
-        if len(values) > 2 and not codes:
+        known = [values for values in numbers if values is not None]
+        if len(known) == len(numbers) and _are_quantities(np.unique(np.concatenate(known))):
             found.append(name)
     return found
+
+
+def _are_quantities(values: np.ndarray) -> bool:
+    """Whether a column with these values holds more than may be codes."""
+    values = values[np.isfinite(values)]
+    may_be_codes = len(values) <= SURELY_CLASSES and bool((values == values.round()).all())
+    return len(values) > 2 and not may_be_codes
 
 
 def _forms(tables: Tables, name: str) -> dict[str, Form]:
@@ -119,10 +122,7 @@ def _judge(
     """What a site's column looks like beside the other sites'."""
     from scipy.stats import f, t
 
-    middle = Form(
-        median(other.location for other in others), median(other.spread for other in others), 0, 0,
-        min(other.low for other in others), max(other.high for other in others),
-    )  # fmt: skip
+    middle = _middle(others)
     theirs = np.array([other.apart(middle) for other in others])
     between = np.maximum(usual, theirs.var(axis=0, ddof=1)) if len(others) > 1 else usual
     error = np.sqrt(between * (1 + 1 / len(others)) + [form.location_error, form.spread_error])
@@ -133,15 +133,21 @@ def _judge(
     beyond = form.low > middle.high or form.high < middle.low
     surely = t.isf(LEVEL / tests / 2, freedom)
     outside = beyond and distance > surely
-    fits = {unit: float((np.abs(form.apart(middle, *unit)) / error).max()) for unit in _units()}
-    fitting = sorted(
-        (unit for unit, misfit in fits.items() if misfit < (surely if outside else agrees)), key=fits.__getitem__
-    )
+    misfits = {unit: float((np.abs(form.apart(middle, *unit)) / error).max()) for unit in _units()}
+    most = surely if outside else agrees
+    fitting = [unit for unit in sorted(misfits, key=misfits.__getitem__) if misfits[unit] < most]
     if fitting and (differs or outside):
         yield _other_unit(site, column, form, middle, fitting)
     elif outside:
         what = f"{form.low:.4g} to {form.high:.4g}, at the other sites {middle.low:.4g} to {middle.high:.4g}"
         yield Finding(site, column, what, "look up its unit and its meaning there")
+
+
+def _middle(others: Sequence[Form]) -> Form:
+    """The other sites' column: medians, and the range of them all."""
+    location = median(other.location for other in others)
+    spread = median(other.spread for other in others)
+    return Form(location, spread, 0, 0, min(other.low for other in others), max(other.high for other in others))
 
 
 def _units() -> dict[tuple[float, float], str]:
