@@ -73,9 +73,9 @@ def group_permutations(classes: int, groups: int, seed: int) -> IntArray:
     symbols, columns, offsets = (generator.permutation(classes) for _ in range(3))
     rows = [symbols[(offset + columns) % classes] for offset in offsets[:groups]]
     seen = {tuple(row.tolist()) for row in rows}
-    if classes <= 8:
+    if classes <= 8 and groups > classes:
         # So few permutations exist that a random draw could meet the same ones for long: list them all instead.
-        everything = list(permutations(range(classes))) if groups > classes else []
+        everything = list(permutations(range(classes)))
         others = [everything[i] for i in generator.permutation(len(everything)) if everything[i] not in seen]
         rows += [np.array(row) for row in others[: groups - len(rows)]]
     while len(rows) < groups:  # at least 9! permutations and at most 100,000 wanted: two draws in three are new

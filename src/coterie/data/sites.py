@@ -27,16 +27,20 @@ def load_heart(files: Files) -> dict[str, RawTable]:
     return {name: _heart(path) for name, (path,) in zip(HOSPITALS, files, strict=True)}
 
 
+def _heart_values(fields: Sequence[str]) -> list[str]:
+    """A patient's numbers in one form: some hospitals' files write 1.0 and others 1. Empty where one is none."""
+    try:
+        return ["?" if field.strip() == "?" else number_name(float(field)) for field in fields]
+    except ValueError:
+        return []
+
+
 def _heart(path: Path) -> RawTable:
     lines = [[*HEART_COLUMNS, "disease"]]
     for number, fields in enumerate(csv.reader(io.StringIO(read_text(path), newline="")), start=1):
         if not fields:
             continue
-        try:
-            # Some hospitals' files write 1.0 and others 1, which as categories would be two.
-            values = ["?" if field.strip() == "?" else number_name(float(field)) for field in fields]
-        except ValueError:
-            values = []
+        values = _heart_values(fields)
         if len(values) != len(lines[0]) or values[-1] not in ("0", "1", "2", "3", "4"):
             raise damaged(path, f"line {number} is not 13 values and a diagnosis from 0 to 4")
         lines.append([*values[:-1], "no" if values[-1] == "0" else "yes"])

@@ -13,7 +13,7 @@ import tempfile
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -136,11 +136,15 @@ def _divided_between(clients: Iterable[Client], budget: int, file: BinaryIO) -> 
         # One mapping for all; shared, because the system sets memory aside for what a private one might write.
         memory = torch.from_numpy(np.memmap(file, np.uint8, "r+"))
         for position, places in stored.items():
-            x, y = ([_read(memory, place) for place in places[i::2]] for i in (0, 1))
-            train, validation, test = map(Split, x, y)
-            train = replace(train, block=kept[position].train.block)
-            kept[position] = replace(kept[position], train=train, validation=validation, test=test)
+            kept[position] = _with_data(kept[position], memory, places)
     return kept
+
+
+def _with_data(client: Client, memory: Tensor, places: Sequence[_Stored]) -> Client:
+    """A client with its tensors as they lie in the file."""
+    x, y = ([_read(memory, place) for place in places[i::2]] for i in (0, 1))
+    train, validation, test = map(Split, x, y)
+    return replace(client, train=replace(train, block=client.train.block), validation=validation, test=test)
 
 
 def _write(file: BinaryIO, values: Tensor) -> _Stored:

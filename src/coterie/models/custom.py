@@ -7,7 +7,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,11 +32,11 @@ def find_callable(spec: str, kind: str = "model") -> Callable[..., Any]:
         raise ConfigError(f"{what}: write package.module:callable or path/to/file.py:callable")
     module = _from_file(what, Path(place).expanduser()) if is_file else _from_name(what, place)
     found: Callable[..., Any] | None = getattr(module, name, None)
-    if found is None or not callable(found):
-        wrong = "is not callable" if hasattr(module, name) else "is not there"
-        public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
-        raise ConfigError(f"{what}: {name!r} in {place} {wrong}; {did_you_mean(name, public)}")
-    return found
+    if callable(found):
+        return found
+    wrong = "is not callable" if hasattr(module, name) else "is not there"
+    public = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+    raise ConfigError(f"{what}: {name!r} in {place} {wrong}; {did_you_mean(name, public)}")
 
 
 def call(maker: Callable[..., Any], label: str, input_shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -46,20 +46,29 @@ def call(maker: Callable[..., Any], label: str, input_shape: tuple[int, ...], cl
         parameters = inspect.signature(maker).parameters.values()
     except ValueError as error:
         raise ConfigError(f"model {label!r}: its signature cannot be read; wrap it in a Python function") from error
-    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    by_name = {p.name: p for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    for p in parameters:
-        if p.default is p.empty and p.kind not in variadic and not (p.name in by_name and p.name in offered):
+    taken = [key for key in offered if _takes(parameters, key)]
+    for parameter in parameters:
+        if _required(parameter) and parameter.name not in taken:
             raise ConfigError(
-                f"model {label!r} asks for {p.name!r}, but only input_shape and classes are given (by keyword); "
-                f"give {p.name!r} a default"
+                f"model {label!r} asks for {parameter.name!r}, but only input_shape and classes are given "
+                f"(by keyword); give {parameter.name!r} a default"
             )
     with users_code(f"model {label!r}", ConfigError):
-        module = maker(**{key: value for key, value in offered.items() if takes_any or key in by_name})
+        module = maker(**{key: offered[key] for key in taken})
     if not isinstance(module, nn.Module):
         raise ConfigError(f"model {label!r} returned a {type(module).__name__}; return a torch.nn.Module")
     return module
+
+
+def _takes(parameters: Iterable[inspect.Parameter], key: str) -> bool:
+    """Whether a signature takes an argument of that name."""
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return any(p.kind is p.VAR_KEYWORD or (p.name == key and p.kind in by_name) for p in parameters)
+
+
+def _required(parameter: inspect.Parameter) -> bool:
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return parameter.default is parameter.empty and parameter.kind not in variadic
 
 
 def _from_name(what: str, name: str) -> ModuleType:

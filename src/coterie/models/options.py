@@ -23,9 +23,7 @@ def parse_model_options(model: str, text: str, builder: Callable[..., nn.Module]
     }
     options: dict[str, Option] = {}
     for item in text.split(","):
-        key, equals, written = (part.strip() for part in item.partition("="))
-        if not equals or not key or not written:
-            raise ConfigError(f"model {model!r}: {item!r} is not an option; write {model}:name=value,name=value")
+        key, written = _key_and_value(model, item)
         if key not in known:
             hint = did_you_mean(key, known) if known else "it takes none"
             raise ConfigError(f"model {model!r} has no option {key!r}; {hint}")
@@ -33,6 +31,13 @@ def parse_model_options(model: str, text: str, builder: Callable[..., nn.Module]
             raise ConfigError(f"model {model!r}: option {key!r} is given twice; keep one")
         options[key] = _typed(model, key, written, known[key])
     return options
+
+
+def _key_and_value(model: str, item: str) -> tuple[str, str]:
+    key, _, written = (part.strip() for part in item.partition("="))
+    if not key or not written:
+        raise ConfigError(f"model {model!r}: {item!r} is not an option; write {model}:name=value,name=value")
+    return key, written
 
 
 def _typed(model: str, key: str, written: str, wanted: type) -> Option:

@@ -274,8 +274,10 @@ def _in_folders(path: Path, shape: ModelShape) -> dict[str, Samples]:
     below = sorted(entry for entry in path.iterdir() if entry.is_dir() and not entry.name.startswith("."))
     if not below and any(path.glob("*.npy")):
         return read_newcomers(Federation.from_folder(path, splits=(1, 0, 0)), shape)
-    several = below and not any(image_files(entry) and entry.name in map(str, shape.label_names) for entry in below)
-    return {place.name: read_samples(place, shape) for place in (below if several else [path])}
+    classes = {str(name) for name in shape.label_names}
+    of_one_client = any(entry.name in classes and image_files(entry) for entry in below)
+    places = below if below and not of_one_client else [path]
+    return {place.name: read_samples(place, shape) for place in places}
 
 
 def _by_client(data: Any, shape: ModelShape) -> dict[str, Samples]:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
 from coterie.federation import Split
@@ -275,10 +275,11 @@ def suits(plan: Plan, data: Split) -> bool:
     """Whether the plan can work on such data: real inputs of the right width and one target for each output."""
     inputs = data.x.shape[1:].numel() if plan.flattens and data.x.ndim > 1 else data.x.shape[-1]
     shaped = data.x.ndim == 2 or (plan.flattens and data.x.ndim > 2)
-    outputs = plan.stages[-1].outputs
+    return data.x.is_floating_point() and shaped and inputs == plan.stages[0].inputs and _targets_suit(plan, data.y)
+
+
+def _targets_suit(plan: Plan, y: Tensor) -> bool:
     if plan.loss == "softmax":
-        matching = data.y.ndim == 1 and not data.y.is_floating_point()
-    else:
-        real = data.y.is_floating_point() or plan.loss == "binary"
-        matching = real and data.y.shape[1:].numel() == outputs
-    return data.x.is_floating_point() and shaped and inputs == plan.stages[0].inputs and matching
+        return y.ndim == 1 and not y.is_floating_point()
+    real = y.is_floating_point() or plan.loss == "binary"
+    return real and y.shape[1:].numel() == plan.stages[-1].outputs
