@@ -189,3 +189,15 @@ def test_a_split_that_harms_one_part_is_not_taken() -> None:
     found.losses[1::2, 1:] = 0.1
     assert benefit(found.losses[:, 0] - found.losses[:, 1]).gain > 0
     assert found.best(0.5)[0] is None
+
+
+def test_a_candidate_that_helps_all_but_one_part_has_a_part_too_many() -> None:
+    found = judged_by_hand(0.4)
+    one = (np.arange(8) == 7).astype(np.int64)
+    found = found._replace(found=[Candidate((one, one), one)])
+    assert not found.has_a_part_too_many(0.01)
+    found.losses[7, 1] = 9.0  # one of eight, which the test leaves out
+    assert found.best(0.01)[0] is None
+    assert found.has_a_part_too_many(0.01)
+    found.losses[:, 1] = found.losses[:, 0] + 0.1
+    assert not found.has_a_part_too_many(0.01)

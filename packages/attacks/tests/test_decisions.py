@@ -25,19 +25,27 @@ OPTIONS = {"clients": 20, "rounds": 9, "method": "cfl", "model": "mlp:hidden=16"
 
 
 @cache
-def honest_run(scenario, seed):
-    return attacked_run(make_config(OPTIONS | {"scenario": scenario, "seed": seed}), "none", 0)
+def honest_run(scenario, samples, seed):
+    options = OPTIONS | {"scenario": scenario, "samples": samples, "seed": seed}
+    return attacked_run(make_config(options), "none", 0)
 
 
 @pytest.mark.parametrize("attack", ["veto", "forced-split"])
 @pytest.mark.parametrize(
-    ("scenario", "clusters", "seed"),
-    [("digits:permuted(2)", 2, 0), ("digits:permuted(2)", 2, 1), ("digits:none", 1, 0), ("digits:none", 1, 1)],
+    ("scenario", "samples", "clusters", "seed"),
+    [
+        ("digits:permuted(2)", None, 2, 0),
+        ("digits:permuted(2)", None, 2, 1),
+        ("digits:permuted(2)", 60, 2, 101),  # the liar is a part by itself in the candidate that reproduces best
+        ("digits:none", None, 1, 0),
+        ("digits:none", None, 1, 1),
+    ],
 )
-def test_one_liar_neither_prevents_a_split_nor_forces_one(scenario, clusters, seed, attack):
-    expected = honest_run(scenario, seed).cluster
+def test_one_liar_neither_prevents_a_split_nor_forces_one(scenario, samples, clusters, seed, attack):
+    expected = honest_run(scenario, samples, seed).cluster
     assert len(set(expected.values())) == clusters
-    found = attacked_run(make_config(OPTIONS | {"scenario": scenario, "seed": seed}), attack, 1).cluster
+    options = OPTIONS | {"scenario": scenario, "samples": samples, "seed": seed}
+    found = attacked_run(make_config(options), attack, 1).cluster
     same = adjusted_rand_index([expected[client] for client in found], list(found.values()))
     assert len(found) == 19
     assert same == 1.0

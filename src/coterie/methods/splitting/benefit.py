@@ -18,7 +18,7 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from coterie.benefit import FIRST_LOOK, LEVEL, level_of_look
+from coterie.benefit import FIRST_LOOK, LEVEL, Benefit, level_of_look
 from coterie.clustering.sketch import sketch
 from coterie.methods.base import Event
 from coterie.methods.compared import Compared, ComparedHalves
@@ -31,6 +31,7 @@ from coterie.methods.splitting.candidates import (
     candidates,
     half_cosines,
     known_of,
+    number_of_parts,
     pooled,
     smallest_side,
     worth_trying,
@@ -86,20 +87,35 @@ class BenefitRule(SplitRule):
         memory, proposed = self.propose(memory, halves)
         least = max(self.min_size, server.least_in_sum)
         possible = [one for one in proposed if smallest_side(one) >= least]
-        found = worth_trying(possible)
-        if halves.updates is None:
-            found = found[:1]  # only one candidate's sums can be opened
-        if not found:
-            return Look(memory)
-        steps = Steps(halves, found, seen, t, server)
-        tried = judged(found, steps, halves, self.base(seen), self.judge, server)
-        best, result = tried.best(level_of_look(self.level, memory.count) / len(possible))
-        memory = replace(memory, last=result)
-        if best is None:
-            return Look(memory)
-        branches = self._branches(best.both, steps, halves, seen, server)
-        reason = f"on held-out data models of their own lower the loss by {result}"
-        return Look(memory, SplitDecision(branches, self.base(seen), result.numbers(), reason))
+        level = level_of_look(self.level, memory.count) / max(1, len(possible))
+        result, decision = self._first_sure(possible, level, halves, seen, t, server)
+        return Look(replace(memory, last=result), decision)
+
+    def _first_sure(
+        self,
+        possible: Sequence[Candidate],
+        level: float,
+        halves: ComparedHalves,
+        seen: LeafRound,
+        t: int,
+        server: Server,
+    ) -> tuple[Benefit | None, SplitDecision | None]:
+        """Try the candidate that reproduces best; if it helps all together but not each part, one of fewer parts."""
+        result = None
+        only_one = halves.updates is None  # where vectors may not be seen, the sums of one candidate are opened
+        while found := worth_trying(possible)[: 1 if only_one else None]:
+            steps = Steps(halves, found, seen, t, server)
+            tried = judged(found, steps, halves, self.base(seen), self.judge, server)
+            best, result = tried.best(level)
+            if best is not None:
+                branches = self._branches(best.both, steps, halves, seen, server)
+                reason = f"on held-out data models of their own lower the loss by {result}"
+                return result, SplitDecision(branches, self.base(seen), result.numbers(), reason)
+            if only_one or not tried.has_a_part_too_many(level):
+                break
+            fewest = min(map(number_of_parts, found))
+            possible = [one for one in possible if number_of_parts(one) < fewest]
+        return result, None
 
     def compared(self, clients: Sequence[str], seen: LeafRound, t: int, server: Server) -> ComparedHalves:
         """What clients are compared by: the updates of two halves of their data, from the model after the round."""

@@ -141,6 +141,11 @@ def smallest_side(candidate: Candidate) -> int:
     return min(int(own.min()) if len(own) > 1 else 0 for own in sizes)
 
 
+def number_of_parts(candidate: Candidate) -> int:
+    """How many parts would be made."""
+    return len(np.unique(candidate.both))
+
+
 def leaning_of(candidate: Candidate, cosines: Floats) -> Benefit:
     """How much each member's update on one half leans to its own part's on the other, more than to the other parts'."""
     leanings = []

@@ -19,7 +19,7 @@ from coterie.methods.aggregation import WeightedSum
 from coterie.methods.compared import ComparedHalves, halves_seed
 from coterie.methods.server import Server, apply_update
 from coterie.methods.splitting.base import LeafRound
-from coterie.methods.splitting.candidates import Candidate, Floats, Sides
+from coterie.methods.splitting.candidates import Candidate, Floats, Sides, number_of_parts
 from coterie.methods.tree import Node
 from coterie.tasks import Evaluate, HalfUpdates, HeldOut, Request
 from coterie.tasks.halves import OFFSET_SCALES
@@ -115,13 +115,24 @@ class Judged(NamedTuple):
 
     def gain(self, candidate: int, over: int | None = None) -> Benefit:
         """What a candidate gains over one model, or over another candidate; sure only if all its parts gain."""
+        result, all_gain = self._gain(candidate, over)
+        return result if all_gain else replace(result, p_value=1.0)
+
+    def _gain(self, candidate: int, over: int | None = None) -> tuple[Benefit, bool]:
+        """What a candidate gains for the clients together, and whether each of its parts gains."""
         before = self.losses[:, 0 if over is None else over + 1]
         gains = before - self.losses[:, candidate + 1]
         errors = self.within[:, candidate] + (0 if over is None else self.within[:, over])
         parts = self.found[candidate].both[self.rows]
-        result = benefit(gains, errors)
-        all_gain = all(np.median(gains[parts == part]) > 0 for part in np.unique(parts))
-        return result if all_gain else replace(result, p_value=1.0)
+        return benefit(gains, errors), all(np.median(gains[parts == part]) > 0 for part in np.unique(parts))
+
+    def has_a_part_too_many(self, level: float) -> bool:
+        """Whether a candidate surely helps the clients together, but not each of its parts: fewer parts may help all.
+
+        A part of one liar, who denies what it gains, would be a veto otherwise.
+        """
+        results = [self._gain(candidate) for candidate in range(len(self.found))]
+        return any(result.p_value <= level and not all_gain for result, all_gain in results)
 
     def best(self, level: float) -> tuple[Candidate | None, Benefit]:
         """The candidate to take, if one is sure, and what it gains; else the largest gain that there is.
@@ -129,7 +140,7 @@ class Judged(NamedTuple):
         One of more parts is taken only where it is surely better than what fewer parts give.
         """
         taken = None
-        sizes = [len(set(one.both.tolist())) for one in self.found]
+        sizes = [number_of_parts(one) for one in self.found]
         for parts in sorted(set(sizes)):
             results = {c: self.gain(c, taken) for c, size in enumerate(sizes) if size == parts}
             sure = {c: result.gain for c, result in results.items() if result.p_value <= level}
