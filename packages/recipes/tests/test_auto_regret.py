@@ -40,10 +40,14 @@ def test_what_all_federations_say_by_hand() -> None:
 
     helped = {"auto": cell([90, 91, 89], 2, 9.0), "fedavg": cell([50, 51, 52]), "groups": cell([91, 92, 90])}
     lost = {"auto": cell([50, 51, 52], 1, 2.0), "fedavg": cell([60, 61, 62.5])}
-    found = {(method, what): value for method, what, value in summary([helped, lost])}
+    found = {(method, what): value for method, what, value in summary({11: helped, 0: lost})}
     assert found["auto", "mean regret"] == pytest.approx((183.5 - 153) / 3 / 2)
     assert found["auto", "share within 2 of known groups, where these surely help"] == 1.0
     assert found["fedavg", "share within 2 of known groups, where these surely help"] == 0.0
+    assert ":rotated(2)" in draw(11).scenario
+    assert found["auto", "share within 2 of known groups, where these surely help and differ in inputs too"] == 1.0
+    assert ":swapped(2)" in draw(9).scenario
+    assert not [what for _, what, _ in summary({9: helped, 0: lost}) if "inputs" in what]
     assert found["auto", "share surely below fedavg, where nothing is surely better"] == 1.0
     assert found["auto", "federations surely below fedavg by 3 points"] == 1.0
     assert found["auto", "median of cpu over fedavg's, where nothing is split"] == 2.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,8 @@ LEVEL = 0.05
 """Of the tests that say what is sure."""
 WITHIN = 2.0
 """Points below known groups that still count as having found what they are worth."""
+LABELS_ALONE = ("permuted", "swapped")
+"""Shifts that change no input: FLT, which compares inputs, cannot see them."""
 DIGITS = 1000
 """Samples that clients may hold together where images are drawn from digits, which has 1,797, two fifths for tests."""
 
@@ -168,7 +170,7 @@ def auto_regret(study: Study) -> Findings:
     }
     cells = study.cells(jobs)
     rows, notes = [], []
-    found: list[Cells] = []
+    found: dict[int, Cells] = {}
     for number in study.seeds:
         tried = {method: cells[f"federation-{number}-{method}"] for method in methods}
         own = {method: cell for method, cell in tried.items() if "score" in cell}
@@ -176,7 +178,7 @@ def auto_regret(study: Study) -> Findings:
         if "auto" not in own or "fedavg" not in own:
             notes.append(f"left out: {words}: {tried['auto'].get('refused', tried['fedavg'].get('refused'))}")
             continue
-        found.append(own)
+        found[number] = own
         regret = regrets(own)["auto"]
         rows.append(Row(words, "regret of auto", [regret]))
         if regret > SHARE_BELOW or own["auto"]["score"] < own["fedavg"]["score"] - LOST:
@@ -187,20 +189,24 @@ def auto_regret(study: Study) -> Findings:
     )
 
 
-def summary(found: Sequence[Cells]) -> Iterator[tuple[str, str, float]]:
+def summary(by_number: Mapping[int, Cells]) -> Iterator[tuple[str, str, float]]:
     """What all federations together say, as method, measure and value."""
+    found = list(by_number.values())
     for method in (*METHODS, ORACLE):
         values = [regrets(own)[method] for own in found if method in own]
         if values:
             yield method, "mean regret", statistics.fmean(values)
             yield method, f"share with regret below {SHARE_BELOW:g}", statistics.fmean(v < SHARE_BELOW for v in values)
             yield method, "largest regret", max(values)
-    helped = [own for own in found if ORACLE in own and surely_better(own[ORACLE], own["fedavg"])]
+    by_groups = {n: own for n, own in by_number.items() if ORACLE in own}
+    helped = {n: own for n, own in by_groups.items() if surely_better(own[ORACLE], own["fedavg"])}
+    seen = {n: own for n, own in helped.items() if not any(shift in draw(n).scenario for shift in LABELS_ALONE)}
     whole = [own for own in found if not any(surely_better(own[m], own["fedavg"]) for m in own)]
     for method in METHODS:
-        near = [own[ORACLE]["score"] - own[method]["score"] <= WITHIN for own in helped if method in own]
-        if near:
-            yield method, f"share within {WITHIN:g} of known groups, where these surely help", statistics.fmean(near)
+        for which, where in ((helped, "these surely help"), (seen, "these surely help and differ in inputs too")):
+            near = [own[ORACLE]["score"] - own[method]["score"] <= WITHIN for own in which.values() if method in own]
+            if near:
+                yield method, f"share within {WITHIN:g} of known groups, where {where}", statistics.fmean(near)
         lost = [surely_better(own["fedavg"], own[method]) for own in whole if method in own]
         if lost:
             yield method, "share surely below fedavg, where nothing is surely better", statistics.fmean(lost)
