@@ -67,16 +67,20 @@ def _between(page: str, begin: str, end: str, text: str) -> str:
 
 
 def departures_markdown() -> str:
-    """Where defaults depart from a paper, what no option undoes, and the tables whose settings are known."""
+    """Where defaults depart from a paper, what `as=paper` leaves, and the tables whose settings are known."""
     found = [(name, cls, paper) for name, cls in method_classes().items() if (paper := paper_of(cls)) is not None]
-    lines = ["| method | option | `as=paper` | what the default does instead |", "|---|---|---|---|"]
+    lines = [
+        "| method | option | `as=paper` | what the default does instead | why, and what it changes |",
+        "|---|---|---|---|---|",
+    ]
     for name, cls, _ in found:
         for one in departures_of(cls):
-            lines.append(f"| `{name}` | `{one.option}` | {value_in_words(one.paper)} | {one.why} |")
+            point = " | ".join(map(_cell, (value_in_words(one.paper), one.here, one.why)))
+            lines.append(f"| `{name}` | `{one.option}` | {point} |")
     plain = [f"`{name}`" for name, cls, _ in found if not departures_of(cls)]
-    lines += ["", f"No default departs in {', '.join(plain)}. Different whatever the options are:", ""]
+    lines += ["", f"No default departs in {', '.join(plain)}. Different with `as=paper` too:", ""]
     lines += ["| method | as printed | here | why |", "|---|---|---|---|"]
-    lines += [f"| `{name}` | {a} | {b} | {why} |" for name, _, paper in found for a, b, why in paper.differences]
+    lines += [f"| `{name}` | {' | '.join(map(_cell, one))} |" for name, _, paper in found for one in paper.differences]
     lines += ["", "Tables and figures whose hyper-parameters are known by name:", ""]
     lines += ["| method | settings | beside them |", "|---|---|---|"]
     for name, _, paper in found:
