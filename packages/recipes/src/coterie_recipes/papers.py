@@ -28,6 +28,8 @@ PAPERS = {"CFL": CFL, "IFCA": IFCA, "FedCUAU": FEDCUAU, "FLT": FLT}
 BEGIN = "<!-- From here on the page is built by `python -m coterie_recipes.papers docs` from docs/results. -->"
 END = "<!-- End of what is built. -->"
 CHANGED = "the recipe has changed since"
+FORMER = "former rule"
+"""In a note of a stored result, where a method has another rule now."""
 FROM_CODE = "<!-- From here to the next mark, built by the same command from the methods themselves. -->"
 END_OF_CODE = "<!-- End of what the methods say. -->"
 MARK = "†"
@@ -176,7 +178,9 @@ def _scale(stored: Mapping[str, Any]) -> str:
     seconds = stored.get("cpu_seconds")
     if seconds is not None:
         words.append(f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min")
-    if "recipe" in stored and not is_fresh(stored):
+    if any(FORMER in note for note in stored.get("notes", ())):
+        words.append(f"by a {FORMER}")
+    elif "recipe" in stored and not is_fresh(stored):
         words.append(CHANGED)
     return ", ".join(words)
 
