@@ -46,9 +46,10 @@ def show_paper(console: Console, name: str, cls: type) -> None:
     says = f"{name}:as=paper undoes where the defaults depart from it:" if departures else "by default as printed there"
     console.print(f"\nPaper: {paper.citation}; {says}", markup=False, soft_wrap=True)
     if departures:
-        table = Table("option", "as=paper", "what the default does instead", box=None, pad_edge=False)
-        for departure in departures:
-            table.add_row(departure.option, escape(value_in_words(departure.paper)), escape(departure.why))
+        titles = ("option", "as=paper", "what the default does instead", "why, and what it changes")
+        table = Table(*titles, box=None, pad_edge=False)
+        for one in departures:
+            table.add_row(one.option, escape(value_in_words(one.paper)), escape(one.here), escape(one.why))
         console.print(table)
     show_differences(console, paper)
     if paper.tables:
@@ -56,9 +57,9 @@ def show_paper(console: Console, name: str, cls: type) -> None:
 
 
 def show_differences(console: Console, paper: Paper) -> None:
-    """Print what no option undoes."""
+    """Print what `as=paper` does not undo."""
     for one in paper.differences:
-        text = f"Different whatever the options are: {one.printed}; here {one.here} ({one.why})"
+        text = f"Different with as=paper too: {one.printed}; here {one.here} ({one.why})"
         console.print(text, markup=False, soft_wrap=True)
 
 

@@ -171,8 +171,8 @@ class Method(Protocol):
     * `finish(state, server) -> state`, called once after the last round;
     * `place(state, clients, server) -> dict[str, int]`, the clusters' ids of newcomers, who train but change nothing;
       without it they go where a cluster's model has the lowest loss on their data;
-    * `paper`, what it is published in (see `published.Paper`), and `departures`, where its defaults are not the paper's
-      (see `published.Departure`); `as=paper` undoes them;
+    * `paper`, what it is published in, and where its defaults depart from that, which `as=paper` undoes (see
+      `published.Paper`);
     * `places_unlabelled = True`, if `place` looks at no labels;
     * `path(state, client) -> dict[int, Tensor]`, the models on the way to a client's cluster by id, the first first.
     """

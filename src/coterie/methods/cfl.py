@@ -12,7 +12,6 @@ from coterie.methods.base import Assignment, Info, method
 from coterie.methods.compared import Compared
 from coterie.methods.needs import Needs
 from coterie.methods.population import Newcomer, follow_population, placed
-from coterie.methods.published import Departure
 from coterie.methods.server import Server
 from coterie.methods.splitting import LeafRound, SplitRule, grow, make_rule
 from coterie.methods.tree import Node, Tree, best_on_path
@@ -38,16 +37,6 @@ class CFL:
     """Clusters by recursive bipartition of the clients; a rule says when a cluster is split, and why."""
 
     server_steps: ClassVar[bool] = True
-    departures: ClassVar[tuple[Departure, ...]] = (
-        Departure(
-            "rule", "paper", "held-out benefit decides, without thresholds, and undoes a split that does not last"
-        ),
-        Departure(
-            "fallback",
-            False,
-            "a client may end with a model on its path that surely serves it better, by its validation data",
-        ),
-    )
 
     rule: Annotated[Any, Placeholder("RULE")] = "auto"
     """When to split: benefit (both sides are surely better served apart, on held-out data), paper (its thresholds ε1,

@@ -31,7 +31,6 @@ from coterie.methods.fedavg import FedAvg, base_method, layers_above
 from coterie.methods.heterogeneity import Measure, clusters_in_words, divergences, ranked_clusters
 from coterie.methods.needs import Needs
 from coterie.methods.nested_sums import nested_sums
-from coterie.methods.published import Departure
 from coterie.methods.server import Server
 from coterie.parameters import Layout, gather, scatter
 from coterie.snapshot import saved
@@ -56,9 +55,6 @@ class FedCUAU:
     server_steps: ClassVar[bool] = True
     places_unlabelled: ClassVar[bool] = True
     needs = property(lambda self: Needs("may", (Divergence,), personal=bool(self.base_method().rule().private)))
-    departures: ClassVar[tuple[Departure, ...]] = (
-        Departure("measure", "update", "gradients of two halves measure clients' data, not their sizes or the step"),
-    )
 
     base: str = "fedavg"
     """The method underneath, FedAvg or a relative, written as a method: fedprox:mu=0.01, or (fedprox:mu=0.01,…)."""

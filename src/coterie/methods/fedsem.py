@@ -23,7 +23,6 @@ from coterie.methods.aggregation import Aggregation, WeightedSum
 from coterie.methods.averaging import assignment_of
 from coterie.methods.base import Assignment, ClusterInfo, Info, method
 from coterie.methods.needs import Needs
-from coterie.methods.published import Departure
 from coterie.methods.server import Server
 from coterie.randomness import derive, numpy_generator
 from coterie.snapshot import saved
@@ -55,9 +54,6 @@ class FedSEM:
 
     server_steps: ClassVar[bool] = True
     needs: ClassVar[Needs] = Needs("must")
-    departures: ClassVar[tuple[Departure, ...]] = (
-        Departure("weighting", "uniform", "a client counts by its samples, as in the methods that it is compared with"),
-    )
 
     clusters: PositiveInt = 5
     """Number of clusters C."""

@@ -13,7 +13,6 @@ from coterie.errors import ConfigError
 from coterie.methods.base import Assignment, Info, method
 from coterie.methods.embedding import Embedded, check_enough, codebook_of, embed, embedding_task, parse_signature
 from coterie.methods.needs import Needs
-from coterie.methods.published import Departure
 from coterie.methods.related_rounds import (
     RelatedState,
     begin,
@@ -37,16 +36,6 @@ class FLT:
 
     server_steps: ClassVar[bool] = True
     places_unlabelled: ClassVar[bool] = True
-    departures: ClassVar[tuple[Departure, ...]] = (
-        Departure(
-            "gamma", AUTHORS_GAMMA, "no γ and no UMAP: held-out benefit cuts the dendrogram of the clients' distances"
-        ),
-        Departure(
-            "signature",
-            "centroids(least=1)",
-            "a centroid is the mean of five samples or more, and with secure sums a word of a common codebook",
-        ),
-    )
 
     case: Literal[1, 2] = 2
     """1: each client averages its relatives (any graph). 2: disjoint clusters, FedAvg in each."""

@@ -19,7 +19,6 @@ from coterie.methods.ifca_growing import Growing
 from coterie.methods.local_work import AVERAGING
 from coterie.methods.options import refuse_others
 from coterie.methods.placing import lowest_loss, lowest_loss_assignment
-from coterie.methods.published import Departure
 from coterie.methods.restarts import Restarts
 from coterie.methods.server import Server
 from coterie.methods.sharing import share_steps, shared_spans
@@ -48,9 +47,6 @@ class IFCA:
 
     server_steps: ClassVar[bool] = True
     needs = property(needs_of_choices)
-    departures: ClassVar[tuple[Departure, ...]] = (
-        Departure("init", "random", "models begin with clients that the others fit worst: random ones often share one"),
-    )
 
     k: Annotated[int, Field(ge=1)] | Literal["auto"] = 2
     """Number of clusters, or "auto": begin with one model, and make two of one where held-out data says that those who

@@ -19,7 +19,6 @@ from coterie.errors import ConfigError
 from coterie.methods.base import Assignment, Info, method
 from coterie.methods.embedding import OF_DATA, Embedded, check_enough, embed
 from coterie.methods.needs import Needs
-from coterie.methods.published import Departure
 from coterie.methods.related_rounds import (
     RelatedState,
     begin,
@@ -41,9 +40,6 @@ class PcaKMeansHC:
 
     server_steps: ClassVar[bool] = True
     places_unlabelled: ClassVar[bool] = True
-    departures: ClassVar[tuple[Departure, ...]] = (
-        Departure("least", 1, "a centroid is the mean of five samples or more: of fewer it shows them"),
-    )
 
     basis: str = "own"
     """own: each client's principal axes; public: those of the digits in the package; or a file with a PCA encoder."""

@@ -29,8 +29,20 @@ class Table(NamedTuple):
     """What the paper does not print, and where it is from."""
 
 
+class Departure(NamedTuple):
+    """A point in which a default is not the paper's; one option may stand for several points."""
+
+    option: str
+    paper: Any
+    """The option's value that computes what the paper prints."""
+    here: str
+    """What our default does instead."""
+    why: str
+    """Why, and what it changes."""
+
+
 class Difference(NamedTuple):
-    """What is different from the paper whatever the options are."""
+    """What is different from the paper with `as=paper` too."""
 
     printed: str
     here: str
@@ -41,19 +53,27 @@ class Paper(NamedTuple):
     """What a method is published in."""
 
     citation: str
+    departures: tuple[Departure, ...] = ()
     differences: tuple[Difference, ...] = ()
     tables: Mapping[str, Table] = NOTHING
 
 
 def read_papers(path: Path) -> dict[str, Paper]:
-    """The papers by their methods' names, from a TOML file with the fields of `Paper`, `Difference` and `Table`."""
+    """The papers by their methods' names, from a TOML file with the fields of the classes above."""
     rows = tomllib.loads(path.read_text(encoding="utf-8"))
     return {name: _paper(**row) for name, row in rows.items()}
 
 
-def _paper(citation: str, differences: Sequence[Any] = (), tables: Mapping[str, Any] = NOTHING) -> Paper:
-    tables = {name: Table(**{key: _frozen(value) for key, value in table.items()}) for name, table in tables.items()}
-    return Paper(citation, tuple(Difference(**row) for row in differences), tables or NOTHING)
+def _paper(
+    citation: str,
+    departures: Sequence[Any] = (),
+    differences: Sequence[Any] = (),
+    tables: Mapping[str, Any] = NOTHING,
+) -> Paper:
+    points = tuple(Departure(**row) for row in departures)
+    others = tuple(Difference(**row) for row in differences)
+    known = {name: Table(**{key: _frozen(value) for key, value in table.items()}) for name, table in tables.items()}
+    return Paper(citation, points, others, known or NOTHING)
 
 
 def _frozen(value: Any) -> Any:
@@ -67,20 +87,10 @@ PAPERS: Mapping[str, Paper] = read_papers(Path(__file__).with_name("papers.toml"
 """By the method's name; one that is not here, as `local`, has none."""
 
 
-class Departure(NamedTuple):
-    """An option whose default is not the paper's."""
-
-    option: str
-    paper: Any
-    """The value that computes what the paper prints."""
-    why: str
-    """What our default does instead, and why."""
-
-
 def departures_of(cls: type) -> tuple[Departure, ...]:
     """Where the defaults of a method depart from its paper; none for one that computes what its paper prints."""
-    found: tuple[Departure, ...] = getattr(cls, "departures", ())
-    return found
+    paper = paper_of(cls)
+    return () if paper is None else paper.departures
 
 
 def paper_of(cls: type) -> Paper | None:

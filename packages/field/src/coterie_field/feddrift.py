@@ -31,7 +31,7 @@ from torch import Tensor
 from coterie.methods import Assignment, Event, Info, Needs, Server, average_clusters, members_of, method, saved
 from coterie.methods.averaging import assignment_of
 from coterie.methods.placing import lowest_loss
-from coterie.methods.published import Departure, Paper
+from coterie.methods.published import Paper
 from coterie.tasks import Evaluate
 from coterie_field.papers import PAPERS
 
@@ -60,9 +60,6 @@ class FedDrift:
 
     paper: ClassVar[Paper] = PAPERS["feddrift"]
     needs: ClassVar[Needs] = Needs(unnoised="clients are clustered by their exact losses")
-    departures: ClassVar[tuple[Departure, ...]] = (
-        Departure("start_with", "one", "each client begins with a model, since groups may be there from the start"),
-    )
 
     start_with: Literal["each", "one"] = "each"
     """Models of the first round: one per client, up to `most`, which are merged later; or one for all."""

@@ -28,6 +28,8 @@ PAPERS = {"CFL": CFL, "IFCA": IFCA, "FedCUAU": FEDCUAU, "FLT": FLT}
 BEGIN = "<!-- From here on the page is built by `python -m coterie_recipes.papers docs` from docs/results. -->"
 END = "<!-- End of what is built. -->"
 CHANGED = "the recipe has changed since"
+FORMER = "former rule"
+"""In a note of a stored result, where a method has another rule now."""
 FROM_CODE = "<!-- From here to the next mark, built by the same command from the methods themselves. -->"
 END_OF_CODE = "<!-- End of what the methods say. -->"
 MARK = "†"
@@ -67,16 +69,20 @@ def _between(page: str, begin: str, end: str, text: str) -> str:
 
 
 def departures_markdown() -> str:
-    """Where defaults depart from a paper, what no option undoes, and the tables whose settings are known."""
+    """Where defaults depart from a paper, what `as=paper` leaves, and the tables whose settings are known."""
     found = [(name, cls, paper) for name, cls in method_classes().items() if (paper := paper_of(cls)) is not None]
-    lines = ["| method | option | `as=paper` | what the default does instead |", "|---|---|---|---|"]
+    lines = [
+        "| method | option | `as=paper` | what the default does instead | why, and what it changes |",
+        "|---|---|---|---|---|",
+    ]
     for name, cls, _ in found:
         for one in departures_of(cls):
-            lines.append(f"| `{name}` | `{one.option}` | {value_in_words(one.paper)} | {one.why} |")
+            point = " | ".join(map(_cell, (value_in_words(one.paper), one.here, one.why)))
+            lines.append(f"| `{name}` | `{one.option}` | {point} |")
     plain = [f"`{name}`" for name, cls, _ in found if not departures_of(cls)]
-    lines += ["", f"No default departs in {', '.join(plain)}. Different whatever the options are:", ""]
+    lines += ["", f"No default departs in {', '.join(plain)}. Different with `as=paper` too:", ""]
     lines += ["| method | as printed | here | why |", "|---|---|---|---|"]
-    lines += [f"| `{name}` | {a} | {b} | {why} |" for name, _, paper in found for a, b, why in paper.differences]
+    lines += [f"| `{name}` | {' | '.join(map(_cell, one))} |" for name, _, paper in found for one in paper.differences]
     lines += ["", "Tables and figures whose hyper-parameters are known by name:", ""]
     lines += ["| method | settings | beside them |", "|---|---|---|"]
     for name, _, paper in found:
@@ -172,7 +178,9 @@ def _scale(stored: Mapping[str, Any]) -> str:
     seconds = stored.get("cpu_seconds")
     if seconds is not None:
         words.append(f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min")
-    if "recipe" in stored and not is_fresh(stored):
+    if any(FORMER in note for note in stored.get("notes", ())):
+        words.append(f"by a {FORMER}")
+    elif "recipe" in stored and not is_fresh(stored):
         words.append(CHANGED)
     return ", ".join(words)
 

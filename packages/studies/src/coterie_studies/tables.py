@@ -193,7 +193,7 @@ def _aligned(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
-MEASURES = ("accuracy", "worst10", "variance", "loss", "clusters", "ari", "bytes", "seconds")
+MEASURES = ("accuracy", "worst10", "variance", "loss", "clusters", "ari", "bytes", "passes", "seconds")
 
 
 def as_csv(table: Mapping[str, Any]) -> str:
@@ -228,7 +228,7 @@ OF_A_DIFFERENCE = ("mean", "low", "high", "p", "p_holm")
 
 def _csv_numbers(row: Mapping[str, Any], metrics: Sequence[str]) -> list[float | None]:
     """Mean, deviation and standard error of every measure of a row, and of the further metrics."""
-    values = [row[name] for name in MEASURES] + [row.get("metrics", {}).get(name) for name in metrics]
+    values = [row.get(name) for name in MEASURES] + [row.get("metrics", {}).get(name) for name in metrics]
     return [None if value is None else value[kind] for value in values for kind in OVER_SEEDS]
 
 
