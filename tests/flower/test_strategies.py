@@ -45,6 +45,7 @@ from coterie.trainers.base import Training
 from coterie.trainers.schedules import make_schedule
 
 
+@pytest.mark.long
 def test_cfl_finds_the_groups_of_an_unmodified_app() -> None:
     seen: dict[int, int] = {}
     strategy = CFL(fraction_evaluate=0.7)
@@ -80,6 +81,7 @@ def test_cfl_finds_the_groups_of_an_unmodified_app() -> None:
         strategy.model_of(7)
 
 
+@pytest.mark.long
 def test_cfl_leaves_nodes_of_one_kind_together() -> None:
     strategy = CFL()
     started(strategy, grid_of(6, 1), 14)
@@ -151,6 +153,7 @@ def test_a_share_of_the_nodes_trains_and_evaluates() -> None:
     assert len(asked) == 4 * (4 + 2)
 
 
+@pytest.mark.long
 def test_cfl_splits_with_partial_participation_once_every_node_has_trained() -> None:
     asked: list[str] = []
     strategy = CFL(
@@ -163,6 +166,7 @@ def test_cfl_splits_with_partial_participation_once_every_node_has_trained() -> 
     assert set(asked) == {"train"}
 
 
+@pytest.mark.long
 def test_cfl_places_nodes_that_join_and_lets_others_go() -> None:
     grid = grid_of(6, 2)
 
@@ -180,6 +184,7 @@ def test_cfl_places_nodes_that_join_and_lets_others_go() -> None:
     assert events == ["split", "left", "joined", "joined"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("strategy", [FedSEM(clusters=2), OneShot(warmup_rounds=2), FedCUAU(clusters=2)])
 def test_every_strategy_goes_on_when_nodes_come_and_go(strategy: Clustered) -> None:
     grid = grid_of(5, 2, epochs=1)
@@ -194,6 +199,7 @@ def test_every_strategy_goes_on_when_nodes_come_and_go(strategy: Clustered) -> N
     assert sorted(node for members in strategy.clusters for node in members) == grid.get_node_ids()
 
 
+@pytest.mark.long
 def test_a_new_run_goes_on_from_the_checkpoint(tmp_path: Path) -> None:
     file, grid = tmp_path / "deep" / "checkpoint.safetensors", grid_of(6, 2, batch=ALL_AT_ONCE)
     options: dict[str, Any] = {"rule": "paper(eps1=100,eps2=1e-9,gamma_max=0.6,wait=3,min_size=3)"}
@@ -342,6 +348,7 @@ def test_the_example_can_be_published() -> None:
     assert {path.name for path in files} >= {"LICENSE", "README.md", "pyproject.toml", "server_app.py", "client_app.py"}
 
 
+@pytest.mark.long
 def test_the_quick_start_as_it_is_says_that_it_cannot_split(said: list[str]) -> None:
     """Flower's template has 3 rounds, a simulation 2 nodes, and it evaluates centrally too."""
     strategy = CFL(fraction_evaluate=0.5)
@@ -363,6 +370,7 @@ def test_the_quick_start_as_it_is_says_that_it_cannot_split(said: list[str]) -> 
     assert event.text.startswith("no split: CFL cannot split within 3 rounds")
 
 
+@pytest.mark.long
 def test_every_clusters_model_is_saved_with_who_it_serves(tmp_path: Path, said: list[str]) -> None:
     strategy = OneShot(k=2, warmup_rounds=1, save_to=tmp_path / "models")
     result = started(strategy, grid_of(5, 2), 2)
