@@ -170,7 +170,7 @@ class Server:
     @property
     def sums_only(self) -> bool:
         """Whether vectors come in secure sums alone."""
-        return self.engine.secure
+        return self.engine.capabilities.secure
 
     @property
     def shows_updates(self) -> bool:
@@ -180,12 +180,12 @@ class Server:
     @property
     def least_in_sum(self) -> int:
         """The fewest vectors that a sum may be of."""
-        return self.engine.least_in_sum
+        return self.engine.capabilities.least_in_sum
 
     @property
     def asks_halves(self) -> bool:
         """Whether clients can be asked about halves of their data: not where they run an app that is not ours."""
-        return self.engine.halves
+        return self.engine.capabilities.halves
 
     def ask(self, requests: Sequence[Request], groups: Sequence[int] | None = None) -> Iterator[Reply]:
         """Send the requests and give the replies one by one in the same order; clients that fail are missing.
