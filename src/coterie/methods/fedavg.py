@@ -52,18 +52,14 @@ class LocalRule:
 
     def private_layers(self, layout: Layout) -> tuple[str, ...]:
         """The private layers by name."""
-        return self._names(self.private, layout)
+        given = (self.private,) if isinstance(self.private, str) else self.private
+        return tuple(layout.layers[-1] if name == "last" else name for name in given)
 
     def training(self, training: Training, layout: Layout) -> Training:
         """The round's training as the clients of this method do it."""
         kept = layout.complement(layout.select(self.frozen))
         trained = [e.name for e in layout.entries if not e.buffer and any(s.start <= e.start < s.stop for s in kept)]
         return dataclasses.replace(training, proximal=self.proximal, layers=tuple(trained) if self.frozen else ())
-
-    @staticmethod
-    def _names(layers: str | tuple[str, ...], layout: Layout) -> tuple[str, ...]:
-        given = (layers,) if isinstance(layers, str) else layers
-        return tuple(layout.layers[-1] if name == "last" else name for name in given)
 
 
 @saved

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.clustering import mixing_matrix
 from coterie.errors import ConfigError
-from coterie.methods.aggregation import Aggregation
+from coterie.methods.aggregation import Aggregation, vector_of
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info
 from coterie.methods.relatives import Relatives
 from coterie.methods.server import Exchange, Server
@@ -95,12 +95,12 @@ def _with_means(state: State, mixed: Mixed, recipe_of: npt.NDArray[np.int64], se
     means = (mixed.sums[arrived] / torch.from_numpy(mixed.weights[arrived])[:, None]).to(state.models.dtype)
     if server.optimizer.rule != "none":
         means = _by_optimizer(means, state, [recipe_of.tolist().index(int(recipe)) for recipe in arrived], server)
-    new_row = {int(recipe): i for i, recipe in enumerate(arrived)}
-    kept = [state.row[i] for i, recipe in enumerate(recipe_of) if int(recipe) not in new_row]
-    kept_row = {old: len(means) + i for i, old in enumerate(dict.fromkeys(kept))}
-    row = [new_row.get(int(recipe), kept_row.get(state.row[i], -1)) for i, recipe in enumerate(recipe_of)]
-    together = torch.cat([means, state.models[list(kept_row)]]) if kept_row else means
-    return _in_order_of_clients(State(state.relatives, together, tuple(row)))
+    new = {recipe: ("mean", i) for i, recipe in enumerate(arrived.tolist())}
+    source = [new.get(recipe, ("kept", old)) for recipe, old in zip(recipe_of.tolist(), state.row, strict=True)]
+    row_of = {one: row for row, one in enumerate(dict.fromkeys(source))}  # numbered by their first client
+    tables = {"mean": means, "kept": state.models}
+    models = torch.stack([tables[table][i] for table, i in row_of])
+    return State(state.relatives, models, tuple(row_of[one] for one in source))
 
 
 def _by_optimizer(means: Tensor, state: State, first: Sequence[int], server: Server) -> Tensor:
@@ -142,7 +142,7 @@ class Mixed:
             self._note(some)
             chosen = self.recipes[:, [self.column[reply.client] for reply in some]]
             starts = torch.stack([self.models[reply.client] for reply in some]).double()
-            updates = torch.stack([_vector(reply) for reply in some]).double()
+            updates = torch.stack([vector_of(reply) for reply in some]).double()
             self.sums.addmm_(torch.from_numpy(np.ascontiguousarray(chosen)), starts + updates)
             self.weights += np.asarray(chosen.sum(axis=1))
 
@@ -162,24 +162,12 @@ class Mixed:
             own = [reply for reply in replies if recipe[self.column[reply.client]] > 0]
             if own:
                 weights = [float(recipe[self.column[reply.client]]) for reply in own]
-                rows = torch.stack([self.models[reply.client] + _vector(reply) for reply in own])
+                rows = torch.stack([self.models[reply.client] + vector_of(reply) for reply in own])
                 self.weights[i] = sum(weights)
                 self.sums[i] = rule.center(rows, weights) * self.weights[i]
 
     def _note(self, replies: Sequence[Reply]) -> None:
         self.reported |= {reply.client: (float(reply.values["loss"]), reply.norm) for reply in replies}
-
-
-def _vector(reply: Reply) -> Tensor:
-    assert reply.vector is not None
-    return reply.vector
-
-
-def _in_order_of_clients(state: State) -> State:
-    """The same state with models numbered by their first client, and without the models that no client has."""
-    order = list(dict.fromkeys(state.row))
-    number = {old: new for new, old in enumerate(order)}
-    return State(state.relatives, state.models[order], tuple(number[old] for old in state.row))
 
 
 def _cluster_infos(state: State, reported: dict[str, tuple[float, float]], server: Server) -> list[ClusterInfo]:

@@ -97,9 +97,8 @@ def _sums_of_cells(
         Request(c, HalfUpdates(seen.after, how, server.seed_of(t, c, "half-updates"), halves_seed(server, c)))
         for c in asked
     ]
-    both_halves = 2 * server.layout.size
     groups = cell[large].tolist()
-    return server.exchange(requests, groups, clusters=cells, weighting=seen.weighting, size=both_halves).sums
+    return server.exchange(requests, groups, clusters=cells, weighting=seen.weighting).sums
 
 
 class Judged(NamedTuple):
@@ -264,7 +263,5 @@ def served(children: Sequence[Node], joint: Tensor, judge: Judge, server: Server
         return Benefit(0.0, math.inf, 1.0, 0)
     answered = judge(models, server)
     known = np.isfinite(answered.losses).all(axis=(1, 2))
-    if not known.any():
-        return Benefit(0.0, math.inf, 1.0, 0)
     losses = answered.losses[known, 0]
     return benefit(losses[:, 0] - losses[:, 1], answered.within[known, 0])
