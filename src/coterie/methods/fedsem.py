@@ -92,8 +92,7 @@ class FedSEM:
             labels = [nearest(point.model, state.centres) for point in points]
         before = state.centres.expand(self.clusters, -1)
         centres = means(points, labels, before, server.aggregation)
-        if server.optimizer.rule != "none":
-            centres = _stepped(before, centres, server)
+        centres = server.steps_to(list(before), centres, range(self.clusters))
         found = {client: label for point, label in zip(points, labels, strict=True) for client in point.clients}
         after = State(centres, found if of_all else state.cluster_of | found, models if of_all else {})
         return after, Info(self._infos(after, before, replies, server))
@@ -159,12 +158,6 @@ class FedSEM:
         ]
         infos.append(ClusterInfo(len(members[-1]), id=len(sums)))
         return [info for info in infos if info.members]
-
-
-def _stepped(before: Tensor, centres: Tensor, server: Server) -> Tensor:
-    """The centres `(C, d)` that the server's optimiser makes of the steps to the new ones."""
-    pairs = enumerate(zip(before, centres, strict=True))
-    return torch.stack([server.step(old, new.double() - old.double(), j) for j, (old, new) in pairs])
 
 
 def mean_of(centres: Tensor) -> Tensor:

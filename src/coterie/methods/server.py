@@ -116,6 +116,13 @@ class Server:
             trainable = gather(trainable, spans)
         return apply_update(model, self.optimizer.direction(str(cluster), update, trainable), lr)
 
+    def steps_to(self, before: Sequence[Tensor], means: Tensor, clusters: Sequence[int | str]) -> Tensor:
+        """The models `(n, d)` of clusters whose clients' models have these means: the means, or a step towards each."""
+        if self.optimizer.rule == "none":
+            return means
+        rows = zip(before, means, clusters, strict=True)
+        return torch.stack([self.step(old, new.double() - old.double(), cluster) for old, new, cluster in rows])
+
     @property
     def traffic(self) -> Traffic:
         """The bytes sent so far."""
