@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -102,7 +102,7 @@ class PaperRule(SplitRule):
 
 
 def compare_and_split(
-    rule: Any, memory: Any, seen: LeafRound, t: int, server: Server, numbers: dict[str, float], gamma: float
+    rule: PaperRule, memory: Seen, seen: LeafRound, t: int, server: Server, numbers: dict[str, float], gamma: float
 ) -> Look:
     """Compare the members' vectors, and split if the two sides differ by more than γ (Algorithm 3, lines 3 to 8)."""
     leaf = seen.leaf
