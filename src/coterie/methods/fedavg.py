@@ -133,11 +133,6 @@ def layers_above(base: str, specific: str | int | tuple[str, ...], layout: Layou
     names = (specific,) if isinstance(specific, str) else specific
     ours = tuple(common[-1] if name == "last" else name for name in names)
     for name in ours:
-        if not _inside(layout.select(name), layout.select(common)):
+        if layout.select((*common, name)) != layout.select(common):
             raise ConfigError(f"specific={name!r}: {base} freezes it or keeps it private, choose another layer")
     return ours
-
-
-def _inside(spans: tuple[slice, ...], others: tuple[slice, ...]) -> bool:
-    """Whether each span is in one of the others."""
-    return all(any(o.start <= span.start and span.stop <= o.stop for o in others) for span in spans)
