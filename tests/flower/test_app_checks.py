@@ -85,7 +85,7 @@ def test_an_app_answers_as_a_client_of_our_own_does() -> None:
     engine.begin(1)
     engine.train_config = ConfigRecord({"lr": LR})
     assert engine.look_for_checks() == {}
-    assert engine.halves
+    assert engine.capabilities.halves
     tasks: list[Task] = [HalfUpdates(model, HOW, 3, 5), HeldOut((model + 0.1 * step).reshape(2, 2, -1), 5)]
     for each in tasks:
         engine.traffic.drain()

@@ -1,9 +1,21 @@
-"""The last merges of a dendrogram undone."""
+"""Dendrograms of clients by their distances, and clusters where the last merges are undone."""
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 import numpy.typing as npt
+
+
+def dendrogram(
+    distances: npt.NDArray[np.floating], method: Literal["average", "complete", "ward"]
+) -> npt.NDArray[np.float64]:
+    """The merges (M - 1, 4) of agglomerative clustering, in scipy's form and by its `method`. distances: (M, M)."""
+    from scipy.cluster.hierarchy import linkage  # it takes long to load, and few runs need it
+    from scipy.spatial.distance import squareform
+
+    return np.asarray(linkage(squareform(distances, checks=False), method))
 
 
 def cut(merges: npt.NDArray[np.float64], clusters: int) -> npt.NDArray[np.int64]:

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from coterie.clustering.agglomerative import cut
+from coterie.clustering.agglomerative import cut, dendrogram
 
 FloatMatrix = npt.NDArray[np.floating]
 Linkage = Literal["single", "complete"]
@@ -36,10 +36,7 @@ def bipartition(similarity: FloatMatrix, linkage: Linkage = "single") -> Biparti
     if not np.isfinite(similarity.min()):
         raise ValueError("similarity holds values that are not finite")
     if linkage == "complete":
-        from scipy.cluster.hierarchy import linkage as scipy_linkage
-        from scipy.spatial.distance import squareform
-
-        labels = cut(scipy_linkage(squareform(1.0 - similarity, checks=False), "complete"), 2)
+        labels = cut(dendrogram(1.0 - similarity, "complete"), 2)
         first, second = np.flatnonzero(labels == 0), np.flatnonzero(labels == 1)
         return Bipartition(first, second, float(similarity[np.ix_(first, second)].max()))
     if linkage != "single":

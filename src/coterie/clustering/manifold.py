@@ -21,51 +21,46 @@ _UMAP_NEEDS = 5
 """Points of which a neighbourhood graph can be made."""
 
 
-def project(centroids: Floats, seed: int, components: int = COMPONENTS) -> npt.NDArray[np.float32]:
-    """Where UMAP puts each centroid: `(M, k, e)` gives `(M, k, u)`; rows of nan (no such centroid) stay nan.
+def project(centroids: Floats, seed: int) -> npt.NDArray[np.float32]:
+    """Where UMAP puts each centroid: `(M, k, e)` gives `(M, k, 2)`; rows of nan (no such centroid) stay nan.
 
-    The seed fixes UMAP's random state, so that equal centroids give equal positions. Fewer than five centroids in all
-    (or than u + 2) are too few for a neighbourhood graph and are laid out by their own main directions instead.
+    The seed fixes UMAP's random state, so that equal centroids give equal positions. Fewer than five centroids are
+    too few for a neighbourhood graph and are laid out by their own main directions instead.
     """
     real = ~np.isnan(centroids).any(axis=2)
     points = np.asarray(centroids[real], dtype=np.float32)
-    placed = np.full((*real.shape, components), np.nan, dtype=np.float32)
-    if _too_few(points, components):
-        placed[real] = _main_directions(points, components)
+    placed = np.full((*real.shape, COMPONENTS), np.nan, dtype=np.float32)
+    if len(points) < _UMAP_NEEDS:
+        placed[real] = _main_directions(points, points)
     else:
-        placed[real] = _fitted(points, seed, components).embedding_
+        placed[real] = _fitted(points, seed).embedding_
     return placed
 
 
 def place(newcomers: Floats, centroids: Floats, positions: Floats, seed: int) -> npt.NDArray[np.float32]:
-    """Where centroids of newcomers `(N, k, e)` come to lie among `positions` `(M, k, u)` of the `centroids` known.
+    """Where centroids of newcomers `(N, k, e)` come to lie among `positions` `(M, k, 2)` of the `centroids` known.
 
     This is UMAP's transform from the positions given, which stay where they are.
     """
     real, new = ~np.isnan(centroids).any(axis=2), ~np.isnan(newcomers).any(axis=2)
     points = np.asarray(centroids[real], dtype=np.float32)
     arrived = np.asarray(newcomers[new], dtype=np.float32)
-    components = positions.shape[2]
-    placed = np.full((*new.shape, components), np.nan, dtype=np.float32)
-    if _too_few(points, components):
-        placed[new] = _main_directions(points, components, arrived)
+    placed = np.full((*new.shape, COMPONENTS), np.nan, dtype=np.float32)
+    if len(points) < _UMAP_NEEDS:
+        placed[new] = _main_directions(points, arrived)
     elif len(arrived):
-        fitted = _fitted(points, seed, components)
+        fitted = _fitted(points, seed)
         fitted.embedding_ = np.ascontiguousarray(positions[real], dtype=np.float32)
         fitted.transform_seed = seed % 2**32
         placed[new] = fitted.transform(arrived)
     return placed
 
 
-def _too_few(points: Floats, components: int) -> bool:
-    return len(points) < max(_UMAP_NEEDS, components + 2)
-
-
-def _fitted(points: npt.NDArray[np.float32], seed: int, components: int) -> Any:
+def _fitted(points: npt.NDArray[np.float32], seed: int) -> Any:
     """UMAP fitted to points `(n, e)`; with few points it looks at fewer neighbours and starts at random."""
     layout = import_umap().UMAP(
         n_neighbors=min(NEIGHBOURS, len(points) - 1),
-        n_components=components,
+        n_components=COMPONENTS,
         init="spectral" if len(points) >= _SPECTRAL_NEEDS else "random",
         random_state=seed % 2**32,
         n_jobs=1,
@@ -82,9 +77,9 @@ def import_umap() -> Any:
     return umap
 
 
-def _main_directions(points: Floats, components: int, shown: Floats | None = None) -> Floats:
-    """Coordinates `(n, components)` of `shown` (default: the points themselves) along the points' main directions."""
+def _main_directions(points: Floats, shown: Floats) -> Floats:
+    """Coordinates `(n, 2)` of what is `shown` along the points' main directions."""
     middle = points.mean(axis=0)
     _, _, axes = np.linalg.svd(points - middle, full_matrices=False)
-    flat = ((points if shown is None else shown) - middle) @ axes[:components].T
-    return np.asarray(np.pad(flat, ((0, 0), (0, components - flat.shape[1]))))
+    flat = (shown - middle) @ axes[:COMPONENTS].T
+    return np.asarray(np.pad(flat, ((0, 0), (0, COMPONENTS - flat.shape[1]))))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 
-from coterie.clustering.agglomerative import cut
+from coterie.clustering.agglomerative import cut, dendrogram
 
 Floats = npt.NDArray[np.float64]
 Flags = npt.NDArray[np.bool_]
@@ -57,21 +57,20 @@ def _matched_means(costs: Floats) -> Floats:
     return np.asarray(np.nanmean(np.take_along_axis(costs, columns[:, :, None], axis=2), axis=(1, 2)))
 
 
-def real_centroids(points: npt.NDArray[np.floating]) -> Flags:
-    """Which centroids (M, k) are there; every client must have one."""
+def _check_centroids(points: npt.NDArray[np.floating]) -> None:
+    """Refuse clients without any centroid. points: (M, k, e)."""
     if points.ndim != 3:
         raise ValueError(f"points have shape {points.shape}, expected (clients, k, e)")
-    real = ~np.isnan(points).any(axis=2)
-    if not real.any(axis=1).all():
-        raise ValueError(f"client {int(np.argmin(real.any(axis=1)))} has no centroid without nan")
-    return np.asarray(real)
+    has_one = (~np.isnan(points).any(axis=2)).any(axis=1)
+    if not has_one.all():
+        raise ValueError(f"client {int(np.argmin(has_one))} has no centroid without nan")
 
 
 def _distance_blocks(points: npt.NDArray[np.floating]) -> Iterator[tuple[int, Floats]]:
     """Yield a first client and distances (b, k, M - first, k) of b clients' centroids to those of all from it on."""
     from scipy.spatial.distance import cdist
 
-    real_centroids(points)
+    _check_centroids(points)
     clients, k, e = points.shape
     flat = np.ascontiguousarray(points, dtype=np.float64).reshape(clients * k, e)
     start = 0
@@ -121,41 +120,33 @@ def ward_clusters(relatedness: Flags | Floats, clusters: int | None = None) -> n
     in merge heights, or one cluster if that jump is less than a quarter of the last height. If no client is related to
     another, every client is alone.
     """
-    profiles = np.asarray(relatedness, dtype=np.float64)
-    members = len(profiles)
+    members = len(relatedness)
     if members == 1:
         return np.zeros(1, dtype=np.int64)
-    if clusters is None and relatedness.dtype == np.bool_ and np.count_nonzero(relatedness) == np.trace(profiles):
+    if clusters is None and relatedness.dtype == np.bool_ and np.count_nonzero(relatedness) == np.trace(relatedness):
         return np.arange(members, dtype=np.int64)
     merges = ward_merges(relatedness)
-    return cut(merges, clear_level(merges[:, 2])[0] if clusters is None else clusters)
+    return cut(merges, clear_level(merges[:, 2]) if clusters is None else clusters)
 
 
 def ward_merges(relatedness: Flags | Floats) -> Floats:
     """The dendrogram of Ward's method on clients' rows: (m - 1, 4) in scipy's form. relatedness: (m, M), m >= 2."""
-    from scipy.cluster.hierarchy import linkage
-    from scipy.spatial.distance import squareform
-
     # Flags give whole numbers, which float32 holds exactly and multiplies twice as fast.
     profiles: npt.NDArray[np.floating] = relatedness.astype(np.float32 if relatedness.dtype == np.bool_ else np.float64)
     gram = (profiles @ profiles.T).astype(np.float64)
     squares = np.diag(gram)
     squared_distances = _mirrored(np.maximum(squares[:, None] + squares[None, :] - 2 * gram, 0.0))
-    return np.asarray(linkage(squareform(np.sqrt(squared_distances), checks=False), "ward"))
+    return dendrogram(np.sqrt(squared_distances), "ward")
 
 
-def clear_level(heights: Floats) -> tuple[int, float]:
-    """The number of clusters below the largest jump in rising merge heights (M - 1,), or 1 if no jump is clear.
-
-    Also the jump as a share of the last height: how clear that level is.
-    """
+def clear_level(heights: Floats) -> int:
+    """The number of clusters below the largest jump in rising merge heights (M - 1,), or 1 if no jump is clear."""
     members = len(heights) + 1
     # jumps[t] separates heights[t] from heights[t + 1]: t + 1 merges done, members - t - 1 clusters left.
     jumps = np.diff(heights)
     most = members // 2
     if most < 2 or heights[-1] <= 0:
-        return 1, 0.0
+        return 1
     allowed = jumps[members - most - 1 :]
     at = int(np.argmax(allowed))
-    share = float(allowed[at] / heights[-1])
-    return (most - at if share >= _CLEAR_JUMP else 1), share
+    return most - at if allowed[at] / heights[-1] >= _CLEAR_JUMP else 1

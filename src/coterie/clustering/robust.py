@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.clustering.blocks import Updates, column_blocks
+from coterie.clustering.blocks import column_blocks
 
 SMOOTHING = 1e-6
 """ν of the smoothed Weiszfeld iteration (Pillutla et al. 2022): distances below it count as it."""
@@ -27,12 +27,12 @@ ITERATIONS = 1000
 """Budget of that iteration; it ends where two steps are the same in float64."""
 
 
-def mean(updates: Updates) -> Tensor:
+def mean(updates: Tensor) -> Tensor:
     """The mean of the updates. Breaks down with one hostile client."""
     return weighted_mean(updates, np.ones(updates.shape[0]))
 
 
-def coordinate_median(updates: Updates) -> Tensor:
+def coordinate_median(updates: Tensor) -> Tensor:
     """The median of every coordinate (Yin et al. 2018); for an even number the mean of the two in the middle.
 
     Stands f < n/2; κ = 4·(1 + f/(n − 2f))² (Allouah et al. 2023): of the order of the heterogeneity even for f = 1.
@@ -40,7 +40,7 @@ def coordinate_median(updates: Updates) -> Tensor:
     return trimmed_mean(updates, (updates.shape[0] - 1) // 2)
 
 
-def trimmed_mean(updates: Updates, hostile: int) -> Tensor:
+def trimmed_mean(updates: Tensor, hostile: int) -> Tensor:
     """The mean of every coordinate without its f smallest and f largest values (Yin et al. 2018).
 
     Stands f < n/2; κ = 6f/(n − 2f)·(1 + f/(n − 2f)), of the lowest order there is (Allouah et al. 2023). Of fewer than
@@ -48,29 +48,29 @@ def trimmed_mean(updates: Updates, hostile: int) -> Tensor:
     """
     count = updates.shape[0]
     cut = max(0, min(hostile, (count - 1) // 2))
-    parts = [block.double().sort(dim=0).values[cut : count - cut].mean(dim=0) for block in column_blocks(updates)]
-    return _joined(parts)
+    sorted_blocks = (block.double().sort(dim=0).values for block in column_blocks(updates))
+    return torch.cat([block[cut : count - cut].mean(dim=0) for block in sorted_blocks])
 
 
-def krum(updates: Updates, hostile: int) -> Tensor:
+def krum(updates: Tensor, hostile: int) -> Tensor:
     """The one update with the least Krum score (Blanchard et al. 2017).
 
     Stands 2f + 2 < n; κ = 6·(1 + f/(n − 2f)) (Allouah et al. 2023, who sum over n − f): the update of one client,
     whatever the others hold.
     """
-    return mean(_rows(updates, np.argsort(krum_scores(updates, hostile), kind="stable")[:1]))
+    return mean(updates[np.argsort(krum_scores(updates, hostile), kind="stable")[:1]])
 
 
-def multi_krum(updates: Updates, hostile: int) -> Tensor:
+def multi_krum(updates: Tensor, hostile: int) -> Tensor:
     """The mean of the n − f updates with the least Krum scores (Blanchard et al. 2017, section 5).
 
     Stands 2f + 2 < n; its κ is at most Krum's (Bareilles et al. 2026).
     """
     kept = np.argsort(krum_scores(updates, hostile), kind="stable")[: updates.shape[0] - _standable(updates, hostile)]
-    return mean(_rows(updates, np.sort(kept)))
+    return mean(updates[np.sort(kept)])
 
 
-def krum_scores(updates: Updates, hostile: int) -> npt.NDArray[np.float64]:
+def krum_scores(updates: Tensor, hostile: int) -> npt.NDArray[np.float64]:
     """The sum of squared distances of each update to its n − f − 2 nearest others `(n,)`.
 
     Of fewer than 2f + 3 updates it expects as many hostile ones as Krum can stand.
@@ -80,7 +80,7 @@ def krum_scores(updates: Updates, hostile: int) -> npt.NDArray[np.float64]:
     return np.asarray(sorted_distances[:, 1 : 1 + nearest].sum(axis=1))
 
 
-def geometric_median(updates: Updates) -> Tensor:
+def geometric_median(updates: Tensor) -> Tensor:
     """The point with the least sum of distances to the updates, by the smoothed Weiszfeld iteration (RFA, Pillutla et
     al. 2022).
 
@@ -101,7 +101,7 @@ def geometric_median(updates: Updates) -> Tensor:
     return weighted_mean(updates, share)
 
 
-def centred_clip(updates: Updates, radius: float, start: Tensor | None = None) -> Tensor:
+def centred_clip(updates: Tensor, radius: float, start: Tensor | None = None) -> Tensor:
     """One step of centred clipping from `start` v `(d,)` (Karimireddy, He, Jaggi 2021).
 
         v + 1/n Σ (x_i − v)·min(1, τ/‖x_i − v‖)
@@ -122,7 +122,7 @@ def centred_clip(updates: Updates, radius: float, start: Tensor | None = None) -
     return (1 - kept.sum() / count) * centre + _combined(updates, kept[None].numpy() / count)[0]
 
 
-def bucketing(updates: Updates, size: int, order: npt.NDArray[np.integer]) -> Tensor:
+def bucketing(updates: Tensor, size: int, order: npt.NDArray[np.integer]) -> Tensor:
     """The means of buckets of `size` updates in a random `order` `(n,)`, `(⌈n/size⌉, d)` (Karimireddy et al. 2022).
 
     A step before a rule: honest updates become more alike (their variance falls by `size`), and up to f buckets are
@@ -134,7 +134,7 @@ def bucketing(updates: Updates, size: int, order: npt.NDArray[np.integer]) -> Te
     return _combined(updates, shares / shares.sum(axis=1, keepdims=True))
 
 
-def nearest_neighbour_mixing(updates: Updates, hostile: int) -> Tensor:
+def nearest_neighbour_mixing(updates: Tensor, hostile: int) -> Tensor:
     """Every update replaced by the mean of its n − f nearest, itself included, `(n, d)` (Allouah et al. 2023).
 
     A step before a rule: a rule with κ becomes one with κ' = 8f/(n − f)·(κ + 1), so that every rule above reaches the
@@ -147,13 +147,13 @@ def nearest_neighbour_mixing(updates: Updates, hostile: int) -> Tensor:
     return _combined(updates, shares)
 
 
-def weighted_mean(updates: Updates, weights: npt.ArrayLike) -> Tensor:
+def weighted_mean(updates: Tensor, weights: npt.ArrayLike) -> Tensor:
     """Σ w_i x_i / Σ w_i."""
     given = np.asarray(weights, dtype=np.float64)
     return _combined(updates, given[None] / given.sum())[0]
 
 
-def squared_distances(updates: Updates) -> npt.NDArray[np.float64]:
+def squared_distances(updates: Tensor) -> npt.NDArray[np.float64]:
     """‖x_i − x_j‖² for every pair `(n, n)`, exact to about 1e-12 of the largest."""
     gram = torch.zeros(updates.shape[0], updates.shape[0], dtype=torch.float64)
     for block in column_blocks(updates):
@@ -164,21 +164,12 @@ def squared_distances(updates: Updates) -> npt.NDArray[np.float64]:
     return np.asarray((squares[:, None] + squares[None, :] - 2 * gram).clamp_min(0).fill_diagonal_(0).numpy())
 
 
-def _standable(updates: Updates, hostile: int) -> int:
+def _standable(updates: Tensor, hostile: int) -> int:
     """The hostile updates that Krum expects: f, and of few updates the most it can stand."""
     return max(0, min(hostile, (updates.shape[0] - 3) // 2))
 
 
-def _rows(updates: Updates, kept: npt.NDArray[np.integer]) -> Updates:
-    return updates[torch.from_numpy(kept)] if isinstance(updates, Tensor) else updates[kept]
-
-
-def _combined(updates: Updates, shares: npt.NDArray[np.float64]) -> Tensor:
+def _combined(updates: Tensor, shares: npt.NDArray[np.float64]) -> Tensor:
     """`shares @ updates` in float64, block by block."""
     factors = torch.from_numpy(np.ascontiguousarray(shares))
-    parts = [factors @ block.double() for block in column_blocks(updates)]
-    return torch.cat(parts, dim=1) if parts else torch.zeros(len(shares), 0, dtype=torch.float64)
-
-
-def _joined(parts: list[Tensor]) -> Tensor:
-    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+    return torch.cat([factors @ block.double() for block in column_blocks(updates)], dim=1)

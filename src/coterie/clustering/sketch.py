@@ -17,28 +17,19 @@ SEED = 20200824
 def sketch(vectors: Tensor) -> Tensor:
     """Directions of `vectors: (m, d)` as float16 `(m, min(d, WIDTH))`; a zero vector stays zero.
 
-    Long vectors are folded to WIDTH numbers.
+    Long vectors are folded to WIDTH numbers by a count sketch: each number is added, with a random sign, to a random
+    one of WIDTH places, which depend on d alone. Inner products are kept in expectation; a cosine is off by more than
+    its usual error where a few numbers make up most of a vector and share a place.
     """
     unit = torch.nn.functional.normalize(vectors.float(), dim=1)
-    if unit.shape[1] <= EXACT:
+    d = unit.shape[1]
+    if d <= EXACT:
         return unit.half()
-    return torch.nn.functional.normalize(fold(unit, WIDTH), dim=1).half()
-
-
-def fold(vectors: Tensor, width: int) -> Tensor:
-    """Vectors `(m, d)` in fewer numbers, float32 `(m, width)`, so that inner products are kept in expectation.
-
-    It is a count sketch: each number is added, with a random sign, to one of `width` random places, which depend on d
-    and `width` alone. The cosine of two vectors is off by about 1/√width, one standard deviation, and by more where a
-    few numbers make up most of a vector and share a place. Vectors of up to `width` numbers stay as they are.
-    """
-    d = vectors.shape[1]
-    if d <= width:
-        return vectors.float()
-    generator = torch_generator(SEED, "sketch", d, *(() if width == WIDTH else (width,)))
-    places = torch.randint(width, (d,), generator=generator)
+    generator = torch_generator(SEED, "sketch", d)
+    places = torch.randint(WIDTH, (d,), generator=generator)
     signs = torch.randint(2, (d,), generator=generator).float().mul_(2).sub_(1)
-    return torch.zeros(len(vectors), width).index_add_(1, places, vectors.float() * signs)
+    folded = torch.zeros(len(unit), WIDTH).index_add_(1, places, unit * signs)
+    return torch.nn.functional.normalize(folded, dim=1).half()
 
 
 def similarity(one: Tensor, kept: Tensor) -> Tensor:

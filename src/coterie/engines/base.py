@@ -52,6 +52,20 @@ class Traffic:
         return counted
 
 
+@dataclass(frozen=True)
+class Capabilities:
+    """What the clients behind an engine can be asked, and what is seen of their answers."""
+
+    remote: bool = False
+    """Whether what clients send leaves their machines: on a network, not in a simulation."""
+    secure: bool = False
+    """Whether vectors are seen in sums only."""
+    least_in_sum: int = 1
+    """The fewest vectors that a sum may be of; 1 where sums are not secure."""
+    halves: bool = True
+    """Whether clients can be asked about halves of their data: not where they run an app that is not ours."""
+
+
 class Engine(Protocol):
     """Runs requests. `clients` are the ids it can reach, `samples` their numbers of training samples."""
 
@@ -62,14 +76,7 @@ class Engine(Protocol):
     """The vectors as the server sees them."""
     plain_layout: Layout
     """The vectors as the clients see them: the same, unless privacy hides the layers."""
-    remote: bool
-    """Whether what clients send leaves their machines: on a network, not in a simulation."""
-    secure: bool
-    """Whether vectors are seen in sums only."""
-    least_in_sum: int
-    """The fewest vectors that a sum may be of; 1 where sums are not secure."""
-    halves: bool
-    """Whether clients can be asked about halves of their data: not where they run an app that is not ours."""
+    capabilities: Capabilities
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
         """Do the requests and give the replies in the same order, in blocks as they are ready.

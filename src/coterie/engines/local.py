@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from coterie.engines.base import Fault, Traffic
+from coterie.engines.base import Capabilities, Fault, Traffic
 from coterie.engines.pool import WorkerPool
 from coterie.errors import ConfigError, RunError, did_you_mean
 from coterie.federation import Federation, Split
@@ -75,10 +75,7 @@ class LocalEngine:
     another, results agree with the processor's up to rounding; models and replies stay in the processor's memory.
     """
 
-    secure = False
-    remote = False
-    least_in_sum = 1
-    halves = True
+    capabilities = Capabilities()
 
     def __init__(
         self,

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.engines.base import Fault
+from coterie.engines.base import Capabilities, Fault
 from coterie.engines.local import LocalEngine
 from coterie.engines.secure_exchange import reduce_group, refuse_vectors
 from coterie.errors import ConfigError
@@ -29,13 +29,12 @@ class SecureEngine(LocalEngine):
     not opened, and more than two thirds of a cluster must come through.
     """
 
-    secure = True
-
     def __init__(self, *args: Any, limit: float = 1.0, minimum: int = 3, **options: Any) -> None:
         super().__init__(*args, **options)
         if minimum < 2:
             raise ConfigError(f"minimum={minimum}: a sum of fewer than 2 is no sum, and of 2 each knows the other's")
-        self.limit, self.least_in_sum = limit, minimum
+        self.limit, self.minimum = limit, minimum
+        self.capabilities = Capabilities(secure=True, least_in_sum=minimum)
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
         """Do the requests; with `reduce` the vectors come as secure sums, without it there may be none."""
@@ -77,10 +76,10 @@ class SecureEngine(LocalEngine):
 
     def _why_closed(self, weights: Sequence[float]) -> str | None:
         """Why the sum over clients with these weights is not opened, or None."""
-        if len(weights) < self.least_in_sum:
-            return f"its cluster has {len(weights)} clients: sums of fewer than {self.least_in_sum} stay closed"
+        if len(weights) < self.minimum:
+            return f"its cluster has {len(weights)} clients: sums of fewer than {self.minimum} stay closed"
         try:
-            check_weights(weights, self.least_in_sum)
+            check_weights(weights, self.minimum)
         except NotOpened as problem:
             return str(problem)
         return None
@@ -94,8 +93,8 @@ class SecureEngine(LocalEngine):
             if reply.vector is not None
         ]
         threshold = least_threshold(len(own))
-        quantiser = sum_quantiser(self.limit, len(own), wide, noise, max(threshold, self.least_in_sum))
-        total, _, _ = secure_sum(vectors, quantiser, threshold, self.least_in_sum)
+        quantiser = sum_quantiser(self.limit, len(own), wide, noise, max(threshold, self.minimum))
+        total, _, _ = secure_sum(vectors, quantiser, threshold, self.minimum)
         sent = traffic(len(own), 0)  # the vectors themselves are counted as replies
         self.traffic.down, self.traffic.up = self.traffic.down + sent.down, self.traffic.up + sent.up
         return torch.from_numpy(total) * largest

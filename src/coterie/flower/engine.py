@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor, nn
 
-from coterie.engines.base import Fault, Traffic
+from coterie.engines.base import Capabilities, Fault, Traffic
 from coterie.engines.local import Privacy
 from coterie.errors import ConfigError, RunError
 from coterie.flower.directory import Directory, Expected
@@ -45,10 +45,7 @@ class FlowerEngine:
     with arrays of at most `fold_bytes` travel in one part (`folding`), in both directions.
     """
 
-    remote = True
-    secure = False
-    least_in_sum = 1
-    halves = True
+    capabilities = Capabilities(remote=True)
 
     def __init__(
         self,

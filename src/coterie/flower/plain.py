@@ -19,7 +19,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from coterie.engines.base import Fault, Traffic
+from coterie.engines.base import Capabilities, Fault, Traffic
 from coterie.errors import ConfigError, RunError
 from coterie.flower.arrays import Template
 from coterie.flower.exchange import Exchange
@@ -61,9 +61,7 @@ class PlainEngine:
     replies to training and evaluation, without their arrays, until the next `begin`.
     """
 
-    remote = True
-    secure = False
-    least_in_sum = 1
+    capabilities = Capabilities(remote=True, halves=False)
 
     def __init__(
         self,
@@ -93,7 +91,6 @@ class PlainEngine:
         self._sent = 0
         self.known: dict[str, Any] = {}
         self.traffic = Traffic()
-        self.halves = False
         self._checks = Checks(self.exchange, self.layout, self.traffic)
         self._own: dict[str, Tensor] = {}
         self._faults: list[Fault] = []
@@ -121,7 +118,7 @@ class PlainEngine:
     def look_for_checks(self) -> dict[str, str]:
         """Use checks from now on if all clients that say anything can answer them; those that cannot, and why."""
         unable = self._checks.unable(self.clients)
-        self.halves = unable == {}
+        self.capabilities = Capabilities(remote=True, halves=unable == {})
         return unable or {}
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:

@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from coterie.engines.base import Capabilities
 from coterie.engines.secure_exchange import SecureExchange, refuse_vectors
 from coterie.flower.engine import FlowerEngine
 from coterie.tasks.base import Reduction, ReplyBlock, Request
@@ -18,11 +19,10 @@ class SecureFlowerEngine(FlowerEngine):
     sent.
     """
 
-    secure = True
-
     def __init__(self, *args: Any, limit: float = 1.0, minimum: int = 3, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.limit, self.least_in_sum = limit, minimum
+        self.limit, self.minimum = limit, minimum
+        self.capabilities = Capabilities(remote=True, secure=True, least_in_sum=minimum)
         self.blamed: dict[str, str] = {}
         """Clients that did not keep to the protocol of a sum, and what they did: they are in no later one."""
         self._name, self._sums = secrets.token_hex(16), 0
@@ -35,6 +35,6 @@ class SecureFlowerEngine(FlowerEngine):
             return
         self._sums += 1
         name = f"{self._name}/{self._sums}"
-        limits = self.limit, self.least_in_sum
+        limits = self.limit, self.minimum
         exchange = SecureExchange(super().run, self.layout, *limits, self._faults, self.blamed, name)
         yield exchange.run(requests, reduce)

@@ -61,7 +61,7 @@ class CFL(Clustered):
             return  # chosen already, or a rule was asked for
         self._chosen = engine
         unable = engine.look_for_checks()
-        if engine.halves:
+        if engine.capabilities.halves:
             LOG.info("All nodes answer checks: clusters split by what halves of their data say")
             return
         reasons = "; ".join(f"node {client}: {reason}" for client, reason in list(unable.items())[:3])

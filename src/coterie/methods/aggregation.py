@@ -7,8 +7,7 @@ The rule is one option of a run, not of a method. Nothing here changes a mean un
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 from typing import NamedTuple
@@ -36,8 +35,7 @@ class WeightedSum:
 
     def add(self, reply: Reply, weight: float) -> None:
         """Add one reply's vector, and note the reply."""
-        assert reply.vector is not None
-        self.total.add_(reply.vector, alpha=weight)
+        self.total.add_(vector_of(reply), alpha=weight)
         self.note(reply, weight)
 
     def note(self, reply: Reply, weight: float) -> None:
@@ -153,7 +151,10 @@ class Aggregation:
         """The parts as they count: those too long for their group are shortened."""
         if not self.clips:
             return list(parts)
-        bounds = self.bounds(norms_by_group(parts))
+        norms: dict[int, list[float]] = {}
+        for group, reply in parts:
+            norms.setdefault(group, []).append(reply.norm)
+        bounds = self.bounds(norms)
         return [Part(group, shortened(reply, bounds[group])) for group, reply in parts]
 
     def sum_by_rule(self, replies: Sequence[Reply], weights: Sequence[float], size: int) -> WeightedSum:
@@ -165,7 +166,7 @@ class Aggregation:
             return total
         for reply, weight in zip(replies, weights, strict=True):
             total.note(reply, weight)
-        total.total = self.center(torch.stack([_vector(reply) for reply in replies]), weights) * total.weight
+        total.total = self.center(torch.stack([vector_of(reply) for reply in replies]), weights) * total.weight
         return total
 
     def center(self, rows: Tensor, weights: Sequence[float]) -> Tensor:
@@ -174,14 +175,6 @@ class Aggregation:
             return weighted_mean(rows, weights)
         order = numpy_generator(self.seed, "bucketing", self.round).permutation(len(rows))
         return RobustRule.parse(self.rule).center(rows, order)
-
-
-def norms_by_group(parts: Iterable[Part]) -> dict[int, list[float]]:
-    """The norms of all parts by their groups."""
-    norms: dict[int, list[float]] = {}
-    for group, reply in parts:
-        norms.setdefault(group, []).append(reply.norm)
-    return norms
 
 
 def shortened(reply: Reply, bound: float) -> Reply:
@@ -199,7 +192,8 @@ def capped_weights(samples: Mapping[str, int], most: float | None) -> dict[str, 
     return {client: min(float(count), limit) for client, count in samples.items()}
 
 
-def _vector(reply: Reply) -> Tensor:
+def vector_of(reply: Reply) -> Tensor:
+    """The vector of a reply that has one."""
     assert reply.vector is not None
     return reply.vector
 
@@ -209,7 +203,7 @@ def _clip(text: str) -> tuple[float | None, float | None]:
     if text.lower() in {"none", "0", "0x"}:
         return None, None
     what, expected = f"clip={text!r}", "such as '3x' (times the median norm), 1.5 (a norm), or 'none'"
-    if re.fullmatch(r".*x", text):
+    if text.endswith("x"):
         multiple = _number(text[:-1], what, expected)
         if multiple < 1:
             raise ConfigError(f"{what}: expected 1 or more times the median norm")

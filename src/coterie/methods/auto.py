@@ -74,9 +74,7 @@ class Auto:
         if sharing is None:
             return State(begun)
         way = sharing.advised
-        if way is None:
-            return State(begun, found=sharing.sentence())
-        return State(begun, sharing.clusters, way.gain.numbers(), sharing.sentence())
+        return State(begun, sharing.clusters, {} if way is None else way.gain.numbers(), sharing.sentence())
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         trained, info = self.tree.round(state.trained, t, server)

@@ -166,8 +166,6 @@ class Method(Protocol):
     A method that moves its models by `server.step`, so that a server optimiser counts, says `server_steps = True`.
     A method may also have
     * `foresee(server) -> list[str]`, what makes its work impossible in this run, before the first round;
-    * `check_network(secure) -> None`, which raises ConfigError where on a network, with secure sums or without, clients
-      would show what no option allows;
     * `finish(state, server) -> state`, called once after the last round;
     * `place(state, clients, server) -> dict[str, int]`, the clusters' ids of newcomers, who train but change nothing;
       without it they go where a cluster's model has the lowest loss on their data;

@@ -14,10 +14,10 @@ from coterie.methods.needs import Needs
 from coterie.methods.population import Newcomer, follow_population, placed
 from coterie.methods.server import Server
 from coterie.methods.splitting import LeafRound, SplitRule, grow, make_rule
-from coterie.methods.tree import Node, Tree, best_on_path
+from coterie.methods.tree import Tree, best_on_path
 from coterie.option_types import Placeholder
 from coterie.snapshot import saved
-from coterie.tasks import HeldOut, Request, Train
+from coterie.tasks import HeldOut
 
 
 @saved
@@ -87,7 +87,11 @@ class CFL:
     def federated_learning(self, tree: Tree, rule: SplitRule, t: int, server: Server) -> list[LeafRound]:
         """Every cluster's participants train from its model, and their mean moves it (Algorithm 2)."""
         leaves, compared = tree.leaves(), Compared.parse(self.compare)
-        groups, requests = self._requests(leaves, t, server)
+        home = {client: i for i, leaf in enumerate(leaves) for client in leaf.members}
+        asked = [client for client in server.participants(t) if client in home]
+        starts = {client: leaves[home[client]].model for client in asked}
+        requests = server.training_requests(asked, starts, t)  # lines 3-6
+        groups = [home[client] for client in asked]
         keep: Literal["sums", "vectors"] = "vectors" if rule.needs_updates and not compared.tasks else "sums"
         found = server.exchange(requests, groups, clusters=len(leaves), weighting=self.weighting, keep=keep)
         rounds = []
@@ -97,17 +101,6 @@ class CFL:
                 after = server.step(leaf.model, total.mean(), leaf.id)  # line 7: θ + Σ_i |D_i|/|D_c| Δθ_i
                 rounds.append(LeafRound(leaf, total, replies, after, compared, self.weighting))
         return rounds
-
-    def _requests(self, leaves: Sequence[Node], t: int, server: Server) -> tuple[list[int], list[Request]]:
-        """The cluster of each participant, and its training from that cluster's model (Algorithm 2, lines 3-6)."""
-        home = {client: i for i, leaf in enumerate(leaves) for client in leaf.members}
-        groups, requests, how = [], [], server.schedule.at(t)
-        for client in server.participants(t):
-            if client in home:
-                groups.append(home[client])
-                task = Train(leaves[home[client]].model, how, server.seed_of(t, client))
-                requests.append(Request(client, task))
-        return groups, requests
 
     def _newcomer(self, rule: SplitRule) -> Newcomer:
         compared = Compared.parse(self.compare)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from coterie.benefit import FEWEST, LEVEL, Benefit, benefit
-from coterie.clustering.agglomerative import cut
+from coterie.clustering.agglomerative import cut, dendrogram
 from coterie.methods.server import Server
 from coterie.randomness import derive, numpy_generator
 from coterie.tasks import FeatureMoments, InputMoments, Request
@@ -194,9 +194,13 @@ class Fit:
 
     def models_of(self, choice: Choice, ridge: float) -> Tensor:
         """The model `(m, p, c)` that each client shares with those who chose the same."""
+        made, place = self.by_choice(choice, ridge), np.unique(choice, return_inverse=True)[1]
+        return torch.stack([made[k] for k in place])
+
+    def by_choice(self, choice: Choice, ridge: float) -> list[Tensor]:
+        """The model `(p, c)` of those who chose the same, for each number that was chosen."""
         rows = torch.from_numpy(choice)
-        made = {int(k): self.shared(torch.nonzero(rows == k)[:, 0], ridge) for k in np.unique(choice)}
-        return torch.stack([made[int(k)] for k in choice])
+        return [self.shared(torch.nonzero(rows == int(k))[:, 0], ridge) for k in np.unique(choice)]
 
 
 def _solved(gram: Tensor, cross: Tensor, ridge: Tensor) -> Tensor:
@@ -371,27 +375,20 @@ class _Comparison:
 
         The levels of a dendrogram are where clients begin; then all choose among the clusters' models until none moves.
         """
-        from scipy.cluster.hierarchy import linkage  # it takes long to load, and few runs need it
-        from scipy.spatial.distance import squareform
-
         count = len(fit.gram)
         common = fit.shared(torch.arange(count), self.ridge)
         own = fit.own(common, ridge=1.0)  # as if one sample spoke for the common model
         losses = fit.losses_of_all(own.unbind())  # (client, model)
         excess = (losses - losses.diagonal()[:, None]).clamp_min(0)
-        tree = linkage(squareform((excess + excess.T).sqrt().numpy(), checks=False), "ward")
+        tree = dendrogram((excess + excess.T).sqrt().numpy(), "ward")
         return {k: self._settled(fit, cut(tree, k)) for k in range(2, min(MOST_CLUSTERS, count) + 1)}
 
     def _settled(self, fit: Fit, choice: Choice) -> Choice:
         for _ in range(MOST_CLUSTERS):
-            choice, before = self._chosen(fit, self._models(fit, choice)), choice
+            choice, before = self._chosen(fit, fit.by_choice(choice, self.ridge)), choice
             if (choice == before).all():
                 break
         return choice
-
-    def _models(self, fit: Fit, choice: Choice) -> list[Tensor]:
-        rows = torch.from_numpy(choice)
-        return [fit.shared(torch.nonzero(rows == int(k))[:, 0], self.ridge) for k in np.unique(choice)]
 
     @staticmethod
     def _chosen(fit: Fit, models: Sequence[Tensor]) -> Choice:
@@ -401,7 +398,7 @@ class _Comparison:
         self, clients: Sequence[str], sharing: Sharing, ask: FeatureMoments, server: Server
     ) -> tuple[tuple[str, ...], ...]:
         """The clusters with those clients that were not compared: each chooses the model that serves it best."""
-        models, members = self._models(self.whole, self.choice), [list(own) for own in sharing.clusters]
+        models, members = self.whole.by_choice(self.choice, self.ridge), [list(own) for own in sharing.clusters]
         largest = max(range(len(members)), key=lambda k: len(members[k]))
         left = iter(clients)
         while some := list(islice(left, MOST_CLIENTS)):

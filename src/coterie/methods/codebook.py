@@ -74,7 +74,7 @@ def _asked(server: Server, clients: Sequence[str], encoder: Encoder, words: Floa
     sent = torch.from_numpy(words.astype(np.float32))
     task = WordSums(encoder.kind, encoder.shape, encoder.code, encoder.encoding_weights(), sent)
     requests = [Request(client, task) for client in clients]
-    [total], _ = server.exchange(requests, weighting="uniform", size=task.schema(server.layout).vector)
+    [total], _ = server.exchange(requests, weighting="uniform")
     if not total.count:
         raise RunError("no sum of the clients' codes came through: see the faults of the round")
     table = total.total.numpy().reshape(len(words), -1)

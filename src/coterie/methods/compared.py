@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError, RunError
+from coterie.methods.aggregation import vector_of
 from coterie.methods.server import Server
 from coterie.privacy.projection import Compare, CompareHalves, check_width
 from coterie.tasks import HalfUpdates, Reply, Request, Task
@@ -121,20 +122,16 @@ class Compared:
 
     def of_halves(self, clients: Sequence[str], model: Tensor, t: int, server: Server) -> ComparedHalves:
         """The clients' half-updates from one model, of those that have two samples and whose vectors are finite."""
-        width, found = server.layout.trainable, {}
-        updates: dict[str, Tensor] = {}
+        width, projected = server.layout.trainable, self.kind == "projection"
+        found: dict[str, Tensor] = {}
         for reply in server.ask([Request(c, self._half_task(c, model, t, server)) for c in clients]):
-            whole = None if reply.vector is None else reply.vector.reshape(2, -1)
-            vectors = reply.values["projections"] if whole is None else whole[:, :width]
-            if reply.samples > 1 and bool(torch.isfinite(vectors).all()):
+            vectors = reply.values["projections"] if projected else vector_of(reply).reshape(2, -1)
+            if reply.samples > 1 and bool(torch.isfinite(vectors[:, :width]).all()):
                 found[reply.client] = vectors
-                if whole is not None:
-                    updates[reply.client] = whole
-        names = tuple(found)
-        if updates:
-            whole_updates = torch.stack(list(updates.values()), 1)
-            return ComparedHalves(names, whole_updates[..., :width], whole_updates)
-        return ComparedHalves(names, torch.stack(list(found.values()), 1) if names else torch.zeros(2, 0, width), None)
+        stacked = torch.stack(list(found.values()), 1) if found else torch.zeros(2, 0, width)
+        if projected:
+            return ComparedHalves(tuple(found), stacked, None)
+        return ComparedHalves(tuple(found), stacked[..., :width], stacked)
 
     def _half_task(self, client: str, model: Tensor, t: int, server: Server) -> HalfUpdates:
         seeds = server.seed_of(t, client, "half-updates"), halves_seed(server, client)

@@ -52,18 +52,14 @@ class LocalRule:
 
     def private_layers(self, layout: Layout) -> tuple[str, ...]:
         """The private layers by name."""
-        return self._names(self.private, layout)
+        given = (self.private,) if isinstance(self.private, str) else self.private
+        return tuple(layout.layers[-1] if name == "last" else name for name in given)
 
     def training(self, training: Training, layout: Layout) -> Training:
         """The round's training as the clients of this method do it."""
         kept = layout.complement(layout.select(self.frozen))
         trained = [e.name for e in layout.entries if not e.buffer and any(s.start <= e.start < s.stop for s in kept)]
         return dataclasses.replace(training, proximal=self.proximal, layers=tuple(trained) if self.frozen else ())
-
-    @staticmethod
-    def _names(layers: str | tuple[str, ...], layout: Layout) -> tuple[str, ...]:
-        given = (layers,) if isinstance(layers, str) else layers
-        return tuple(layout.layers[-1] if name == "last" else name for name in given)
 
 
 @saved
@@ -137,11 +133,6 @@ def layers_above(base: str, specific: str | int | tuple[str, ...], layout: Layou
     names = (specific,) if isinstance(specific, str) else specific
     ours = tuple(common[-1] if name == "last" else name for name in names)
     for name in ours:
-        if not _inside(layout.select(name), layout.select(common)):
+        if layout.select((*common, name)) != layout.select(common):
             raise ConfigError(f"specific={name!r}: {base} freezes it or keeps it private, choose another layer")
     return ours
-
-
-def _inside(spans: tuple[slice, ...], others: tuple[slice, ...]) -> bool:
-    """Whether each span is in one of the others."""
-    return all(any(o.start <= span.start and span.stop <= o.stop for o in others) for span in spans)

@@ -19,8 +19,8 @@ from pydantic import PositiveInt
 from torch import Tensor
 
 from coterie.errors import ConfigError, RunError
-from coterie.methods.aggregation import Aggregation, WeightedSum
-from coterie.methods.averaging import assignment_of
+from coterie.methods.aggregation import Aggregation, WeightedSum, vector_of
+from coterie.methods.averaging import assignment_of, members_of
 from coterie.methods.base import Assignment, ClusterInfo, Info, method
 from coterie.methods.needs import Needs
 from coterie.methods.server import Server
@@ -88,8 +88,7 @@ class FedSEM:
             labels = [nearest(point.model, state.centres) for point in points]
         before = state.centres.expand(self.clusters, -1)
         centres = means(points, labels, before, server.aggregation)
-        if server.optimizer.rule != "none":
-            centres = _stepped(before, centres, server)
+        centres = server.steps_to(list(before), centres, range(self.clusters))
         found = {client: label for point, label in zip(points, labels, strict=True) for client in point.clients}
         after = State(centres, found if of_all else state.cluster_of | found, models if of_all else {})
         return after, Info(self._infos(after, before, replies, server))
@@ -103,8 +102,7 @@ class FedSEM:
         asked = server.training_requests(list(start_of), start_of, t)
         without = -1
         for reply in server.ask(asked, [state.cluster_of.get(client, without) for client in start_of]):
-            assert reply.vector is not None
-            trained[reply.client] = start_of[reply.client] + reply.vector
+            trained[reply.client] = start_of[reply.client] + vector_of(reply)
             replies.append(dataclasses.replace(reply, vector=None))
         return trained, replies
 
@@ -133,7 +131,7 @@ class FedSEM:
         return found.labels_.tolist()  # type: ignore[no-any-return]
 
     def assignment(self, state: State, server: Server) -> Assignment:
-        return assignment_of([*state.centres, mean_of(state.centres)], members_of(state, server))
+        return assignment_of([*state.centres, mean_of(state.centres)], _members(state, server))
 
     def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
         """E-step: the centre nearest to the model that a newcomer makes of the mean of the centres in a round."""
@@ -141,8 +139,7 @@ class FedSEM:
         start = mean_of(state.centres)
         found = {}
         for reply in server.ask(server.training_requests(clients, start, server.rounds)):
-            assert reply.vector is not None
-            found[reply.client] = taken[nearest(start + reply.vector, state.centres[taken])]
+            found[reply.client] = taken[nearest(start + vector_of(reply), state.centres[taken])]
         return found
 
     def _infos(self, after: State, before: Tensor, replies: Iterable[Reply], server: Server) -> list[ClusterInfo]:
@@ -150,19 +147,13 @@ class FedSEM:
         for reply in replies:
             sums[after.cluster_of[reply.client]].note(reply, server.weight(reply.client, self.weighting))
         steps = torch.linalg.vector_norm((after.centres - before)[:, : server.layout.trainable], dim=1).tolist()
-        members = members_of(after, server)
+        members = _members(after, server)
         infos = [
             ClusterInfo(len(own), total.mean_loss(), step if total.count else None, total.max_norm or None, j)
             for j, (own, total, step) in enumerate(zip(members[:-1], sums, steps, strict=True))
         ]
         infos.append(ClusterInfo(len(members[-1]), id=len(sums)))
         return [info for info in infos if info.members]
-
-
-def _stepped(before: Tensor, centres: Tensor, server: Server) -> Tensor:
-    """The centres `(C, d)` that the server's optimiser makes of the steps to the new ones."""
-    pairs = enumerate(zip(before, centres, strict=True))
-    return torch.stack([server.step(old, new.double() - old.double(), j) for j, (old, new) in pairs])
 
 
 def mean_of(centres: Tensor) -> Tensor:
@@ -191,9 +182,7 @@ def means(points: Sequence[Point], labels: Sequence[int], centres: Tensor, rule:
     return torch.where(weights > 0, (totals / weights).to(centres.dtype), centres)
 
 
-def members_of(state: State, server: Server) -> list[list[str]]:
+def _members(state: State, server: Server) -> list[list[str]]:
     """The clients of each centre, and last those that have none yet."""
-    members: list[list[str]] = [[] for _ in range(len(state.centres) + 1)]
-    for client in server.clients:
-        members[state.cluster_of.get(client, len(state.centres))].append(client)
-    return members
+    none = len(state.centres)
+    return members_of(dict.fromkeys(server.clients, none) | state.cluster_of, server.clients, none + 1)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from coterie.clustering import mixing_matrix
 from coterie.errors import ConfigError
-from coterie.methods.aggregation import Aggregation
+from coterie.methods.aggregation import Aggregation, vector_of
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info
 from coterie.methods.relatives import Relatives
 from coterie.methods.server import Exchange, Server
@@ -47,13 +47,14 @@ def averaging_round(state: State, t: int, server: Server) -> tuple[State, Info]:
     if not asked:
         return state, Info(_cluster_infos(state, {}, server))
     columns = [known[client] for client in asked]
-    recipes, recipe_of = np.unique(_mixing(state, columns, server), axis=0, return_inverse=True)
+    weights = _mixing(state, columns, server)
+    recipes, first, recipe_of = np.unique(weights, axis=0, return_index=True, return_inverse=True)
     recipe_of = recipe_of.reshape(-1)
     models = {client: state.models[state.row[known[client]]] for client in asked}
     own = [int(recipe_of[column]) for column in columns]
     mixed = Mixed(recipes, asked, models, state.models.shape[1], own)
     _train(mixed, state, t, server)
-    after = _with_means(state, mixed, recipe_of, server)
+    after = _with_means(state, mixed, recipe_of, first, server)
     events = [Event("relatedness", state.relatives.text)] if t == 1 else []
     return after, Info(_cluster_infos(after, mixed.reported, server), events)
 
@@ -77,8 +78,7 @@ def _train(mixed: Mixed, state: State, t: int, server: Server) -> None:
         mixed.add_sums(server.exchange(requests, mixed.own, clusters=len(mixed.recipes)))
         return
     # Where relatives are no cluster, each client's are others: lengths are compared among all.
-    apart = state.relatives.gamma is None
-    groups = [mixed.recipe_of(request.client) if apart else 0 for request in requests]
+    groups = mixed.own if state.relatives.gamma is None else [0] * len(requests)
     replies = server.ask(requests, groups)
     if server.aggregation.rule == "mean":
         mixed.add(replies)
@@ -86,30 +86,24 @@ def _train(mixed: Mixed, state: State, t: int, server: Server) -> None:
         mixed.add_by_rule(list(replies), server.aggregation)
 
 
-def _with_means(state: State, mixed: Mixed, recipe_of: npt.NDArray[np.int64], server: Server) -> State:
+def _with_means(
+    state: State, mixed: Mixed, recipe_of: npt.NDArray[np.int64], first: npt.NDArray[np.int64], server: Server
+) -> State:
     """The state after a round: a new model for each recipe that has weight; the other clients keep their models.
 
     A client that failed leaves its row with less than the full weight: dividing makes the rest sum to one again.
+    `recipe_of` is the recipe of each client, `first` the first client of each recipe.
     """
     arrived = np.flatnonzero(mixed.weights > 0)
     means = (mixed.sums[arrived] / torch.from_numpy(mixed.weights[arrived])[:, None]).to(state.models.dtype)
-    if server.optimizer.rule != "none":
-        means = _by_optimizer(means, state, [recipe_of.tolist().index(int(recipe)) for recipe in arrived], server)
-    new_row = {int(recipe): i for i, recipe in enumerate(arrived)}
-    kept = [state.row[i] for i, recipe in enumerate(recipe_of) if int(recipe) not in new_row]
-    kept_row = {old: len(means) + i for i, old in enumerate(dict.fromkeys(kept))}
-    row = [new_row.get(int(recipe), kept_row.get(state.row[i], -1)) for i, recipe in enumerate(recipe_of)]
-    together = torch.cat([means, state.models[list(kept_row)]]) if kept_row else means
-    return _in_order_of_clients(State(state.relatives, together, tuple(row)))
-
-
-def _by_optimizer(means: Tensor, state: State, first: Sequence[int], server: Server) -> Tensor:
-    """The models `(n, d)` that the server's optimiser makes of the means; `first` is the first client of each."""
-    rows = []
-    for mean, client in zip(means, first, strict=True):
-        before = state.models[state.row[client]]
-        rows.append(server.step(before, mean.double() - before.double(), state.relatives.ids[client]))
-    return torch.stack(rows)
+    before = [state.models[state.row[client]] for client in first[arrived]]
+    means = server.steps_to(before, means, [state.relatives.ids[client] for client in first[arrived]])
+    new = {recipe: ("mean", i) for i, recipe in enumerate(arrived.tolist())}
+    source = [new.get(recipe, ("kept", old)) for recipe, old in zip(recipe_of.tolist(), state.row, strict=True)]
+    row_of = {one: row for row, one in enumerate(dict.fromkeys(source))}  # numbered by their first client
+    tables = {"mean": means, "kept": state.models}
+    models = torch.stack([tables[table][i] for table, i in row_of])
+    return State(state.relatives, models, tuple(row_of[one] for one in source))
 
 
 class Mixed:
@@ -131,10 +125,6 @@ class Mixed:
         self.reported: dict[str, tuple[float, float]] = {}
         """What clients reported: loss and norm."""
 
-    def recipe_of(self, client: str) -> int:
-        """The recipe of a client that was asked."""
-        return self.own[self.column[client]]
-
     def add(self, replies: Iterable[Reply]) -> None:
         """Add up the clients' models, AT_ONCE with one product."""
         arrived = iter(replies)
@@ -142,7 +132,7 @@ class Mixed:
             self._note(some)
             chosen = self.recipes[:, [self.column[reply.client] for reply in some]]
             starts = torch.stack([self.models[reply.client] for reply in some]).double()
-            updates = torch.stack([_vector(reply) for reply in some]).double()
+            updates = torch.stack([vector_of(reply) for reply in some]).double()
             self.sums.addmm_(torch.from_numpy(np.ascontiguousarray(chosen)), starts + updates)
             self.weights += np.asarray(chosen.sum(axis=1))
 
@@ -162,24 +152,12 @@ class Mixed:
             own = [reply for reply in replies if recipe[self.column[reply.client]] > 0]
             if own:
                 weights = [float(recipe[self.column[reply.client]]) for reply in own]
-                rows = torch.stack([self.models[reply.client] + _vector(reply) for reply in own])
+                rows = torch.stack([self.models[reply.client] + vector_of(reply) for reply in own])
                 self.weights[i] = sum(weights)
                 self.sums[i] = rule.center(rows, weights) * self.weights[i]
 
     def _note(self, replies: Sequence[Reply]) -> None:
         self.reported |= {reply.client: (float(reply.values["loss"]), reply.norm) for reply in replies}
-
-
-def _vector(reply: Reply) -> Tensor:
-    assert reply.vector is not None
-    return reply.vector
-
-
-def _in_order_of_clients(state: State) -> State:
-    """The same state with models numbered by their first client, and without the models that no client has."""
-    order = list(dict.fromkeys(state.row))
-    number = {old: new for new, old in enumerate(order)}
-    return State(state.relatives, state.models[order], tuple(number[old] for old in state.row))
 
 
 def _cluster_infos(state: State, reported: dict[str, tuple[float, float]], server: Server) -> list[ClusterInfo]:

@@ -85,8 +85,7 @@ def _tasks(
 def _measured_by_clients(tasks: Mapping[str, LayerUpdate], server: Server) -> dict[str, float]:
     """CUAU where updates are seen in sums only: each client is sent the mean update, and says how far its own is."""
     requests = [Request(client, task) for client, task in tasks.items()]
-    width = requests[0].task.schema(server.layout).vector
-    [total], _ = server.exchange(requests, size=width)
+    [total], _ = server.exchange(requests)
     if not total.count:
         raise RunError("no sum of updates to measure heterogeneity by came through: see the faults of the run")
     mean = total.mean().to(torch.float32)

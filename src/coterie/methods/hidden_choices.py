@@ -115,43 +115,35 @@ def hidden_round(models: Tensor, how: Training, kept: str, t: int, server: Serve
     Under differential privacy both sums have noise, which hides few clients among all: so all models are opened, no
     loss is reported, and a mean is divided by the noisy number, by one at the least.
     """
-    count = _count_choices(models, kept, t, server)
-    sizes = count.sizes()
+    numbers, loss, clients = _count_choices(models, kept, t, server)
+    sizes = [max(0, round(number)) for number in numbers]
     least = server.least_in_sum if server.user_privacy is None else 0
     opened = tuple(j for j, size in enumerate(sizes) if size >= least)
-    tasks = {c: TrainHidden(models, how, server.seed_of(t, c), kept, opened) for c in count.clients}
+    tasks = {c: TrainHidden(models, how, server.seed_of(t, c), kept, opened) for c in clients}
     sums = [WeightedSum(models.shape[1]) for _ in models]
     closed = [j for j, size in enumerate(sizes) if 0 < size < least]
     for j, total in _opened_sums(tasks, opened, server).items():
         # By the number of the first sum: that of the second would show the choice of a client that left between.
-        sums[j].weight = sizes[j] if server.user_privacy is None else max(1.0, count.numbers[j])
+        sums[j].weight = sizes[j] if server.user_privacy is None else max(1.0, numbers[j])
         sums[j].total, sums[j].count = total, sizes[j]
-    return HiddenRound(sums, sizes, count.loss, closed)
+    return HiddenRound(sums, sizes, loss, closed)
 
 
-class _Count(NamedTuple):
-    """How many clients chose each model, with noise if there is any; their mean loss; who was counted."""
+def _count_choices(models: Tensor, kept: str, t: int, server: Server) -> tuple[list[float], float, list[str]]:
+    """The first sum: every participant chooses, keeps its choice, and is counted.
 
-    numbers: list[float]
-    loss: float
-    clients: list[str]
-
-    def sizes(self) -> list[int]:
-        """The numbers as whole ones."""
-        return [max(0, round(number)) for number in self.numbers]
-
-
-def _count_choices(models: Tensor, kept: str, t: int, server: Server) -> _Count:
-    """The first sum: every participant chooses, keeps its choice, and is counted."""
+    Returns:
+        How many clients chose each model, with noise if there is any; their mean loss; who was counted.
+    """
     privacy, k = server.user_privacy, len(models)
     task = CountChoice(models, kept, loss=privacy is None)
     requests = [Request(client, task) for client in server.participants(t)]
     noise = None if privacy is None else privacy.of_choices()
     counted, replies = _summed(requests, noise, server)
     if counted is None:
-        return _Count([0.0] * k, float("inf"), [])
+        return [0.0] * k, float("inf"), []
     loss = float("nan") if privacy is not None else float(counted[-1]) / max(1, len(replies))
-    return _Count([float(number) for number in counted[:k]], loss, [reply.client for reply in replies])
+    return counted[:k].tolist(), loss, [reply.client for reply in replies]
 
 
 def _opened_sums(tasks: dict[str, TrainHidden], opened: tuple[int, ...], server: Server) -> dict[int, Tensor]:
@@ -166,6 +158,5 @@ def _summed(requests: Sequence[Request], noise: SumNoise | None, server: Server)
     """The one sum over all clients, None where it did not come through, and who is in it."""
     if not requests:
         return None, []
-    width = requests[0].task.schema(server.layout).vector
-    [total], replies = server.exchange(requests, weighting="uniform", size=width, noise=noise)
+    [total], replies = server.exchange(requests, weighting="uniform", noise=noise)
     return total.total if total.count else None, replies

@@ -31,15 +31,10 @@ class Local:
         return State(server.initial_model())
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
-        infos = {client: ClusterInfo(1) for client in server.clients}
-        everything = server.layout.names
-        for reply in server.ask(server.training_requests(server.participants(t), state.model, t, private=everything)):
-            infos[reply.client] = ClusterInfo(1, reply.values["loss"])
-        return state, Info(list(infos.values()))
+        return state, train_alone(state.model, server.participants(t), t, server)
 
     def assignment(self, state: State, server: Server) -> Assignment:
-        models = [state.model] * len(server.clients)
-        return Assignment(models, [(client,) for client in server.clients], private=server.layout.names)
+        return alone(state.model, server)
 
     places_unlabelled: ClassVar[bool] = True
 
@@ -49,3 +44,17 @@ class Local:
             "method 'local' has no model for newcomers, every client has its own: train one on the newcomer's data, or "
             "run a method with clusters"
         )
+
+
+def train_alone(model: Tensor, clients: Sequence[str], t: int, server: Server) -> Info:
+    """A round in which each of the clients trains its own version of a model, which stays with it."""
+    infos = {client: ClusterInfo(1) for client in server.clients}
+    for reply in server.ask(server.training_requests(clients, model, t, private=server.layout.names)):
+        infos[reply.client] = ClusterInfo(1, reply.values["loss"])
+    return Info(list(infos.values()))
+
+
+def alone(model: Tensor, server: Server) -> Assignment:
+    """Every client with its own version of a model."""
+    members = [(client,) for client in server.clients]
+    return Assignment([model] * len(members), members, private=server.layout.names)

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from coterie.methods.aggregation import Part, WeightedSum
+from coterie.methods.aggregation import Part, WeightedSum, vector_of
 from coterie.methods.server import Server
 from coterie.tasks import Reply, Request
 
@@ -27,9 +27,9 @@ def nested_sums(
 
     def parts_of(reply: Reply) -> list[Part]:
         """The whole update for the first sum, and each part's for its own."""
-        assert reply.vector is not None
-        whole = Part(0, replace(reply, vector=reply.vector[:size]))
-        updates = reply.vector[size:].view(-1, width)
+        vector = vector_of(reply)
+        whole = Part(0, replace(reply, vector=vector[:size]))
+        updates = vector[size:].view(-1, width)
         rows = zip(range(cluster[reply.client], last), updates, strict=True)
         return [whole, *(Part(1 + j, _with_vector(reply, update)) for j, update in rows)]
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from coterie.errors import ConfigError
 from coterie.methods.averaging import FixedClusters, averaged, fixed_assignment, joined, without_cluster
 from coterie.methods.base import Assignment, ClusterInfo, Event, Info, method
+from coterie.methods.local import alone, train_alone
 from coterie.methods.needs import Needs
 from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server
@@ -77,12 +78,10 @@ class OneShot:
 
     def _warm_up(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         """Every client trains alone and keeps its model; after the last of these rounds the models are collected."""
-        everything, start = server.layout.names, state.clusters.models[0]
-        infos = {client: ClusterInfo(1) for client in server.clients}
-        for reply in server.ask(server.training_requests(server.clients, start, t, private=everything)):
-            infos[reply.client] = ClusterInfo(1, reply.values["loss"])
+        start = state.clusters.models[0]
+        info = train_alone(start, server.clients, t, server)
         if t < self.warmup_rounds:
-            return state, Info(list(infos.values()))
+            return state, info
         return self._clustered(_clipped(self._collected(start, server), start, server), server)
 
     def _collected(self, start: Tensor, server: Server) -> Tensor:
@@ -122,8 +121,7 @@ class OneShot:
 
     def assignment(self, state: State, server: Server) -> Assignment:
         if not state.clustered:
-            alone = [(client,) for client in server.clients]
-            return Assignment([state.clusters.models[0]] * len(alone), alone, private=server.layout.names)
+            return alone(state.clusters.models[0], server)
         return fixed_assignment(state.clusters, server)
 
 

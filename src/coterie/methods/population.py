@@ -23,8 +23,6 @@ def follow_population(state: Any, t: int, server: Server, newcomer: Newcomer) ->
     `state` has a `tree` and, in `away`, the leaf of clients that left.
     """
     members = {client for leaf in state.tree.leaves() for client in leaf.members}
-    if members == set(server.clients):
-        return state, []
     state, events = _without_those_gone(state, server)
     for client in [client for client in server.clients if client not in members]:
         state, event = _joined(state, client, t, server, newcomer)

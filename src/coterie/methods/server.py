@@ -19,7 +19,7 @@ from coterie.parameters import Layout, gather
 from coterie.privacy.user_level import UserPrivacy
 from coterie.randomness import derive, numpy_generator
 from coterie.snapshot import saved
-from coterie.tasks import Reduction, Reply, Request, Task, Train
+from coterie.tasks import Reduction, Reply, ReplySchema, Request, Task, Train
 from coterie.trainers.base import SumNoise, Training
 
 
@@ -116,6 +116,13 @@ class Server:
             trainable = gather(trainable, spans)
         return apply_update(model, self.optimizer.direction(str(cluster), update, trainable), lr)
 
+    def steps_to(self, before: Sequence[Tensor], means: Tensor, clusters: Sequence[int | str]) -> Tensor:
+        """The models `(n, d)` of clusters whose clients' models have these means: the means, or a step towards each."""
+        if self.optimizer.rule == "none":
+            return means
+        rows = zip(before, means, clusters, strict=True)
+        return torch.stack([self.step(old, new.double() - old.double(), cluster) for old, new, cluster in rows])
+
     @property
     def traffic(self) -> Traffic:
         """The bytes sent so far."""
@@ -170,7 +177,7 @@ class Server:
     @property
     def sums_only(self) -> bool:
         """Whether vectors come in secure sums alone."""
-        return self.engine.secure
+        return self.engine.capabilities.secure
 
     @property
     def shows_updates(self) -> bool:
@@ -180,12 +187,12 @@ class Server:
     @property
     def least_in_sum(self) -> int:
         """The fewest vectors that a sum may be of."""
-        return self.engine.least_in_sum
+        return self.engine.capabilities.least_in_sum
 
     @property
     def asks_halves(self) -> bool:
         """Whether clients can be asked about halves of their data: not where they run an app that is not ours."""
-        return self.engine.halves
+        return self.engine.capabilities.halves
 
     def ask(self, requests: Sequence[Request], groups: Sequence[int] | None = None) -> Iterator[Reply]:
         """Send the requests and give the replies one by one in the same order; clients that fail are missing.
@@ -224,7 +231,7 @@ class Server:
             groups: the cluster of each request, or None for the one that the client chooses; by default 0.
             clusters: how many sums there are.
             weighting: "samples" or "uniform", the weight of a client in its sum.
-            size: the numbers in a vector, of all or of each cluster's; by default as many as in the model.
+            size: the numbers in a vector, of all or of each cluster's; by default as the first task's schema says.
             keep: "vectors" gives the replies with their vectors, as they count in the sums.
             parts_of: cuts a reply's vector into parts for several sums, each with a norm; by default all goes to one.
             noise: what the clients of secure sums add, in place of what the run adds to updates; not divided.
@@ -234,27 +241,20 @@ class Server:
         """
         self._check(requests, summed=keep == "sums" and parts_of is None)
         given = [0] * len(requests) if groups is None else groups
-        sizes = self._sizes(size, clusters)
+        schema = requests[0].task.schema(self.layout) if requests else ReplySchema(self.layout.size)
+        each = (schema.vector or 0) if size is None else size
+        sizes = [each] * clusters if isinstance(each, int) else list(each)
         if keep == "vectors" or parts_of is not None:
             return self._from_vectors(requests, weighting, given, sizes, keep == "vectors", parts_of)
         if noise is not None and self.sums_only:
             return self._from_sums(requests, weighting, given, sizes, noise)
         if self.user_privacy is not None:
             return self._with_noise(requests, given, sizes, self.user_privacy)
-        if self._sums_suffice(requests):
+        # Of counts and other statistics no vector is looked at, whatever the rule for updates.
+        are_updates = not (schema.wide or schema.hides_norm)
+        if self.sums_only or self.aggregation.is_plain_mean or not are_updates:
             return self._from_sums(requests, weighting, given, sizes)
         return self._from_vectors(requests, weighting, given, sizes)
-
-    def _sizes(self, size: int | Sequence[int] | None, clusters: int) -> list[int]:
-        """The numbers in a vector of each cluster's."""
-        each = self.layout.size if size is None else size
-        return [each] * clusters if isinstance(each, int) else list(each)
-
-    def _sums_suffice(self, requests: Sequence[Request]) -> bool:
-        """Whether no vector is looked at: of counts and other statistics none is, whatever the rule for updates."""
-        schemas = (request.task.schema(self.layout) for request in requests[:1])
-        are_updates = not any(schema.wide or schema.hides_norm for schema in schemas)
-        return self.sums_only or self.aggregation.is_plain_mean or not are_updates
 
     def _check(self, requests: Sequence[Request], summed: bool) -> None:
         """Hold the method to what it declares."""
@@ -275,7 +275,13 @@ class Server:
     ) -> Iterator[Reply]:
         """The replies, or their parts, with their cluster as `group`; those whose vectors are too long shortened."""
         group_of = {request.client: group for request, group in zip(requests, groups, strict=True)}
-        cut = parts_of or (lambda reply: [Part(in_group(reply, group_of[reply.client]).group, reply)])
+
+        def whole(reply: Reply) -> list[Part]:
+            """The reply in the group given for it, or in the one that the client chose."""
+            given = group_of[reply.client]
+            return [Part(reply.group if given is None else given, reply)]
+
+        cut = parts_of or whole
         arriving = (part for reply in self._replies(requests) for part in cut(reply))
         limited_by_others = self.aggregation.clip is not None
         for batch in [list(arriving)] if limited_by_others else ([part] for part in arriving):
@@ -381,11 +387,6 @@ class Server:
         init = self.model_seed() if private else None
         models = dict.fromkeys(clients, model) if isinstance(model, Tensor) else model
         return [Request(c, Train(models[c], how, self.seed_of(t, c), private, init=init)) for c in clients]
-
-
-def in_group(reply: Reply, group: int | None) -> Reply:
-    """The reply in the given group; None: in the one that the client chose."""
-    return reply if group is None else replace(reply, group=group)
 
 
 def apply_update(model: Tensor, step: Tensor, lr: float = 1.0) -> Tensor:

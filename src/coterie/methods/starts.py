@@ -16,6 +16,7 @@ from pydantic import Field, PositiveFloat, PositiveInt
 from torch import Tensor
 
 from coterie.errors import ConfigError, RunError
+from coterie.methods.aggregation import vector_of
 from coterie.methods.options import Parts, part
 from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server, apply_update
@@ -222,8 +223,7 @@ class _Seeding(NamedTuple):
                 (reply,) = self.server.ask(self.server.training_requests([client], model, -step, how))
             except (RunError, ValueError):  # it diverged, or gave no answer
                 return None
-            assert reply.vector is not None
-            model = apply_update(model, reply.vector.double())
+            model = apply_update(model, vector_of(reply).double())
         return model
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.benefit import LEVEL, benefit
-from coterie.clustering.sketch import WIDTH, fold, similarity, sketch
+from coterie.clustering.sketch import similarity, sketch
 from coterie.errors import ConfigError, did_you_mean
 from coterie.methods.averaging import assignment_of
 from coterie.methods.base import Assignment, ClusterSplit
@@ -84,6 +84,10 @@ class Tree:
             steps.append(self.nodes[steps[-1].parent])
         return steps[::-1]
 
+    def below(self, node: Node) -> list[Node]:
+        """The leaves that a node was split into, in order of their ids."""
+        return [leaf for leaf in self.leaves() if node in self.path(leaf)]
+
     def updated(self, *changed: Node) -> Tree:
         """The tree with some nodes replaced by newer versions of themselves."""
         nodes = list(self.nodes)
@@ -113,8 +117,7 @@ class Tree:
     def joined(self, parent: int, model: Tensor) -> Tree:
         """Make a cluster of a node's children again, with this model; the children leave the tree."""
         old = self.nodes[parent]
-        below = [leaf for leaf in self.leaves() if old in self.path(leaf)]
-        members = tuple(client for leaf in below for client in leaf.members)
+        members = tuple(client for leaf in self.below(old) for client in leaf.members)
         cluster = replace(old, members=members, model=model, children=(), split_round=None, evidence={})
         return self.updated(cluster)
 
@@ -145,17 +148,6 @@ class Tree:
             node = self.nodes[node.children[best.index(max(best))]]
         return node
 
-    def walk(self, start: int = 0, depth: int = 0) -> Iterator[tuple[int, Node]]:
-        """The nodes in the order a reader expects, with their depth."""
-        node = self.nodes[start]
-        yield depth, node
-        for child in node.children:
-            yield from self.walk(child, depth + 1)
-
-    def lines(self, scores: Callable[[Node], str] = lambda node: "") -> list[str]:
-        """The tree as text, a line per node."""
-        return ["  " * depth + describe(node) + scores(node) for depth, node in self.walk()]
-
 
 def splits_since(tree: Tree, before: int) -> list[ClusterSplit]:
     """The splits that made the nodes from number `before` on."""
@@ -177,22 +169,10 @@ def _members(leaves: Sequence[Node], clients: Sequence[str]) -> list[list[str]]:
 
 
 def _most_similar(own: Tensor, child: Node) -> float:
-    """The largest cosine of an update `(1, d)` and those of an edge, which may be of sketches."""
+    """The largest cosine of an update `(1, d)` and those of an edge."""
     if child.edge is None or not len(child.edge):
         return float("-inf")
-    kept = child.edge.shape[1]
-    # An edge of sketches that were compared is narrower than the sketches that edges are made of otherwise.
-    own = fold(own, kept) if kept < min(own.shape[1], WIDTH) else own
     return float(similarity(sketch(own)[0], child.edge).max())
-
-
-def describe(node: Node) -> str:
-    """A node in a line of words."""
-    who = f"{len(node.members)} clients" if len(node.members) != 1 else f"client {node.members[0]}"
-    if not node.children:
-        return f"cluster {node.id}: {who}, since round {node.born}"
-    numbers = ", ".join(f"{name} {value:.3g}" for name, value in node.evidence.items())
-    return f"node {node.id}: {who}, split in round {node.split_round} ({numbers})"
 
 
 def best_on_path(tree: Tree, server: Server) -> dict[str, int]:

@@ -250,9 +250,10 @@ def _check_shown(config: RunConfig, method: Method) -> None:
 
 def _check_needs(method: Method, engine: Engine) -> None:
     """Refuse a method that needs of clients what this engine keeps from it, or would send in clear."""
-    check_protection(method, engine.secure, masked=MASKED in engine.layout.names)
-    if engine.remote:
-        check_network(method, engine.secure)
+    known = engine.capabilities
+    check_protection(method, known.secure, masked=MASKED in engine.layout.names)
+    if known.remote:
+        check_network(method, known.secure)
 
 
 def _labels(used: Mapping[str, Any], federation: Federation, network: Model) -> dict[str, Any]:

@@ -111,7 +111,7 @@ def hidden_spreads(
     return {
         name: Spread(mean=float(value) / round(float(count)), clients=round(float(count)))
         for name, value, count in zip((*ALWAYS, *extra), values, counts, strict=True)
-        if round(float(count)) >= engine.least_in_sum
+        if round(float(count)) >= engine.capabilities.least_in_sum
     }
 
 

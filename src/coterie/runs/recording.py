@@ -172,7 +172,7 @@ def _split(split: ClusterSplit) -> SplitRecord:
 
 def passes_of(run: Run, counted: float) -> float | None:
     """Passes for the records; None where clients' work is not seen."""
-    return None if run.engine.remote else round(counted, 3)
+    return None if run.engine.capabilities.remote else round(counted, 3)
 
 
 def epsilon_of(server: Server, rounds: int) -> float | None:

@@ -24,7 +24,7 @@ def user_privacy(config: RunConfig, method: Method, engine: Engine) -> UserPriva
             f"1/{clients}"
         )
     # In secure sums the size of the noise shows how many take part, so that is taken as known.
-    rate = 1.0 if engine.secure else config.participation
+    rate = 1.0 if engine.capabilities.secure else config.participation
     chosen = (needs_of(method) or Needs()).choices != "none"
     return UserPrivacy(config.dp_noise, config.dp_clip, config.dp_delta, rate, choices=chosen)
 
@@ -36,7 +36,7 @@ def _no_guarantee(config: RunConfig, method: Method, engine: Engine) -> str | No
         return f"{name} does not declare what it needs of clients; give its class needs = Needs() if sums are enough"
     if (why := needs.beyond_noise()) is not None:
         return f"{name}: {why}"
-    if engine.secure and needs.choices == "seen":
+    if engine.capabilities.secure and needs.choices == "seen":
         return "secure sums by model show who chose which, and those of few stay closed; use hide_choice=true"
     if engine.layout.size != engine.layout.trainable:
         return "the model has buffers (running means), which no length bounds; use one without batch normalisation"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie import Client, Federation, Method, Split
 from coterie.data import find_scenario
-from coterie.engines import Engine, Fault, Traffic
+from coterie.engines import Capabilities, Engine, Fault, Traffic
 from coterie.methods import Assignment, Info, Layout, Server
 from coterie.runs import assemble, make_config
 from coterie.tasks import Reduction, Reply, ReplyBlock, Request, reduced
@@ -43,10 +43,7 @@ class PassingEngine:
     `change` sees every reply; `scale` multiplies every client's number of samples, as the server sees it.
     """
 
-    secure = False
-    halves = True
-    least_in_sum = 1
-    remote = False
+    capabilities = Capabilities()
 
     def __init__(self, inner: Engine, change: Change | None = None, scale: int = 1) -> None:
         self._inner = inner

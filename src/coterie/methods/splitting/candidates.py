@@ -13,7 +13,7 @@ from torch import Tensor
 
 from coterie.benefit import FEWEST, FIRST_LOOK, LEVEL, Benefit, benefit
 from coterie.clustering import bipartition, cosine_matrix
-from coterie.clustering.agglomerative import cut
+from coterie.clustering.agglomerative import cut, dendrogram
 from coterie.methods.compared import ComparedHalves
 from coterie.snapshot import saved
 
@@ -115,9 +115,6 @@ def cuts(similarity: Floats) -> list[Sides]:
     In two by the leading direction in which they disagree; in each of LEVELS by average linkage; and in two by single
     linkage, which is Algorithm 1.
     """
-    from scipy.cluster.hierarchy import linkage  # it takes long to load, and few runs need it
-    from scipy.spatial.distance import squareform
-
     count = len(similarity)
     if count == 2:
         return [np.array([0, 1])]
@@ -128,7 +125,7 @@ def cuts(similarity: Floats) -> list[Sides]:
     leading = np.linalg.eigh((centred + centred.T) / 2)[1][:, -1] > 0
     distances = np.clip(1 - similarity, 0, None)
     np.fill_diagonal(distances, 0)
-    merges = linkage(squareform(distances, checks=False), "average")
+    merges = dendrogram(distances, "average")
     average = [cut(merges, parts) for parts in LEVELS if parts <= count]
     closest = np.zeros(count, dtype=np.int64)
     closest[bipartition(similarity, "single").second] = 1

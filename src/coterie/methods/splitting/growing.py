@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -50,14 +50,9 @@ def grow(
     if t == server.rounds and len(tree.leaves()) == 1:
         events.append(rule.why_whole(memory[0], server))
     kept = {number: own for number, own in memory.items() if tree.holds(number)}
-    info = Info(_infos(tree, infos), events, splits_since(tree, before), matrices)
-    return Grown(tree, kept, info)
-
-
-def _infos(tree: Tree, known: Mapping[int, ClusterInfo]) -> list[ClusterInfo]:
-    """What there is to report of every cluster with members."""
     present = [leaf for leaf in tree.leaves() if leaf.members]
-    return [known.get(leaf.id, ClusterInfo(len(leaf.members), id=leaf.id)) for leaf in present]
+    clusters = [infos.get(leaf.id, ClusterInfo(len(leaf.members), id=leaf.id)) for leaf in present]
+    return Grown(tree, kept, Info(clusters, events, splits_since(tree, before), matrices))
 
 
 def _info(seen: LeafRound, thresholds: dict[str, float], server: Server) -> ClusterInfo:
@@ -77,8 +72,7 @@ def watch_splits(
         parent = tree.nodes[number]
         if not parent.children or not tree.holds(number) or parent.split_round == t:
             continue
-        below = [leaf for leaf in tree.leaves() if parent in tree.path(leaf)]
-        watched = rule.watch(memory.pop(number), parent, below, t, server)
+        watched = rule.watch(memory.pop(number), parent, tree.below(parent), t, server)
         if watched.memory is not None:
             memory[number] = watched.memory
         if watched.joint is not None:

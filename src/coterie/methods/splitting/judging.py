@@ -21,7 +21,7 @@ from coterie.methods.server import Server, apply_update
 from coterie.methods.splitting.base import LeafRound
 from coterie.methods.splitting.candidates import Candidate, Floats, Sides, number_of_parts
 from coterie.methods.tree import Node
-from coterie.tasks import Evaluate, HalfUpdates, HeldOut, Request
+from coterie.tasks import Evaluate, HalfUpdates, HeldOut, Request, Task
 from coterie.tasks.halves import OFFSET_SCALES
 
 Members = npt.NDArray[np.bool_]
@@ -97,9 +97,8 @@ def _sums_of_cells(
         Request(c, HalfUpdates(seen.after, how, server.seed_of(t, c, "half-updates"), halves_seed(server, c)))
         for c in asked
     ]
-    both_halves = 2 * server.layout.size
     groups = cell[large].tolist()
-    return server.exchange(requests, groups, clusters=cells, weighting=seen.weighting, size=both_halves).sums
+    return server.exchange(requests, groups, clusters=cells, weighting=seen.weighting).sums
 
 
 class Judged(NamedTuple):
@@ -166,29 +165,26 @@ Judge = Callable[[Mapping[str, Tensor], Server], Losses]
 
 def on_halves(models: Mapping[str, Tensor], server: Server) -> Losses:
     """Judge models `(2, m, d)` by the half of the training data that they were not made of."""
-    return _held_out([Request(c, HeldOut(own, halves_seed(server, c))) for c, own in models.items()], server)
+    return _answered(models, lambda c, own: HeldOut(own, halves_seed(server, c)), len(OFFSET_SCALES), server)
 
 
 def on_validation(models: Mapping[str, Tensor], server: Server) -> Losses:
     """Judge models `(1, m, d)` by validation data."""
-    return _held_out([Request(client, HeldOut(own, None)) for client, own in models.items()], server)
-
-
-def _held_out(requests: Sequence[Request], server: Server) -> Losses:
-    replies = list(server.ask(requests))
-    count = requests[0].task.models.shape[1]  # type: ignore[attr-defined]
-    losses = np.array([reply.values["loss"] for reply in replies]).reshape(len(replies), len(OFFSET_SCALES), count)
-    within = np.array([reply.values["within"] for reply in replies]).reshape(len(replies), count - 1)
-    return Losses([reply.client for reply in replies], losses, within)
+    return _answered(models, lambda _, own: HeldOut(own, None), len(OFFSET_SCALES), server)
 
 
 def as_evaluated(models: Mapping[str, Tensor], server: Server) -> Losses:
     """Judge models `(1, m, d)` by what the client evaluates on: all that an app which is not ours can be asked."""
-    tasks = {id(own): Evaluate(own[0], "validation") for own in models.values()}
-    replies = list(server.ask([Request(client, tasks[id(own)]) for client, own in models.items()]))
-    count = len(next(iter(tasks.values())).models)
-    losses = np.array([reply.values["loss"] for reply in replies]).reshape(len(replies), 1, count)
-    within = np.full((len(replies), count - 1), math.nan)
+    return _answered(models, lambda _, own: Evaluate(own[0], "validation"), 1, server)
+
+
+def _answered(models: Mapping[str, Tensor], task: Callable[[str, Tensor], Task], scales: int, server: Server) -> Losses:
+    """The clients' answers to a task with their models, which report losses with so many scales of an offset."""
+    replies = list(server.ask([Request(client, task(client, own)) for client, own in models.items()]))
+    count = next(iter(models.values())).shape[1]
+    losses = np.array([reply.values["loss"] for reply in replies]).reshape(len(replies), scales, count)
+    unknown = [math.nan] * (count - 1)
+    within = np.array([reply.values.get("within", unknown) for reply in replies]).reshape(len(replies), count - 1)
     return Losses([reply.client for reply in replies], losses, within)
 
 
@@ -275,7 +271,5 @@ def served(children: Sequence[Node], joint: Tensor, judge: Judge, server: Server
         return Benefit(0.0, math.inf, 1.0, 0)
     answered = judge(models, server)
     known = np.isfinite(answered.losses).all(axis=(1, 2))
-    if not known.any():
-        return Benefit(0.0, math.inf, 1.0, 0)
     losses = answered.losses[known, 0]
     return benefit(losses[:, 0] - losses[:, 1], answered.within[known, 0])

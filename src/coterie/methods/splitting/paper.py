@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from dataclasses import replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 import torch
@@ -76,15 +76,12 @@ class PaperRule(SplitRule):
         if not at_rest or not self._is_due(memory, seen.leaf, t):
             return Look(memory)
         numbers = {"mean_norm": mean_norm, "max_norm": seen.total.max_norm}
-        gamma = self._gamma(seen, t, server)
+        gamma = measured_noise(seen, t, server) if self.gamma_max == "auto" else float(self.gamma_max)
         return compare_and_split(self, replace(memory, considered=t), seen, t, server, numbers, gamma)
 
     def _is_due(self, memory: Seen, leaf: Node, t: int) -> bool:
         refused_lately = memory.considered > 0 and t - memory.considered < self.recheck
         return len(leaf.members) >= max(2, 2 * self.min_size) and t - leaf.born >= self.wait and not refused_lately
-
-    def _gamma(self, seen: LeafRound, t: int, server: Server) -> float:
-        return measured_noise(seen, t, server) if self.gamma_max == "auto" else float(self.gamma_max)
 
     def thresholds(self, memory: Seen) -> dict[str, float]:
         known = {"auto": TENTH * memory.largest, "cancelled": TENTH * memory.longest}
@@ -105,7 +102,7 @@ class PaperRule(SplitRule):
 
 
 def compare_and_split(
-    rule: Any, memory: Any, seen: LeafRound, t: int, server: Server, numbers: dict[str, float], gamma: float
+    rule: PaperRule, memory: Seen, seen: LeafRound, t: int, server: Server, numbers: dict[str, float], gamma: float
 ) -> Look:
     """Compare the members' vectors, and split if the two sides differ by more than γ (Algorithm 3, lines 3 to 8)."""
     leaf = seen.leaf
