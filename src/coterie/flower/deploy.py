@@ -21,8 +21,9 @@ from coterie.errors import ConfigError
 from coterie.federation import PARTS, Client, Federation
 from coterie.federation.corrections import CORRECTIONS
 from coterie.federation.table_sites import client_names, find_tables
+from coterie.flower import SWITCHES
 from coterie.flower.demands import tasks_beside_sums
-from coterie.flower.local import CONNECTION, SWITCHES, node_config
+from coterie.flower.local import CONNECTION, node_config
 from coterie.flower.server import read_options
 from coterie.methods import make_method
 from coterie.methods.needs import check_network

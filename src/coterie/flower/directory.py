@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from coterie.engines.base import Fault
 from coterie.errors import RunError
@@ -166,7 +166,7 @@ class Directory:
         asked = {node for node, _ in self._asked.values()}
         unknown = listed - set(self._described) - self._refused
         self._ask(sorted((unknown | self._silent) - asked))
-        for key, answer in self.exchange.pull(list(self._asked)).items():
+        for key, answer in self.exchange.pull({key: node for key, (node, _) in self._asked.items()}).items():
             self._hear(self._asked.pop(key)[0], answer)
         overdue = time.monotonic() - self.exchange.timeout
         self._asked = {key: (node, since) for key, (node, since) in self._asked.items() if since > overdue}
@@ -183,20 +183,17 @@ class Directory:
             book &= listed
 
     def _ask(self, nodes: list[int]) -> None:
-        question = [Message(self.question, node, "query.describe", ttl=self.exchange.timeout) for node in nodes]
-        for key, node in zip(self.exchange.push(question), nodes, strict=True):
+        questions = [self.exchange.message(self.question, node, "query.describe") for node in nodes]
+        for key, node in zip(self.exchange.push(questions), nodes, strict=True):
             if key:
                 self._asked[key] = (node, time.monotonic())
 
     def _hear(self, node: int, answer: Answer) -> None:
-        if answer.content is None:
-            if not answer.silent:
-                self._refuse(node, answer.reason)
-            return
         try:
-            description = read_description(answer.content)
+            description = read_description(answer.records())
         except BadReply as problem:
-            self._refuse(node, str(problem))
+            if not answer.silent:
+                self._refuse(node, str(problem))
             return
         self._silent.discard(node)
         self._described[node] = description

@@ -132,19 +132,16 @@ class FlowerEngine:
         }
 
     def _message(self, node: int, content: RecordDict, action: str = "coterie") -> Message:
-        return Message(fold(content, self.fold_bytes), node, f"query.{action}", ttl=self.exchange.timeout)
+        return self.exchange.message(fold(content, self.fold_bytes), node, f"query.{action}")
 
     def _read(self, request: Request, answer: Answer) -> Reply | None:
         """The reply in an answer, if it is sound."""
-        if answer.content is None:
-            if answer.silent:
-                self.directory.silence(request.client)
-            self._leave_out(request.client, answer.reason)
-            return None
         schema = request.task.schema(self.layout)
         try:
-            reply = open_reply(unfold(answer.content), schema)
+            reply = open_reply(unfold(answer.records()), schema)
         except BadReply as problem:
+            if answer.silent:
+                self.directory.silence(request.client)
             self._leave_out(request.client, str(problem))
             return None
         self._unsound.discard(request.client)
@@ -190,16 +187,14 @@ class FlowerEngine:
                 continue
             task = RecordDict({"task": ConfigRecord(self._header() | {"seed": str(seed)})})
             answer = next(self.exchange.send([self._message(node, task, "initial")]))
-            reason = answer.reason
-            if answer.content is not None:
-                try:
-                    vector = open_reply(unfold(answer.content), ReplySchema(self.layout.size)).vector
-                except BadReply as problem:
-                    reason = str(problem)
-                else:
-                    assert vector is not None
-                    return vector
-            self._leave_out(client, reason)
+            try:
+                vector = open_reply(unfold(answer.records()), ReplySchema(self.layout.size)).vector
+            except BadReply as problem:
+                reason = str(problem)
+                self._leave_out(client, reason)
+            else:
+                assert vector is not None
+                return vector
         raise RunError(f"no client could draw the initial model: {reason}")
 
     def reveal(self, model: Tensor) -> Tensor:

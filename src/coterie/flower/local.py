@@ -20,13 +20,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from coterie.engines.children import ignore_sigint
 from coterie.errors import ConfigError, RunError
+from coterie.flower import SWITCHES
 from coterie.flower.certificates import Certificates, public_key
 from coterie.flower.warm import install
 
 HOST = "127.0.0.1"
-SWITCHES = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-"""Nothing that is started here may contact the internet."""
 MARK = "COTERIE_NETWORK"
 """A variable in the environment of all that is started, by which grandchildren are found again."""
 CONNECTION = "coterie"
@@ -218,7 +218,7 @@ class Network:
 
     def close(self) -> None:
         """End everything that was started, nodes before the SuperLink they take leave of, and then what is left."""
-        with unhurried():
+        with ignore_sigint():  # a second Ctrl-C must not stop what ends the others
             stop([*self._calls, *(node.process for node in self.nodes.values())])
             stop([self.link] if self.link else [])
             limit = time.monotonic() + GRACE
@@ -317,17 +317,3 @@ def closing_words(text: str, most: int = 300) -> str:
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\w*: \S", line)]
     return errors[-1][:most] if errors else " ".join(" ".join(lines).split())[-most:] or "it said nothing"
-
-
-@contextlib.contextmanager
-def unhurried() -> Any:
-    """A second Ctrl-C does not stop what ends the others (only the main thread can say so)."""
-    try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

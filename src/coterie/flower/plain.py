@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
@@ -32,6 +32,7 @@ from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request, reduced, t
 from coterie.tasks.staged import LayerUpdate, StagedTraining, trainable_spans
 from coterie.tasks.wire import NUMBER, TENSOR_NUMBER, BadReply, in_words
 
+T = TypeVar("T")
 PATIENCE = 3
 """Trainings in a row that may fail before a node is let be."""
 REST = 10
@@ -90,7 +91,6 @@ class PlainEngine:
         self.sound: list[Message] = []
         self.judged: list[Message] = []
         self._round = 1
-        self._sent = 0
         self.known: dict[str, Any] = {}
         self.traffic = Traffic()
         self.halves = False
@@ -181,16 +181,13 @@ class PlainEngine:
 
     def evaluate(self, asks: Sequence[Ask]) -> list[MetricRecord | None]:
         """Each ask's metrics as its node reports them; None where there is no sound reply."""
-        found: list[MetricRecord | None] = [None] * len(asks)
-        for position, (message, content) in self._exchange(MessageType.EVALUATE, asks, self.evaluate_config):
-            try:
-                found[position] = metrics = metrics_of(content, self.keys)
-            except BadReply as problem:
-                self._leave_out(asks[position], str(problem))
-                continue
-            self.judged.append(Message(RecordDict({"metrics": metrics}), reply_to=message))
-            self.traffic.up += _metric_bytes(metrics)
-        return found
+        return self._exchange(MessageType.EVALUATE, asks, self.evaluate_config, self._evaluated)
+
+    def _evaluated(self, ask: Ask, message: Message, content: RecordDict) -> MetricRecord:
+        metrics = metrics_of(content, self.keys)
+        self.judged.append(Message(RecordDict({"metrics": metrics}), reply_to=message))
+        self.traffic.up += _metric_bytes(metrics)
+        return metrics
 
     def _train(self, requests: Sequence[Request]) -> list[Reply]:
         asks = [self._ask(request) for request in requests]
@@ -300,12 +297,7 @@ class PlainEngine:
 
     def _trainings(self, asks: Sequence[Ask]) -> list[TrainReply | None]:
         """Let nodes train; None for each that sent nothing sound."""
-        found: list[TrainReply | None] = [None] * len(asks)
-        for position, (message, content) in self._exchange(MessageType.TRAIN, asks, self.train_config):
-            try:
-                found[position] = self._trained(asks[position], message, content)
-            except BadReply as problem:
-                self._leave_out(asks[position], str(problem))
+        found = self._exchange(MessageType.TRAIN, asks, self.train_config, self._trained)
         for ask, trained in zip(asks, found, strict=True):
             self._failures[ask.client] = 0 if trained is not None else self._failures.get(ask.client, 0) + 1
         return found
@@ -327,9 +319,9 @@ class PlainEngine:
         return TrainReply(update, norm, math.nan if loss is None else loss)
 
     def _exchange(
-        self, kind: str, asks: Sequence[Ask], config: ConfigRecord
-    ) -> Iterator[tuple[int, tuple[Message, RecordDict]]]:
-        """Send a message for every ask; what came back, with the message it answers, in the request of the asks."""
+        self, kind: str, asks: Sequence[Ask], config: ConfigRecord, read: Callable[[Ask, Message, RecordDict], T]
+    ) -> list[T | None]:
+        """Send a message for every ask; what `read` makes of each and of its answer, None where that is not sound."""
         records: dict[Hashable, ArrayRecord] = {}
         messages = []
         for ask in asks:
@@ -339,21 +331,17 @@ class PlainEngine:
             extra = {"proximal-mu": ask.proximal} if ask.proximal else {}
             settings = ConfigRecord({**config, "server-round": self._round, **extra})
             content = RecordDict({self.keys.arrays: records[key], self.keys.config: settings})
-            # Flower names a message by its content: a number of its own keeps two equal ones apart.
-            self._sent += 1
-            group = f"{self._round}.{self._sent}"
-            messages.append(Message(content, int(ask.client), kind, ttl=self.exchange.timeout, group_id=group))
+            messages.append(self.exchange.message(content, int(ask.client), kind, self._round))
         self.traffic.down += TENSOR_NUMBER * self.layout.size * len(messages)
         self.traffic.exchanges += bool(messages)
-        answers = self.exchange.send(messages)
-        for position, (ask, message, answer) in enumerate(zip(asks, messages, answers, strict=True)):
-            if answer.content is None:
-                self._leave_out(ask, answer.reason)
-            else:
-                yield position, (message, answer.content)
-
-    def _leave_out(self, ask: Ask, reason: str) -> None:
-        self._faults.append(Fault(ask.client, in_words(reason)))
+        found: list[T | None] = []
+        for ask, message, answer in zip(asks, messages, self.exchange.send(messages), strict=True):
+            try:
+                found.append(read(ask, message, answer.records()))
+            except BadReply as problem:
+                found.append(None)
+                self._faults.append(Fault(ask.client, in_words(str(problem))))
+        return found
 
 
 def _metric_bytes(metrics: MetricRecord) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, RecordDict
 from pydantic import TypeAdapter, ValidationError
 
 from coterie.errors import DataError, RunError
@@ -35,7 +35,7 @@ from coterie.federation.tables import (
     report_site,
     site_of,
 )
-from coterie.flower.exchange import Answer, Exchange
+from coterie.flower.exchange import Exchange
 from coterie.flower.wire import refuse_refusal
 from coterie.runs.target_scaling import TargetScaling
 from coterie.tasks.wire import BadReply, in_words
@@ -239,18 +239,13 @@ class Reports:
         """Ask the nodes that are new, and read what answers there are."""
         known = {*self.found, *self.refused, *self._asked.values()}
         new = sorted(set(self.exchange.grid.get_node_ids()) - known)
-        questions = [Message(RecordDict(), node, "query.table", ttl=self.exchange.timeout) for node in new]
+        questions = [self.exchange.message(RecordDict(), node, "query.table") for node in new]
         for key, node in zip(self.exchange.push(questions), new, strict=True):
             if key:
                 self._asked[key] = node
-        for key, answer in self.exchange.pull(list(self._asked)).items():
-            self._read(self._asked.pop(key), answer)
-
-    def _read(self, node: int, answer: Answer) -> None:
-        if answer.content is None:
-            self.refused[node] = answer.reason
-            return
-        try:
-            self.found[node] = open_report(answer.content)
-        except BadReply as problem:
-            self.refused[node] = str(problem)
+        for key, answer in self.exchange.pull(self._asked).items():
+            node = self._asked.pop(key)
+            try:
+                self.found[node] = open_report(answer.records())
+            except BadReply as problem:
+                self.refused[node] = str(problem)
