@@ -53,7 +53,10 @@ class Traffic:
 
 
 class Engine(Protocol):
-    """Runs requests. `clients` are the ids it can reach, `samples` their numbers of training samples."""
+    """Runs requests. `clients` are the ids it can reach, `samples` their numbers of training samples.
+
+    What has a value here, or does something, is what an engine that derives from this class has unless it says more.
+    """
 
     clients: tuple[str, ...]
     samples: dict[str, int]
@@ -62,13 +65,13 @@ class Engine(Protocol):
     """The vectors as the server sees them."""
     plain_layout: Layout
     """The vectors as the clients see them: the same, unless privacy hides the layers."""
-    remote: bool
+    remote: bool = False
     """Whether what clients send leaves their machines: on a network, not in a simulation."""
-    secure: bool
+    secure: bool = False
     """Whether vectors are seen in sums only."""
-    least_in_sum: int
+    least_in_sum: int = 1
     """The fewest vectors that a sum may be of; 1 where sums are not secure."""
-    halves: bool
+    halves: bool = True
     """Whether clients can be asked about halves of their data: not where they run an app that is not ours."""
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
@@ -85,7 +88,7 @@ class Engine(Protocol):
 
     def reveal(self, model: Tensor) -> Tensor:
         """The parameters `(d,)` as the clients use them; on a network, only what the server may know."""
-        ...
+        return model
 
     def faults(self) -> list[Fault]:
         """The clients left out since the last call."""
@@ -93,12 +96,12 @@ class Engine(Protocol):
 
     def client_states(self) -> dict[str, dict[str, Tensor]]:
         """What the clients keep to themselves, for a checkpoint (empty where the clients keep it elsewhere)."""
-        ...
+        return {}
 
     def restore_client_states(self, states: dict[str, dict[str, Tensor]]) -> None:
         """Give the clients back what a checkpoint kept for them."""
-        ...
+        return
 
     def close(self) -> None:
         """Release processes and memory."""
-        ...
+        return

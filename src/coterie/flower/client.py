@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +39,7 @@ from coterie.flower.tables import (
     pack_report,
     read_site,
     report_of,
+    spelt,
 )
 from coterie.flower.wire import layout_mark, open_array, pack_array, pack_refusal, pack_reply, unpack_task
 from coterie.metrics import ALWAYS, MetricFunction, listed, split_own
@@ -84,7 +85,7 @@ def client_app(
     of your own by name, for runs that ask for them; known ones need not be given. With a `sums_secret`, the same for
     all clients, updates go into secure sums only, whatever the server asks for, and only with clients that hold it.
     """
-    handler = ClientHandler(model, data, loss, name, secret, metrics, sums_secret)
+    handler = ClientHandler(model, data, loss, name, secret, split_own(metrics)[1], sums_secret)
     app = ClientApp()
     for action in (handler.table, handler.describe, handler.coterie, handler.initial):
         app.query(action.__name__)(_answering(action))
@@ -105,25 +106,20 @@ def _answering(action: Callable[[RecordDict, Context], RecordDict]) -> Callable[
     return handle
 
 
+@dataclass
 class ClientHandler:
     """What a client does with the messages it gets. What is costly to make is kept for the next message."""
 
-    def __init__(
-        self,
-        model: Model | None,
-        data: Data,
-        loss: Loss | None,
-        name: str | None,
-        secret: int | str | None,
-        metrics: Mapping[str, MetricFunction] | None = None,
-        sums_secret: str | None = None,
-    ) -> None:
-        self.model, self.data, self.loss, self.name, self.secret = model, data, loss, name, secret
-        self.sums_secret = sums_secret
-        self.metrics = split_own(metrics)[1]
-        self._sources: dict[Any, Source] = {}
-        self._held_out: dict[Any, Client] = {}
-        self._trainers: dict[tuple[Any, ...], tuple[Trainer, Callable[[int], Tensor]]] = {}
+    model: Model | None
+    data: Data
+    loss: Loss | None
+    name: str | None
+    secret: int | str | None
+    metrics: Mapping[str, MetricFunction]
+    sums_secret: str | None
+    _sources: dict[Any, Source] = field(default_factory=dict)
+    _held_out: dict[Any, Client] = field(default_factory=dict)
+    _trainers: dict[tuple[Any, ...], tuple[Trainer, Callable[[int], Tensor]]] = field(default_factory=dict)
 
     def table(self, records: RecordDict, context: Context) -> RecordDict:
         """Statistics of the columns of this node's table."""
@@ -146,7 +142,7 @@ class ClientHandler:
             "target_dtype": str(train.y.dtype).removeprefix("torch."),
             "classes": Federation([client], classes).classes,
         }
-        if client.group is not None and setting(context.run_config, "trial_groups", False) is True:
+        if client.group is not None and spelt(context.run_config).get("trial_groups") is True:
             description["group"] = client.group
         return RecordDict({"client": ConfigRecord(description)})
 
@@ -201,7 +197,7 @@ class ClientHandler:
         if path.is_dir():
             path = path / f"{_folder_member(path, context)}.npz"
         if not is_table_path(path):
-            return client_from_npz(path, seed=int(setting(context.run_config, "seed", 0)))
+            return client_from_npz(path, seed=int(spelt(context.run_config).get("seed", 0)))
         text = kept_text(context)
         if text is None:
             raise ConfigError(f"{path.name} is a table: give the server label='…', the column to predict")
@@ -216,7 +212,8 @@ class ClientHandler:
 
     def _with_validation(self, client: Client, key: Any, context: Context) -> Client:
         """The client with the part of its training data held out that the run's configuration asks for."""
-        fraction, seed = setting(context.run_config, "validation", None), setting(context.run_config, "seed", 0)
+        options = spelt(context.run_config)
+        fraction, seed = options.get("validation"), options.get("seed", 0)
         if fraction is None:
             return client
         held = (key, client.id, fraction, seed)
@@ -237,7 +234,8 @@ class ClientHandler:
         self, client: Client, header: ConfigRecord, context: Context
     ) -> tuple[Trainer, Callable[[int], Tensor]]:
         """The trainer for the server's model, and the function that draws an initial one from a seed."""
-        precision = str(setting(context.run_config, "precision", "float32"))
+        options = spelt(context.run_config)
+        precision = str(options.get("precision", "float32"))
         if precision not in PRECISIONS:
             raise ConfigError(f"precision={precision!r}: {did_you_mean(precision, PRECISIONS)}")
         secret, privacy = self._secret(context)
@@ -245,7 +243,7 @@ class ClientHandler:
         model = self.model or named_model(context.run_config)
         x, y = client.train.x, client.train.y
         classes = int(str(header["classes"]))
-        named = setting(context.run_config, "loss", None)
+        named = options.get("loss")
         loss = self.loss or (find_loss(str(named)) if named else None)
         table = kept_text(context)
         shapes = (x.shape[1:], x.dtype, y.shape[1:], y.dtype)
@@ -255,7 +253,7 @@ class ClientHandler:
             architecture = make_architecture(model, federation, loss)
             own = loss or default_loss(federation.regression)
             trainer = make_trainer(architecture(0), own, client.train, precision, GRAM_BYTES)
-            trainer.metrics = _metrics(self.metrics, setting(context.run_config, "metrics", None), table)
+            trainer.metrics = _metrics(self.metrics, options.get("metrics"), table)
             self._trainers[key] = _masked(trainer, architecture, secret, privacy)
             self._trainers[key][0].sum_rules = rules
         trainer, draw = self._trainers[key]
@@ -280,7 +278,7 @@ class ClientHandler:
     def _secret(self, context: Context) -> tuple[bytes | None, str]:
         """The key that the clients share, and how vectors are permuted with it."""
         given = _secret_of(context, "secret", self.secret)
-        privacy = str(setting(context.run_config, "privacy", "none" if given is None else "permutation"))
+        privacy = str(spelt(context.run_config).get("privacy", "none" if given is None else "permutation"))
         if (given is None) != (privacy == "none"):
             held = "no secret" if given is None else "a secret"
             raise ConfigError(f"privacy={privacy!r}, and this client holds {held}: give all clients one, or none")
@@ -294,17 +292,10 @@ class ClientHandler:
         return Path(str(folder)) / f"{name}.safetensors"
 
 
-def setting(config: MutableMapping[str, Any] | dict[str, Any], key: str, default: Any) -> Any:
-    """A value of Flower's run configuration, whether spelt with hyphens or underscores; an empty text is none."""
-    value = config.get(key, config.get(key.replace("_", "-"), ""))
-    return default if value == "" else value
-
-
-def named_model(config: MutableMapping[str, Any] | dict[str, Any]) -> str:
+def named_model(config: Mapping[str, Any]) -> str:
     """The model that a run configuration names, or its scenario's."""
-    if name := setting(config, "model", None):
-        return str(name)
-    return defaults_of(setting(config, "scenario", None)).model
+    options = spelt(config)
+    return str(options.get("model") or defaults_of(options.get("scenario")).model)
 
 
 def defaults_of(scenario: str | None) -> Defaults:

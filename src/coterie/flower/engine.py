@@ -18,7 +18,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor, nn
 
-from coterie.engines.base import Fault, Traffic
+from coterie.engines.base import Engine, Fault, Traffic
 from coterie.engines.local import Privacy
 from coterie.errors import ConfigError, RunError
 from coterie.flower.directory import Directory, Expected
@@ -36,7 +36,7 @@ STRIKES = 3
 """Rounds in a row with a fault after which a client is taken for gone: no cluster should wait for it any longer."""
 
 
-class FlowerEngine:
+class FlowerEngine(Engine):
     """Runs requests on the clients behind a Flower grid.
 
     `architecture` makes a freshly initialised module from a seed: the server's own copy of the clients' model, made for
@@ -46,9 +46,6 @@ class FlowerEngine:
     """
 
     remote = True
-    secure = False
-    least_in_sum = 1
-    halves = True
 
     def __init__(
         self,
@@ -74,9 +71,9 @@ class FlowerEngine:
         self.fold_bytes = fold_bytes
         self.run_name = run or uuid.uuid4().hex
         self.private = privacy in ("permutation", "signed-permutation")
-        module = architecture(0)
-        self.layout: Layout = _masked_layout(module) if self.private else Layout.of(module)
-        self.plain_layout: Layout = self.layout  # the server cannot undo the permutation
+        layout = Layout.of(architecture(0))
+        self.layout = masked_layout(layout) if self.private else layout
+        self.plain_layout = self.layout  # the server cannot undo the permutation
         self.directory.wait_for(min_nodes, timeout)
         self.classes = self.directory.classes
         self.traffic = Traffic()
@@ -197,26 +194,7 @@ class FlowerEngine:
                 return vector
         raise RunError(f"no client could draw the initial model: {reason}")
 
-    def reveal(self, model: Tensor) -> Tensor:
-        """The parameters `(d,)` as the server knows them: with privacy they stay permuted."""
-        return model
-
     def faults(self) -> list[Fault]:
         """The clients and nodes left out since the last call."""
         faults, self._faults = [*self.directory.faults(), *self._faults], []
         return faults
-
-    def client_states(self) -> dict[str, dict[str, Tensor]]:
-        """Nothing: what the clients keep to themselves stays with them."""
-        return {}
-
-    def restore_client_states(self, states: dict[str, dict[str, Tensor]]) -> None:
-        """Nothing to give back: see `client_states`."""
-
-    def close(self) -> None:
-        """Nothing to release: the grid is Flower's."""
-
-
-def _masked_layout(module: nn.Module) -> Layout:
-    """The layout of masked vectors, which is the same whatever the clients' secret is."""
-    return masked_layout(Layout.of(module))

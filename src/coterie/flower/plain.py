@@ -19,13 +19,13 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricReco
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from coterie.engines.base import Fault, Traffic
+from coterie.engines.base import Engine, Fault, Traffic
 from coterie.errors import ConfigError, RunError
 from coterie.flower.arrays import Template
 from coterie.flower.exchange import Exchange
 from coterie.flower.plain_checks import Checks
 from coterie.flower.reports import ACCURACY, EVALUATE_LOSS, NO_LOSS, TRAIN_LOSS, Keys, metrics_of, number
-from coterie.parameters import Layout, gather, scatter
+from coterie.parameters import gather, scatter
 from coterie.randomness import derive, torch_generator
 from coterie.tasks import Collect, Evaluate, HalfUpdates, HeldOut, Train
 from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request, reduced, tensor_key
@@ -55,7 +55,7 @@ class TrainReply(NamedTuple):
     loss: float
 
 
-class PlainEngine:
+class PlainEngine(Engine):
     """Runs requests to train and to evaluate on the nodes of a grid; client ids are the node ids as text.
 
     A reply that is late, an error, or not sound is left out and named in `faults`. `sound` and `judged` keep the other
@@ -63,8 +63,6 @@ class PlainEngine:
     """
 
     remote = True
-    secure = False
-    least_in_sum = 1
 
     def __init__(
         self,
@@ -79,7 +77,7 @@ class PlainEngine:
         self.exchange = Exchange(grid, timeout)
         self.keys, self.seed = keys or Keys(), seed
         self.template = Template.of(initial_arrays, buffers)
-        self.layout: Layout = self.template.layout
+        self.layout = self.template.layout
         self.plain_layout = self.layout
         try:
             self._initial = self.template.vector(initial_arrays)
@@ -159,10 +157,6 @@ class PlainEngine:
                     model[entry.start : entry.stop] = model[entry.start : entry.stop][order]
         return model
 
-    def reveal(self, model: Tensor) -> Tensor:
-        """The parameters as they are: nothing is hidden."""
-        return model
-
     def faults(self) -> list[Fault]:
         """The nodes left out since the last call, and why."""
         faults, self._faults = self._faults, []
@@ -175,9 +169,6 @@ class PlainEngine:
     def restore_client_states(self, states: dict[str, dict[str, Tensor]]) -> None:
         """Give the nodes back what a checkpoint kept for them."""
         self._own = {client: state["private"] for client, state in states.items()}
-
-    def close(self) -> None:
-        """Nothing to release: the grid belongs to the app."""
 
     def evaluate(self, asks: Sequence[Ask]) -> list[MetricRecord | None]:
         """Each ask's metrics as its node reports them; None where there is no sound reply."""

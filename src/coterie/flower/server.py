@@ -26,7 +26,7 @@ from coterie.flower.directory import MOST_SAMPLES, Directory, Expected, is_numbe
 from coterie.flower.engine import TIMEOUT, FlowerEngine
 from coterie.flower.exchange import Exchange
 from coterie.flower.secure_engine import SecureFlowerEngine
-from coterie.flower.tables import Reports, TableOptions, agree, table_record
+from coterie.flower.tables import Reports, TableOptions, agree, spelt, table_record
 from coterie.methods import Method, make_method
 from coterie.metrics import MetricFunction
 from coterie.runs.assemble import Model, assemble, check_same_run
@@ -105,11 +105,11 @@ def server_app(
     """
     app = ServerApp()
 
+    @app.main()
     def main(grid: Grid, context: Context) -> None:
-        options = overlay(_spelt(config or {}), _spelt(context.run_config))
-        run_on(grid, options, out, model=model, method=method, callbacks=callbacks, metrics=metrics)
+        options = overlay(spelt(config or {}), spelt(context.run_config))
+        run_on(grid, options, out, callbacks=callbacks, model=model, method=method, metrics=metrics)
 
-    app.main()(main)
     return app
 
 
@@ -118,29 +118,30 @@ def run_on(
     options: Mapping[str, Any],
     out: str | Path | None = None,
     *,
-    model: Model | None = None,
-    method: Method | None = None,
     callbacks: Sequence[Callback] = (),
-    metrics: Mapping[str, MetricFunction] | None = None,
+    **objects: Any,
 ) -> Result:
-    """Do a run on the clients behind a grid, or resume the one in the folder `out`."""
+    """Do a run on the clients behind a grid, or resume the one in the folder `out`.
+
+    The `objects` are what `assemble` takes in place of what the configuration would name.
+    """
     config, network = read_options(options)
     place = out or config.out
     path = Path(place) if place else None
-    if not method:
+    if not objects.get("method"):
         make_method(config.method)  # a misspelt one fails before anybody is waited for
     if path is None:
-        return execute(_prepare(grid, config, network, {}, model, method, metrics)[0], None, callbacks)
+        return execute(_prepare(grid, config, network, {}, **objects)[0], None, callbacks)
     if not (path / "config.json").exists():
         about = {"run": uuid.uuid4().hex}
-        run, used = _prepare(grid, config, network, about, model, method, metrics)
+        run, used = _prepare(grid, config, network, about, **objects)
         with RunFolder.create(path, used) as folder:
             return execute(_remembering(run, folder, about), folder, callbacks)
     with RunFolder.open(path) as folder:
         if folder.has("summary.json"):
             raise RunError(f"{path}: this run is already complete: choose another out to run it again")
         about = folder.read_json(NETWORK) if folder.has(NETWORK) else {}
-        run, used = _prepare(grid, config, network, about, model, method, metrics)
+        run, used = _prepare(grid, config, network, about, **objects)
         check_same_run(used, folder.config(), path)
         return execute(_remembering(run, folder, about), folder, callbacks)
 
@@ -158,19 +159,8 @@ def read_options(options: Mapping[str, Any]) -> tuple[RunConfig, NetworkConfig]:
         raise ConfigError(f"{first['loc'][0]}={first['input']!r}: {first['msg'].lower()}") from problem
 
 
-def _spelt(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with underscores, without those that are left empty."""
-    return {key.replace("-", "_"): value for key, value in config.items() if value != "" and value is not None}
-
-
 def _prepare(
-    grid: Grid,
-    config: RunConfig,
-    network: NetworkConfig,
-    about: Mapping[str, Any],
-    model: Model | None,
-    method: Method | None,
-    metrics: Mapping[str, MetricFunction] | None,
+    grid: Grid, config: RunConfig, network: NetworkConfig, about: Mapping[str, Any], **objects: Any
 ) -> tuple[Run, dict[str, Any]]:
     """Wait for the clients and put the run together on them."""
     expected = network.expected(about.get("classes"))
@@ -193,15 +183,8 @@ def _prepare(
         run=about.get("run"),
         fold_bytes=network.fold_bytes,
     )
-    run, used = assemble(
-        config,
-        federation=like,
-        model=model,
-        method=method,
-        metrics=metrics,
-        defaults=defaults_of(config.scenario),
-        engine_for=engine_for,
-    )
+    defaults = defaults_of(config.scenario)
+    run, used = assemble(config, federation=like, defaults=defaults, engine_for=engine_for, **objects)
     engine = run.engine
     assert isinstance(engine, FlowerEngine)
     run = replace(

@@ -26,19 +26,11 @@ from coterie.runs.loop import execute
 from coterie.runs.metrics import ClientScore
 from coterie.runs.prepared import Run
 from coterie.runs.records import History, RoundRecord, TreeNode, tree_of
-from coterie.runs.result import Result as RunResult
 from coterie.trainers.base import Training
+from coterie.trainers.schedules import LearningRateSchedule
 
 LOG = logging.getLogger("flwr")
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
-
-
-class AsTheAppDoes:
-    """The training of every round: what the app makes of its own config."""
-
-    def at(self, t: int) -> Training:
-        """Nothing of this reaches the nodes but FedProx's μ, which a method may set."""
-        return Training()
 
 
 class Clustered(Strategy):
@@ -154,7 +146,9 @@ class Clustered(Strategy):
             timeout=timeout,
             buffers=self.buffers,
         )
-        server = self._server = Server(engine, AsTheAppDoes(), self.seed, num_rounds, self.fraction_train)
+        # The app trains by its own config: of this training nothing reaches it but FedProx's μ, which a method may set.
+        schedule = LearningRateSchedule(Training(), num_rounds)
+        server = self._server = Server(engine, schedule, self.seed, num_rounds, self.fraction_train)
         configs = (train_config or ConfigRecord(), evaluate_config or ConfigRecord())
         frame = Frame(self, Result(arrays=initial_arrays), grid, timeout, *configs, evaluate_fn)
         store = None if self.checkpoint is None else StrategyStore(self.checkpoint, self.method, engine)
@@ -349,6 +343,3 @@ class Frame(Callback):
         for fault in record.faults:
             LOG.warning("\tnode %s was left out: %s", fault.client, fault.reason)
         self.judge_here(record.round)
-
-    def on_end(self, result: RunResult) -> None:
-        """Nothing is left to do."""

@@ -46,6 +46,11 @@ MOST_BYTES = 2**22
 """Of a report: a column of identifiers has more categories than this holds."""
 
 
+def spelt(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a configuration with underscores for hyphens, without those that are left empty."""
+    return {key.replace("-", "_"): value for key, value in config.items() if value not in ("", None)}
+
+
 @dataclass(frozen=True)
 class TableOptions:
     """How the nodes read their tables: what `Federation.from_tables` is given in a simulation."""
@@ -60,7 +65,7 @@ class TableOptions:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> TableOptions | None:
         """The options in a run configuration, in either spelling; None where nodes have no tables."""
-        found = {key.replace("-", "_"): value for key, value in config.items() if value not in ("", None)}
+        found = spelt(config)
         if "label" not in found:
             return None
         lists = {key: column_names(str(found.get(key, "")), key) if found.get(key) else () for key in LISTS}
