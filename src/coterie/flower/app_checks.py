@@ -76,7 +76,8 @@ class CheckHandler:
         assert isinstance(header, ConfigRecord)
         assert isinstance(config, ConfigRecord)
         split = self._split(context)
-        trainer = AppTrainer(self._network(), self._loss(split), self.fit, config, context)
+        loss = self.loss or default_loss(split.y.is_floating_point())
+        trainer = AppTrainer(self._network(), loss, self.fit, config, context)
         if layout_mark(trainer.layout) != header.get("layout"):
             raise ConfigError(
                 "the model of answer_checks is not the one whose arrays the strategy got: give both the same network, "
@@ -108,9 +109,6 @@ class CheckHandler:
                 given = self.data(context)
             self._data[key] = split_of(given)
         return self._data[key]
-
-    def _loss(self, split: Split) -> Loss:
-        return self.loss or default_loss(split.y.is_floating_point())
 
 
 class AppTrainer(LoopTrainer):

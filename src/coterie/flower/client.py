@@ -27,13 +27,12 @@ from coterie.errors import ConfigError, CoterieError, did_you_mean
 from coterie.federation import PARTS, Client, Federation
 from coterie.federation.folders import client_from_npz
 from coterie.federation.table_sites import is_table_path
-from coterie.federation.tables import Table
+from coterie.federation.tables import Table, client_of
 from coterie.federation.validation import hold_out_of
 from coterie.flower.demands import check_names, check_task
 from coterie.flower.folding import fold, unfold
 from coterie.flower.tables import (
     TableOptions,
-    client_from_site,
     keep_table,
     kept_text,
     pack_report,
@@ -203,7 +202,7 @@ class ClientHandler:
             raise ConfigError(f"{path.name} is a table: give the server label='…', the column to predict")
         table = Table.from_json(json.loads(text))
         site = read_site(path, self._name_for(path, context), _table_options(context))
-        client = client_from_site(site, table)
+        client = TargetScaling.of(table).client(client_of(site, table))
         return Federation([client], label_names=table.label_names, table=table, task=_table_options(context).task)
 
     def _name_for(self, path: Path, context: Context) -> str:

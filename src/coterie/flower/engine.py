@@ -9,6 +9,7 @@ so that the clients never change within one.
 from __future__ import annotations
 
 import math
+import secrets
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from coterie.engines.base import Engine, Fault, Traffic
 from coterie.engines.local import Privacy
+from coterie.engines.secure_exchange import SecureExchange, refuse_vectors
 from coterie.errors import ConfigError, RunError
 from coterie.flower.directory import Directory, Expected
 from coterie.flower.exchange import Answer, Exchange
@@ -198,3 +200,32 @@ class FlowerEngine(Engine):
         """The clients and nodes left out since the last call."""
         faults, self._faults = [*self.directory.faults(), *self._faults], []
         return faults
+
+
+class SecureFlowerEngine(FlowerEngine):
+    """The clients behind a grid, whose updates are seen in sums only; `limit` and `minimum` are as in `SecureEngine`.
+
+    A sum takes six exchanges instead of one. A task whose reply would hold a single update is refused before it is
+    sent.
+    """
+
+    secure = True
+
+    def __init__(self, *args: Any, limit: float = 1.0, minimum: int = 3, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.limit, self.least_in_sum = limit, minimum
+        self.blamed: dict[str, str] = {}
+        """Clients that did not keep to the protocol of a sum, and what they did: they are in no later one."""
+        self._name, self._sums = secrets.token_hex(16), 0
+
+    def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
+        """Send the requests; with `reduce` the vectors come as secure sums, without it there may be none."""
+        if reduce is None:
+            refuse_vectors(requests, self.layout)
+            yield from super().run(requests)
+            return
+        self._sums += 1
+        name = f"{self._name}/{self._sums}"
+        limits = self.limit, self.least_in_sum
+        exchange = SecureExchange(super().run, self.layout, *limits, self._faults, self.blamed, name)
+        yield exchange.run(requests, reduce)

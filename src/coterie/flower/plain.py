@@ -260,13 +260,9 @@ class PlainEngine(Engine):
 
     def _evaluate(self, requests: Sequence[Request]) -> list[Reply]:
         """Losses of k models, a message each; the data is what the app evaluates on, whatever part was asked for."""
-        tasks = {id(request.task): request.task for request in requests}
-        # Each model is one object for all, so that it is written out once.
-        models = {key: list(task.models) for key, task in tasks.items() if isinstance(task, Evaluate)}
-        asks = [Ask(request.client, model) for request in requests for model in models[id(request.task)]]
-        found = iter(self.evaluate(asks))
-        own = [[next(found) for _ in models[id(request.task)]] for request in requests]
-        replies = [self._scored(request.client, metrics) for request, metrics in zip(requests, own, strict=True)]
+        pairs: list[tuple[str, Any]] = [(client, task) for client, task in requests]
+        found = iter(self.evaluate([Ask(client, model) for client, task in pairs for model in task.models]))
+        replies = [self._scored(client, [next(found) for _ in task.models]) for client, task in pairs]
         return [reply for reply in replies if reply is not None]
 
     def _scored(self, client: str, given: Sequence[MetricRecord | None]) -> Reply | None:

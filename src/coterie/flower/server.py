@@ -23,9 +23,8 @@ from coterie.federation.tables import Table
 from coterie.flower.certificates import key_in_hex
 from coterie.flower.client import defaults_of
 from coterie.flower.directory import MOST_SAMPLES, Directory, Expected, is_number, stand_in
-from coterie.flower.engine import TIMEOUT, FlowerEngine
+from coterie.flower.engine import TIMEOUT, FlowerEngine, SecureFlowerEngine
 from coterie.flower.exchange import Exchange
-from coterie.flower.secure_engine import SecureFlowerEngine
 from coterie.flower.tables import Reports, TableOptions, agree, spelt, table_record
 from coterie.methods import Method, make_method
 from coterie.metrics import MetricFunction

@@ -15,8 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 from coterie.errors import ConfigError, RunError, did_you_mean
 from coterie.flower.plain import Ask, PlainEngine
 from coterie.flower.reports import Keys, samples_of, usual_names, weighted_metrics
-from coterie.flower.strategy_checkpoint import StrategyStore
-from coterie.flower.strategy_models import largest_cluster, save_clusters
+from coterie.flower.strategy_files import StrategyStore, largest_cluster, save_clusters
 from coterie.methods import Assignment, Event, Server
 from coterie.methods.base import build_method
 from coterie.randomness import numpy_generator
@@ -237,8 +236,8 @@ class Clustered(Strategy):
             raise ConfigError(f"{type(self).__name__} has no clusters yet: call start() first")
         return self.method.assignment(self.state, self._server)
 
-    def _largest(self, assignment: Assignment | None = None) -> ArrayRecord:
-        assignment = assignment or self._current or self._assignment()
+    def _largest(self) -> ArrayRecord:
+        assignment = self._current or self._assignment()
         return self._running().template.record(assignment.models[largest_cluster(assignment)])
 
     def _follow_nodes(self, t: int, server: Server, timeout: float) -> None:

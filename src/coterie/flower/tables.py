@@ -20,7 +20,6 @@ from flwr.app import ConfigRecord, Context, RecordDict
 from pydantic import TypeAdapter, ValidationError
 
 from coterie.errors import DataError, RunError
-from coterie.federation import Client
 from coterie.federation.client import STANDARD
 from coterie.federation.labels import MOST_CLASSES, SURELY_CLASSES, Task, check_complete, classes_of_columns
 from coterie.federation.table_files import RawColumn, read_table
@@ -29,7 +28,6 @@ from coterie.federation.tables import (
     SiteReport,
     Table,
     check_named,
-    client_of,
     column_names,
     fit_table,
     report_site,
@@ -37,7 +35,6 @@ from coterie.federation.tables import (
 )
 from coterie.flower.exchange import Exchange
 from coterie.flower.wire import refuse_refusal
-from coterie.runs.target_scaling import TargetScaling
 from coterie.tasks.wire import BadReply, in_words
 
 TABLE = "table"
@@ -68,9 +65,9 @@ class TableOptions:
         found = spelt(config)
         if "label" not in found:
             return None
-        lists = {key: column_names(str(found.get(key, "")), key) if found.get(key) else () for key in LISTS}
-        return cls(str(found["label"]), **lists, task=found.get("task"), decimal=found.get("decimal"),
-                   seed=int(found.get("seed", 0)))  # fmt: skip
+        lists = {key: column_names(str(found[key]), key) for key in LISTS if key in found}
+        seed = int(found.get("seed", 0))
+        return cls(str(found["label"]), **lists, task=found.get("task"), decimal=found.get("decimal"), seed=seed)
 
 
 LISTS = ("drop", "categorical")
@@ -168,11 +165,6 @@ def agree(reports: Sequence[NodeReport], options: TableOptions) -> Table:
     names = agreed_classes(ordered, options)
     unfitted = Table(options.label, names, (), options.drop, None, options.decimal)
     return fit_table([report.site for report in ordered], unfitted)
-
-
-def client_from_site(site: Site, table: Table) -> Client:
-    """A node's client, with real targets at mean 0 and deviation 1 as in a simulation."""
-    return TargetScaling.of(table).client(client_of(site, table))
 
 
 def pack_report(report: NodeReport) -> RecordDict:
