@@ -17,20 +17,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from coterie.data.scenario import Defaults
 from coterie.data.scenarios import find_scenario
-from coterie.errors import ConfigError, CoterieError, did_you_mean
+from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import PARTS, Client, Federation
 from coterie.federation.folders import client_from_npz
 from coterie.federation.table_sites import is_table_path
 from coterie.federation.tables import Table, client_of
 from coterie.federation.validation import hold_out_of
 from coterie.flower.demands import check_names, check_task
-from coterie.flower.folding import fold, unfold
+from coterie.flower.folding import answering
 from coterie.flower.tables import (
     TableOptions,
     keep_table,
@@ -40,7 +40,7 @@ from coterie.flower.tables import (
     report_of,
     spelt,
 )
-from coterie.flower.wire import layout_mark, open_array, pack_array, pack_refusal, pack_reply, unpack_task
+from coterie.flower.wire import layout_mark, open_array, pack_array, pack_reply, unpack_task
 from coterie.metrics import ALWAYS, MetricFunction, listed, split_own
 from coterie.models.custom import find_callable
 from coterie.privacy import Mask, MaskedTrainer
@@ -51,7 +51,6 @@ from coterie.runs.assemble import Model, make_architecture
 from coterie.runs.target_scaling import TargetScaling
 from coterie.snapshot import load_snapshot, save_snapshot
 from coterie.tasks.base import ClientContext, Reply, ReplySchema
-from coterie.tasks.wire import BadReply
 from coterie.trainers.base import SumRules, Trainer
 from coterie.trainers.batched import GRAM_BYTES
 from coterie.trainers.choice import PRECISIONS, make_trainer
@@ -87,22 +86,8 @@ def client_app(
     handler = ClientHandler(model, data, loss, name, secret, split_own(metrics)[1], sums_secret)
     app = ClientApp()
     for action in (handler.table, handler.describe, handler.coterie, handler.initial):
-        app.query(action.__name__)(_answering(action))
+        app.query(action.__name__)(answering(action))
     return app
-
-
-def _answering(action: Callable[[RecordDict, Context], RecordDict]) -> Callable[[Message, Context], Message]:
-    """The action as a handler of messages; an error made on purpose goes back as a refusal in words."""
-
-    def handle(message: Message, context: Context) -> Message:
-        try:
-            content = unfold(message.content)
-            answer = fold(action(content, context), _fold_bytes(content))
-        except (BadReply, CoterieError) as problem:
-            answer = pack_refusal(str(problem))
-        return Message(answer, reply_to=message)
-
-    return handle
 
 
 @dataclass
@@ -317,13 +302,6 @@ def _header(records: RecordDict) -> ConfigRecord:
     if not isinstance(header, ConfigRecord) or not {"classes", "layout"} <= set(header):
         raise ConfigError("this message holds no task: use the same version of coterie everywhere")
     return header
-
-
-def _fold_bytes(records: RecordDict) -> int:
-    """Up to how many bytes the server wants arrays folded."""
-    header = records.get("task")
-    most = header.get("fold", 0) if isinstance(header, ConfigRecord) else 0
-    return most if isinstance(most, int) else 0
 
 
 def _table_options(context: Context) -> TableOptions:
