@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -154,6 +155,7 @@ class Clustered(Strategy):
         done = self._restored(store)
         self.configure_train(1, initial_arrays, frame.train_config, grid)  # a method may talk before its first round
         self._follow_nodes(max(1, done), server, timeout)
+        self._meet(engine)
         frame.judge_here(done)
         labels = {"method": describe_method(self.method), "scenario": "flower", "model": "app", "seed": self.seed}
         run = Run(
@@ -240,6 +242,9 @@ class Clustered(Strategy):
         assignment = self._current or self._assignment()
         return self._running().template.record(assignment.models[largest_cluster(assignment)])
 
+    def _meet(self, engine: PlainEngine) -> None:
+        """Ask the nodes what a strategy must know of them, once, when the run begins."""
+
     def _follow_nodes(self, t: int, server: Server, timeout: float) -> None:
         """Wait until there are enough nodes, and see which they are."""
         engine = self._running()
@@ -260,21 +265,17 @@ class Clustered(Strategy):
             raise RunError(f"{len(engine.sound)} sound replies in a round, {self.min_replies} needed: {reasons}")
 
 
+@dataclass
 class Frame(Callback):
     """Flower's side of a run: what its own strategies do around a round, as hooks of Coterie's loop."""
 
-    def __init__(
-        self,
-        strategy: Clustered,
-        result: Result,
-        grid: Grid,
-        timeout: float,
-        train_config: ConfigRecord,
-        evaluate_config: ConfigRecord,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
-    ) -> None:
-        self.strategy, self.result, self.grid, self.timeout = strategy, result, grid, timeout
-        self.train_config, self.evaluate_config, self.evaluate_fn = train_config, evaluate_config, evaluate_fn
+    strategy: Clustered
+    result: Result
+    grid: Grid
+    timeout: float
+    train_config: ConfigRecord
+    evaluate_config: ConfigRecord
+    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
 
     def before_round(self, t: int) -> None:
         """See which nodes are there, and let the strategy set the round's config."""
