@@ -96,7 +96,7 @@ class Directory:
         """The key of the node behind each client that has been here; a node without one stands with its number."""
         self._keys: dict[int, str] = {}
         self._described: dict[int, Description] = {}
-        self._asked: dict[str, tuple[int, float]] = {}
+        self._asked: dict[str, int] = {}
         self._refused: set[int] = set()
         self._silent: set[int] = set()
         self._doubled: set[int] = set()
@@ -163,13 +163,10 @@ class Directory:
         self._keys = {node.node_id: _key(node, keyed) for node in self.exchange.grid.get_nodes()}
         listed = set(self._keys)
         self._forget_others(listed)
-        asked = {node for node, _ in self._asked.values()}
         unknown = listed - set(self._described) - self._refused
-        self._ask(sorted((unknown | self._silent) - asked))
-        for key, answer in self.exchange.pull({key: node for key, (node, _) in self._asked.items()}).items():
-            self._hear(self._asked.pop(key)[0], answer)
-        overdue = time.monotonic() - self.exchange.timeout
-        self._asked = {key: (node, since) for key, (node, since) in self._asked.items() if since > overdue}
+        self._ask(sorted((unknown | self._silent) - set(self._asked.values())))
+        for key, answer in self.exchange.pull(self._asked).items():
+            self._hear(self._asked.pop(key), answer)
         self._enter()
 
     def _forget_others(self, listed: set[int]) -> None:
@@ -186,7 +183,7 @@ class Directory:
         questions = [self.exchange.message(self.question, node, "query.describe") for node in nodes]
         for key, node in zip(self.exchange.push(questions), nodes, strict=True):
             if key:
-                self._asked[key] = (node, time.monotonic())
+                self._asked[key] = node
 
     def _hear(self, node: int, answer: Answer) -> None:
         try:

@@ -230,33 +230,30 @@ class PlainEngine(Engine):
     def _staged(self, requests: Sequence[Request]) -> list[Reply]:
         """FedCUAU's round: every node trains the model, then, from what it made of it, each set of cluster layers."""
         first = self._trainings([self._ask(request) for request in requests])
-        rows: list[tuple[int, Ask]] = []
-        for position, (request, trained) in enumerate(zip(requests, first, strict=True)):
-            task = request.task
-            assert isinstance(task, StagedTraining)
-            if trained is not None:
-                for layers in task.specific:
-                    start = task.model + trained.update
-                    scatter(start, self.layout.select(task.layers), layers)
-                    rows.append((position, Ask(request.client, start, task.training.proximal)))
-        later: dict[int, list[TrainReply | None]] = {}
-        for (position, _), trained in zip(rows, self._trainings([ask for _, ask in rows]), strict=True):
-            later.setdefault(position, []).append(trained)
-        replies = [
-            self._staged_reply(request, trained, later.get(position, []))
-            for position, (request, trained) in enumerate(zip(requests, first, strict=True))
-        ]
-        return [reply for reply in replies if reply is not None]
+        stages = [self._stages(request, trained) for request, trained in zip(requests, first, strict=True)]
+        later = iter(self._trainings([ask for asks in stages for ask in asks]))
+        replies = []
+        for request, trained, asks in zip(requests, first, stages, strict=True):
+            done = [next(later) for _ in asks]
+            updates = [stage.update for stage in done if stage is not None]
+            if trained is not None and len(updates) == len(done):
+                places = self.layout.select(request.task.layers)  # type: ignore[attr-defined]
+                parts = [trained.update, *(gather(update, places) for update in updates)]
+                replies.append(self._reply(request.client, torch.cat(parts), trained))
+        return replies
 
-    def _staged_reply(
-        self, request: Request, first: TrainReply | None, later: Sequence[TrainReply | None]
-    ) -> Reply | None:
-        """The update of the model and those of the cluster layers, if all came."""
-        if first is None or None in later:
-            return None
-        places = self.layout.select(request.task.layers)  # type: ignore[attr-defined]
-        parts = [first.update, *(gather(row.update, places) for row in later if row is not None)]
-        return self._reply(request.client, torch.cat(parts), first)
+    def _stages(self, request: Request, first: TrainReply | None) -> list[Ask]:
+        """The messages that follow a node's first training: one for each set of cluster layers."""
+        task = request.task
+        assert isinstance(task, StagedTraining)
+        if first is None:
+            return []
+        asks = []
+        for layers in task.specific:
+            start = task.model + first.update
+            scatter(start, self.layout.select(task.layers), layers)
+            asks.append(Ask(request.client, start, task.training.proximal))
+        return asks
 
     def _evaluate(self, requests: Sequence[Request]) -> list[Reply]:
         """Losses of k models, a message each; the data is what the app evaluates on, whatever part was asked for."""
