@@ -164,7 +164,8 @@ class Directory:
         listed = set(self._keys)
         self._forget_others(listed)
         unknown = listed - set(self._described) - self._refused
-        self._ask(sorted((unknown | self._silent) - set(self._asked.values())))
+        nodes = sorted((unknown | self._silent) - set(self._asked.values()))
+        self._asked |= self.exchange.ask(self.question, nodes, "query.describe")
         for key, answer in self.exchange.pull(self._asked).items():
             self._hear(self._asked.pop(key), answer)
         self._enter()
@@ -178,12 +179,6 @@ class Directory:
         self._node = {client: node for client, node in self._node.items() if node in listed}
         for book in (self._refused, self._silent, self._doubled):
             book &= listed
-
-    def _ask(self, nodes: list[int]) -> None:
-        questions = [self.exchange.message(self.question, node, "query.describe") for node in nodes]
-        for key, node in zip(self.exchange.push(questions), nodes, strict=True):
-            if key:
-                self._asked[key] = node
 
     def _hear(self, node: int, answer: Answer) -> None:
         try:

@@ -66,6 +66,11 @@ class Exchange:
         for key in keys:
             yield inbox.answer(key) if key else Answer(reason="the message could not be sent")
 
+    def ask(self, question: RecordDict, nodes: Sequence[int], kind: str) -> dict[str, int]:
+        """Send nodes a question, and go on; the nodes by the keys of the messages that could be sent."""
+        keys = self.push([self.message(question, node, kind) for node in nodes])
+        return {key: node for key, node in zip(keys, nodes, strict=True) if key}
+
     def push(self, messages: Sequence[Message]) -> list[str | None]:
         """Send the messages; their keys, with None for one that could not be sent."""
         if not messages:

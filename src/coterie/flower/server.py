@@ -25,7 +25,7 @@ from coterie.flower.client import defaults_of
 from coterie.flower.directory import MOST_SAMPLES, Directory, Expected, is_number, stand_in
 from coterie.flower.engine import TIMEOUT, FlowerEngine, SecureFlowerEngine
 from coterie.flower.exchange import Exchange
-from coterie.flower.tables import Reports, TableOptions, agree, spelt, table_record
+from coterie.flower.tables import TableOptions, agree, collect_reports, spelt, table_record
 from coterie.methods import Method, make_method
 from coterie.metrics import MetricFunction
 from coterie.runs.assemble import Model, assemble, check_same_run
@@ -204,7 +204,7 @@ def agreed_table(
         return None
     if "table" in about:
         return Table.from_json(about["table"])
-    return agree(Reports(exchange).wait_for(network.min_nodes, network.wait), options)
+    return agree(collect_reports(exchange, network.min_nodes, network.wait), options)
 
 
 def _remembering(run: Run, folder: RunFolder, about: Mapping[str, Any]) -> Run:

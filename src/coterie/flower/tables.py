@@ -208,41 +208,27 @@ def kept_text(context: Context) -> str | None:
     return str(record["json"]) if isinstance(record, ConfigRecord) else None
 
 
-class Reports:
-    """The reports of a grid's nodes, asked for as nodes come."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        self.found: dict[int, NodeReport] = {}
-        self.refused: dict[int, str] = {}
-        self._asked: dict[str, int] = {}
-
-    def wait_for(self, count: int, seconds: float) -> list[NodeReport]:
-        """The reports of at least that many nodes; RunError when they have not come in that time."""
-        deadline = time.monotonic() + seconds
-        self.refresh()
-        while len(self.found) < count:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                reasons = "".join(f"; node {node}: {reason}" for node, reason in list(self.refused.items())[-1:])
-                raise RunError(
-                    f"{len(self.found)} nodes described their tables within {seconds:g} s, {count} are needed{reasons}"
-                )
-            time.sleep(min(self.exchange.poll, left))
-            self.refresh()
-        return list(self.found.values())
-
-    def refresh(self) -> None:
-        """Ask the nodes that are new, and read what answers there are."""
-        known = {*self.found, *self.refused, *self._asked.values()}
-        new = sorted(set(self.exchange.grid.get_node_ids()) - known)
-        questions = [self.exchange.message(RecordDict(), node, "query.table") for node in new]
-        for key, node in zip(self.exchange.push(questions), new, strict=True):
-            if key:
-                self._asked[key] = node
-        for key, answer in self.exchange.pull(self._asked).items():
-            node = self._asked.pop(key)
+def collect_reports(exchange: Exchange, count: int, seconds: float) -> list[NodeReport]:
+    """The reports of at least `count` nodes, asked for as nodes come; RunError when they have not come in that time."""
+    found: dict[int, NodeReport] = {}
+    refused: dict[int, str] = {}
+    asked: dict[str, int] = {}
+    deadline = time.monotonic() + seconds
+    while True:
+        new = set(exchange.grid.get_node_ids()) - {*found, *refused, *asked.values()}
+        asked |= exchange.ask(RecordDict(), sorted(new), "query.table")
+        for key, answer in exchange.pull(asked).items():
+            node = asked.pop(key)
             try:
-                self.found[node] = open_report(answer.records())
+                found[node] = open_report(answer.records())
             except BadReply as problem:
-                self.refused[node] = str(problem)
+                refused[node] = str(problem)
+        if len(found) >= count:
+            return list(found.values())
+        left = deadline - time.monotonic()
+        if left <= 0:
+            reasons = "".join(f"; node {node}: {reason}" for node, reason in list(refused.items())[-1:])
+            raise RunError(
+                f"{len(found)} nodes described their tables within {seconds:g} s, {count} are needed{reasons}"
+            )
+        time.sleep(min(exchange.poll, left))
