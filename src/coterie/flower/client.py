@@ -351,9 +351,7 @@ def _masked(
 ) -> tuple[Trainer, Callable[[int], Tensor]]:
     """The trainer and the draw of initial models, both masked where the clients have a secret."""
     layout = trainer.layout
-    if secret is None:
-        return trainer, lambda seed: layout.read(architecture(seed))
-    if privacy == "projection":
+    if secret is None or privacy == "projection":
         trainer.key = secret
         return trainer, lambda seed: layout.read(architecture(seed))
     mask = Mask.from_secret(secret, layout, signed=privacy == "signed-permutation")

@@ -15,7 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from coterie.errors import ConfigError, RunError, did_you_mean
 from coterie.flower.plain import Ask, PlainEngine
-from coterie.flower.reports import Keys, samples_of, usual_names, weighted_metrics
+from coterie.flower.reports import Keys, usual_names, weighted_metrics
 from coterie.flower.strategy_files import StrategyStore, largest_cluster, save_clusters
 from coterie.methods import Assignment, Event, Server
 from coterie.methods.base import build_method
@@ -310,13 +310,13 @@ class Frame(Callback):
         order = numpy_generator(strategy.seed, "evaluate", t).permutation(len(engine.clients))
         chosen = {engine.clients[i] for i in order[:count]}
         served = [one for one in assignment.served() if one.client in chosen]
-        found = engine.evaluate([Ask(one.client, one.model) for one in served])
-        return [
-            ClientScore(one.client, one.cluster, one.model_id, int(samples_of(metrics, strategy.keys)), scores)
-            for one, metrics in zip(served, found, strict=True)
-            if metrics is not None
-            for scores in [usual_names(metrics, strategy.keys)]
-        ]
+        scores = []
+        for one, metrics in zip(served, engine.evaluate([Ask(one.client, one.model) for one in served]), strict=True):
+            if metrics is not None:
+                samples = int(metrics[strategy.keys.weight])  # type: ignore[arg-type]  # metrics_of took one number only
+                found = usual_names(metrics, strategy.keys)
+                scores.append(ClientScore(one.client, one.cluster, one.model_id, samples, found))
+        return scores
 
     def judge_here(self, t: int) -> None:
         """Let the app's own `evaluate_fn` see the arrays after round `t`."""
