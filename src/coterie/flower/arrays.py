@@ -51,21 +51,21 @@ class Template:
         return cls(types, layout)
 
     @cached_property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> np.dtype[np.floating]:
         """Of the flat vectors: float64 if any array is, else float32."""
-        return torch.float64 if np.dtype(np.float64) in self.types.values() else torch.float32
+        return np.dtype(np.float64 if np.dtype(np.float64) in self.types.values() else np.float32)
 
     def vector(self, record: ArrayRecord) -> Tensor:
         """The record's numbers as one new vector `(d,)`; BadReply if it is not exactly of this kind."""
         if set(record) != set(self.types):
             raise BadReply(_other_names(record, self.types))
-        vector = torch.empty(self.layout.size, dtype=self.dtype)
+        vector = np.empty(self.layout.size, self.dtype)
         for entry in self.layout.entries:
             values = read_array(entry.name, record[entry.name], entry.shape, self.types[entry.name])
-            vector[entry.start : entry.stop] = torch.from_numpy(values.reshape(-1).astype(_numpy(self.dtype)))
-        if not torch.isfinite(vector).all():
+            vector[entry.start : entry.stop] = values.reshape(-1)
+        if not np.isfinite(vector).all():
             raise BadReply("its arrays hold NaN or Inf")
-        return vector
+        return torch.from_numpy(vector)
 
     def record(self, vector: Tensor) -> ArrayRecord:
         """The vector `(d,)` as a record with the app's own names, order and types."""
@@ -143,7 +143,3 @@ def _other_names(record: ArrayRecord, names: Collection[str]) -> str:
 def _as_type(values: np.ndarray, kind: np.dtype[np.generic]) -> np.ndarray:
     # Of a single number NumPy makes a scalar, which is no array to Flower.
     return np.asarray(values if kind.kind == "f" else np.rint(values)).astype(kind)
-
-
-def _numpy(dtype: torch.dtype) -> type[np.floating]:
-    return np.float64 if dtype == torch.float64 else np.float32

@@ -27,6 +27,7 @@ from coterie.flower.local import CONNECTION, node_config
 from coterie.flower.server import read_options
 from coterie.methods import make_method
 from coterie.methods.needs import check_network
+from coterie.runs.api import known_model
 from coterie.runs.assemble import loss_of, make_architecture, make_federation
 from coterie.runs.config import DATA_KEYS, TABLE_KEYS, RunConfig
 from coterie.runs.target_scaling import TargetScaling
@@ -128,10 +129,8 @@ def _check_model(network: str, federation: Federation | None, config: RunConfig)
     """Refuse a model that does not go with the data or, where that is not known, that there is none of."""
     if federation is not None:
         make_architecture(network, federation, loss_of(config))
-    elif ":" not in network or "=" in network:
-        known = {spec.name for spec in models.list_models()}
-        if network.partition(":")[0] not in known:
-            models.build(network, (1,), 2, 0)  # says what is known
+    elif not known_model(network):
+        models.build(network, (1,), 2, 0)  # says what is known
 
 
 def write_deployment(
