@@ -116,11 +116,11 @@ class Directory:
         node = self._node.get(client)
         return None if node is None or node in self._silent else node
 
-    @property
-    def groups(self) -> dict[str, int]:
-        """The hidden groups that clients report in a trial: for metrics only."""
-        groups = {client: self[client].group for client in self._node}
-        return {client: group for client, group in groups.items() if group is not None}
+    def groups(self) -> list[int] | None:
+        """The hidden groups in the order of the clients, if all report theirs in a trial: for metrics only."""
+        groups = [self[client].group for client in self.clients]
+        known = [group for group in groups if group is not None]
+        return known if len(known) == len(groups) else None
 
     def silence(self, client: str) -> None:
         """Do not ask this client again before its node has described itself again."""

@@ -130,19 +130,20 @@ def run_on(
     if not objects.get("method"):
         make_method(config.method)  # a misspelt one fails before anybody is waited for
     if path is None:
-        return execute(_prepare(grid, config, network, {}, **objects)[0], None, callbacks)
+        run, _ = _prepare(grid, config, network, {}, **objects)
+        return execute(_refreshed(run, None, {}), None, callbacks)
     if not (path / "config.json").exists():
         about = {"run": uuid.uuid4().hex}
         run, used = _prepare(grid, config, network, about, **objects)
         with RunFolder.create(path, used) as folder:
-            return execute(_remembering(run, folder, about), folder, callbacks)
+            return execute(_refreshed(run, folder, about), folder, callbacks)
     with RunFolder.open(path) as folder:
         if folder.has("summary.json"):
             raise RunError(f"{path}: this run is already complete: choose another out to run it again")
         about = folder.read_json(NETWORK) if folder.has(NETWORK) else {}
         run, used = _prepare(grid, config, network, about, **objects)
         check_same_run(used, folder.config(), path)
-        return execute(_remembering(run, folder, about), folder, callbacks)
+        return execute(_refreshed(run, folder, about), folder, callbacks)
 
 
 def read_options(options: Mapping[str, Any]) -> tuple[RunConfig, NetworkConfig]:
@@ -184,15 +185,7 @@ def _prepare(
     )
     defaults = defaults_of(config.scenario)
     run, used = assemble(config, federation=like, defaults=defaults, engine_for=engine_for, **objects)
-    engine = run.engine
-    assert isinstance(engine, FlowerEngine)
-    run = replace(
-        run,
-        save_every_round=True,
-        groups_now=partial(_groups, run, directory),
-        before_round=lambda t: engine.refresh(),
-    )
-    return run, used
+    return replace(run, save_every_round=True, groups_now=directory.groups), used
 
 
 def agreed_table(
@@ -207,8 +200,11 @@ def agreed_table(
     return agree(collect_reports(exchange, network.min_nodes, network.wait), options)
 
 
-def _remembering(run: Run, folder: RunFolder, about: Mapping[str, Any]) -> Run:
-    """The run, with whose key is whose kept in its folder, so that no other takes an id over on resuming."""
+def _refreshed(run: Run, folder: RunFolder | None, about: Mapping[str, Any]) -> Run:
+    """The run, which looks before every round which clients are there.
+
+    Whose key is whose is kept in its folder, if it has one, so that no other takes an id over on resuming.
+    """
     engine = run.engine
     assert isinstance(engine, FlowerEngine)
     directory, written = engine.directory, dict[str, Any]()
@@ -218,15 +214,8 @@ def _remembering(run: Run, folder: RunFolder, about: Mapping[str, Any]) -> Run:
         keys = {client: key for client, key in directory.bound.items() if not is_number(key)}
         known = {**about, "classes": run.model_shape["classes"], "keys": keys}
         known |= {} if run.table is None else {"table": run.table.to_json()}
-        if known != written:
+        if folder is not None and known != written:
             folder.write_json(NETWORK, known)
             written.update(known)
 
     return replace(run, before_round=refresh)
-
-
-def _groups(run: Run, directory: Directory) -> list[int] | None:
-    """The hidden groups in the order of the clients, if all reported theirs."""
-    groups = directory.groups
-    known = [groups[client] for client in run.server.clients if client in groups]
-    return known if len(known) == len(run.server.clients) else None
