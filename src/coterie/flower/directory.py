@@ -164,7 +164,8 @@ class Directory:
         listed = set(self._keys)
         self._forget_others(listed)
         unknown = listed - set(self._described) - self._refused
-        nodes = sorted((unknown | self._silent) - set(self._asked.values()))
+        asked = set(self._asked.values())
+        nodes = sorted((unknown | self._silent) - asked)
         self._asked |= self.exchange.ask(self.question, nodes, "query.describe")
         for key, answer in self.exchange.pull(self._asked).items():
             self._hear(self._asked.pop(key), answer)

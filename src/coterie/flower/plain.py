@@ -258,7 +258,8 @@ class PlainEngine(Engine):
     def _evaluate(self, requests: Sequence[Request]) -> list[Reply]:
         """Losses of k models, a message each; the data is what the app evaluates on, whatever part was asked for."""
         pairs: list[tuple[str, Any]] = [(client, task) for client, task in requests]
-        found = iter(self.evaluate([Ask(client, model) for client, task in pairs for model in task.models]))
+        asks = [Ask(client, model) for client, task in pairs for model in task.models]
+        found = iter(self.evaluate(asks))
         replies = [self._scored(client, [next(found) for _ in task.models]) for client, task in pairs]
         return [reply for reply in replies if reply is not None]
 

@@ -38,8 +38,9 @@ class Checks:
             try:
                 self._read(answer, schema)
             except BadReply as problem:
+                reason = str(problem)
                 if not answer.silent:
-                    reasons[client] = "its app has no answer_checks" if NOT_ADDED in str(problem) else str(problem)
+                    reasons[client] = "its app has no answer_checks" if NOT_ADDED in reason else reason
         return None if all(answer.silent for answer in answers) else reasons
 
     def ask(

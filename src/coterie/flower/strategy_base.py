@@ -310,8 +310,9 @@ class Frame(Callback):
         order = numpy_generator(strategy.seed, "evaluate", t).permutation(len(engine.clients))
         chosen = {engine.clients[i] for i in order[:count]}
         served = [one for one in assignment.served() if one.client in chosen]
+        reported = engine.evaluate([Ask(one.client, one.model) for one in served])
         scores = []
-        for one, metrics in zip(served, engine.evaluate([Ask(one.client, one.model) for one in served]), strict=True):
+        for one, metrics in zip(served, reported, strict=True):
             if metrics is not None:
                 samples = int(metrics[strategy.keys.weight])  # type: ignore[arg-type]  # metrics_of took one number only
                 found = usual_names(metrics, strategy.keys)

@@ -215,8 +215,9 @@ def collect_reports(exchange: Exchange, count: int, seconds: float) -> list[Node
     asked: dict[str, int] = {}
     deadline = time.monotonic() + seconds
     while True:
-        new = set(exchange.grid.get_node_ids()) - {*found, *refused, *asked.values()}
-        asked |= exchange.ask(RecordDict(), sorted(new), "query.table")
+        known = {*found, *refused, *asked.values()}
+        new = sorted(set(exchange.grid.get_node_ids()) - known)
+        asked |= exchange.ask(RecordDict(), new, "query.table")
         for key, answer in exchange.pull(asked).items():
             node = asked.pop(key)
             try:
