@@ -137,14 +137,19 @@ class Layout:
 
     def complement(self, spans: Sequence[slice]) -> tuple[slice, ...]:
         """The places that `spans` leaves out."""
-        rest, at = [], 0
-        for span in sorted(spans, key=lambda s: s.start):
-            if span.start > at:
-                rest.append(slice(at, span.start))
-            at = span.stop
-        if at < self.size:
-            rest.append(slice(at, self.size))
-        return tuple(rest)
+        return complement(spans, self.size)
+
+
+def complement(spans: Sequence[slice], size: int) -> tuple[slice, ...]:
+    """The places of a vector `(size,)` that `spans` leaves out."""
+    rest, at = [], 0
+    for span in sorted(spans, key=lambda s: s.start):
+        if span.start > at:
+            rest.append(slice(at, span.start))
+        at = span.stop
+    if at < size:
+        rest.append(slice(at, size))
+    return tuple(rest)
 
 
 def span_size(spans: Sequence[slice]) -> int:

@@ -88,11 +88,12 @@ def test_it_writes_an_app_that_flower_accepts(coterie, tmp_path):
 
 
 def test_the_server_reads_what_was_written(coterie, tmp_path):
-    from coterie.flower.server import _spelt, read_options
+    from coterie.flower.server import read_options
+    from coterie.flower.tables import spelt
 
     coterie("deploy", *SMALL, "--out", "here", "--lr-schedule", "decay:0.9", "--batch-size", "full")
     settings = config_of(tmp_path / "here")["tool"]["flwr"]["app"]["config"]
-    config, network = read_options(_spelt(settings))
+    config, network = read_options(spelt(settings))
     given = make_config({"scenario": "digits-halves", "rounds": 2, "lr_schedule": "decay:0.9", "batch_size": "full"})
     assert config.rounds == 2
     assert config.lr_schedule == given.lr_schedule

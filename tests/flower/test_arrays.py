@@ -43,7 +43,7 @@ def test_a_state_dict_comes_back_as_it_was_with_its_statistics_behind_what_is_tr
 def test_types_decide_the_vectors_and_names_may_say_what_is_kept() -> None:
     record = ArrayRecord([np.ones(2, np.float16), np.full((2, 2), 1 / 3), np.arange(3)])
     template = Template.of(record)
-    assert template.dtype == torch.float64
+    assert template.vector(record).dtype == torch.float64
     assert template.layout.trainable == 6
     assert torch.equal(template.vector(record)[2:6], torch.full((4,), 1 / 3, dtype=torch.float64))
     assert template.record(template.vector(record))["0"].dtype == "float16"

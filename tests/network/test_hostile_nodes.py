@@ -62,7 +62,7 @@ def records(tmp_path_factory):
     (deployment.app / "client_app.py").write_text(LYING_APP)
     project = deployment.app / "pyproject.toml"
     project.write_text(project.read_text() + f'client-keys = "{root / "clients.json"}"\n')
-    data = {node.client: node.settings for node in deployment.nodes}
+    data = {node["client"]: node for node in deployment.nodes}
     with Network(root / "flower", certificates) as network:
         trial = Trial(network, root, nodes=6)
         for key in keys.values():

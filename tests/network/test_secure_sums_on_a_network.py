@@ -50,8 +50,9 @@ def killed(tmp_path_factory):
     with Network(root / "flower") as network:
         trial = Trial(network, root, nodes=6)
         for node in deployment.nodes:
-            flag = {"flag": str(flags[node.client])} if node.client in flags else {}
-            network.add_node(node.client, node.settings | flag)
+            client = node["client"]
+            flag = {"flag": str(flags[client])} if client in flags else {}
+            network.add_node(client, node | flag)
         run = network.submit(deployment.app, {"timeout": 20.0})
         trial.wait_for(lambda: all(flag.exists() for flag in flags.values()) or run.poll() is not None)
         for client in LOST:

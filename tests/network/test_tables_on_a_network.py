@@ -24,10 +24,10 @@ def test_raw_tables_at_the_nodes_give_the_model_of_the_simulation(tmp_path: Path
         file.unlink()
     simulated = coterie.run(data=str(sites), **OPTIONS, workers=1, out=tmp_path / "simulated")
     deployment = write_deployment(tmp_path / "app", make_config({"data": str(sites), **OPTIONS}))
-    assert [node.data.suffix for node in deployment.nodes] == [".csv"] * HOSPITALS
+    assert [Path(node["data"]).suffix for node in deployment.nodes] == [".csv"] * HOSPITALS
     with Network(tmp_path / "flower") as network:
         for number, node in enumerate(deployment.nodes):
-            network.add_node(f"node-{number}", node.settings)
+            network.add_node(f"node-{number}", node)
         trial = Trial(network, tmp_path, HOSPITALS)
         trial.finish(network.submit(deployment.app, {"poll": 0.1}), deployment)
     [here], [there] = models(tmp_path / "simulated"), models(deployment.run)

@@ -46,7 +46,7 @@ class Trial:
     def add_nodes(self) -> None:
         """Start the nodes, each with the data of one client of the scenario."""
         for number, node in enumerate(self.app("data", "fedavg", 1).nodes):
-            settings = node.settings | {"partition-id": number, "num-partitions": self.nodes}
+            settings = node | {"partition-id": number, "num-partitions": self.nodes}
             self.network.add_node(f"node-{number}", settings)
 
     def local(self, method: str, rounds: int, out: Path) -> Result:

@@ -168,11 +168,11 @@ def try_out(written: Deployment, certificates: Certificates | None, *, quiet: bo
             say(f"SuperLink on {network.address}{how}; logs in {network.log('superlink').parent}")
             if network.notice:
                 say(network.notice)
-            for i, node in enumerate(written.nodes):
+            for i, settings in enumerate(written.nodes):
                 key = written.keys / f"node-{i}" if certificates else None
                 if key:
                     network.register(key)
-                network.add_node(f"node-{i}", node.settings, key)
+                network.add_node(f"node-{i}", settings, key)
             say(f"{len(written.nodes)} SuperNodes started; the first round comes when all have reported")
             with progress:
                 follow(network, written, progress, say)

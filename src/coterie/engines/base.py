@@ -67,7 +67,10 @@ class Capabilities:
 
 
 class Engine(Protocol):
-    """Runs requests. `clients` are the ids it can reach, `samples` their numbers of training samples."""
+    """Runs requests. `clients` are the ids it can reach, `samples` their numbers of training samples.
+
+    What has a value here, or does something, is what an engine that derives from this class has unless it says more.
+    """
 
     clients: tuple[str, ...]
     samples: dict[str, int]
@@ -76,7 +79,7 @@ class Engine(Protocol):
     """The vectors as the server sees them."""
     plain_layout: Layout
     """The vectors as the clients see them: the same, unless privacy hides the layers."""
-    capabilities: Capabilities
+    capabilities: Capabilities = Capabilities()
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
         """Do the requests and give the replies in the same order, in blocks as they are ready.
@@ -92,7 +95,7 @@ class Engine(Protocol):
 
     def reveal(self, model: Tensor) -> Tensor:
         """The parameters `(d,)` as the clients use them; on a network, only what the server may know."""
-        ...
+        return model
 
     def faults(self) -> list[Fault]:
         """The clients left out since the last call."""
@@ -100,12 +103,12 @@ class Engine(Protocol):
 
     def client_states(self) -> dict[str, dict[str, Tensor]]:
         """What the clients keep to themselves, for a checkpoint (empty where the clients keep it elsewhere)."""
-        ...
+        return {}
 
     def restore_client_states(self, states: dict[str, dict[str, Tensor]]) -> None:
         """Give the clients back what a checkpoint kept for them."""
-        ...
+        return
 
     def close(self) -> None:
         """Release processes and memory."""
-        ...
+        return

@@ -13,7 +13,7 @@ from typing import Literal, Protocol
 import torch
 from torch import Tensor, nn
 
-from coterie.engines.base import Capabilities, Fault, Traffic
+from coterie.engines.base import Engine, Fault, Traffic
 from coterie.engines.pool import WorkerPool
 from coterie.errors import ConfigError, RunError, did_you_mean
 from coterie.federation import Federation, Split
@@ -61,7 +61,7 @@ class Pool(Protocol):
         ...
 
 
-class LocalEngine:
+class LocalEngine(Engine):
     """Runs every client of a federation on this machine.
 
     `architecture` makes a freshly initialised module from a seed. `workers` is a number of single-threaded processes
@@ -74,8 +74,6 @@ class LocalEngine:
     number of workers asks for processes. On CUDA this process does all the work and, as the arithmetic there is
     another, results agree with the processor's up to rounding; models and replies stay in the processor's memory.
     """
-
-    capabilities = Capabilities()
 
     def __init__(
         self,

@@ -7,17 +7,15 @@ the environment says otherwise.
 from __future__ import annotations
 
 import os
-from importlib import import_module
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from coterie.errors import extra
+from coterie.lazy import lazy_names
 
-for _switch, _value in {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-}.items():
+SWITCHES = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
+"""Nothing that is started here may contact the internet."""
+for _switch, _value in SWITCHES.items():
     os.environ.setdefault(_switch, _value)
 
 with extra("flower", "coterie.flower"):
@@ -44,21 +42,4 @@ __all__ = [
     "server_app",
 ]
 
-_MODULES = {
-    "answer_checks": "app_checks",
-    "client_app": "client",
-    "server_app": "server",
-    "FlowerEngine": "engine",
-    "InProcessGrid": "inprocess",
-    "CFL": "strategies",
-    "FedSEM": "strategies",
-    "OneShot": "strategies",
-    "FedCUAU": "strategies",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Load a part when it is first asked for: a client need not load what only a server uses."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, __file__)

@@ -14,14 +14,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from flwr.app import ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Context, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
-from coterie.errors import ConfigError, CoterieError, DataError, users_code
+from coterie.errors import ConfigError, DataError, users_code
 from coterie.federation import Client, Split
-from coterie.flower.wire import layout_mark, pack_refusal, pack_reply, unpack_task
+from coterie.flower.folding import answering
+from coterie.flower.wire import layout_mark, pack_reply, unpack_task
 from coterie.tasks import HalfUpdates, HeldOut
 from coterie.tasks.base import ClientContext
 from coterie.trainers.base import Training, TrainingJob
@@ -52,7 +53,7 @@ def answer_checks(
         loss: `(outputs, targets) -> mean loss`; by default cross-entropy for labels, squared for reals.
     """
     handler = CheckHandler(model, data, fit, loss)
-    app.query(ACTION)(handler.answer)
+    app.query(ACTION)(answering(handler.answer))
 
 
 class CheckHandler:
@@ -62,21 +63,18 @@ class CheckHandler:
         self.model, self.data, self.fit, self.loss = model, data, fit, loss
         self._data: dict[Any, Split] = {}
 
-    def answer(self, message: Message, context: Context) -> Message:
-        """Do the task of a check; an error made on purpose goes back as a refusal in words."""
-        try:
-            with torch.random.fork_rng():  # a check leaves the app's random numbers as they were
-                content = self._answer(message.content, context)
-        except CoterieError as problem:
-            content = pack_refusal(str(problem))
-        return Message(content, reply_to=message)
+    def answer(self, records: RecordDict, context: Context) -> RecordDict:
+        """Do the task of a check, and leave the app's random numbers as they were."""
+        with torch.random.fork_rng():
+            return self._answer(records, context)
 
     def _answer(self, records: RecordDict, context: Context) -> RecordDict:
         header, config = records["task"], records.get("config", ConfigRecord())
         assert isinstance(header, ConfigRecord)
         assert isinstance(config, ConfigRecord)
         split = self._split(context)
-        trainer = AppTrainer(self._network(), self._loss(split), self.fit, config, context)
+        loss = self.loss or default_loss(split.y.is_floating_point())
+        trainer = AppTrainer(self._network(), loss, self.fit, config, context)
         if layout_mark(trainer.layout) != header.get("layout"):
             raise ConfigError(
                 "the model of answer_checks is not the one whose arrays the strategy got: give both the same network, "
@@ -108,9 +106,6 @@ class CheckHandler:
                 given = self.data(context)
             self._data[key] = split_of(given)
         return self._data[key]
-
-    def _loss(self, split: Split) -> Loss:
-        return self.loss or default_loss(split.y.is_floating_point())
 
 
 class AppTrainer(LoopTrainer):

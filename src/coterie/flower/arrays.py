@@ -6,7 +6,7 @@ Nothing that a node sends is unpickled, evaluated, or given memory before its na
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from io import SEEK_CUR, BytesIO
@@ -35,9 +35,8 @@ class Template:
     Trained arrays stand first in the vector, those that are only kept (`buffers`) after them.
     """
 
-    names: tuple[str, ...]
-    """In the app's own order."""
     types: dict[str, np.dtype[np.generic]]
+    """In the app's own order."""
     layout: Layout
 
     @classmethod
@@ -49,29 +48,29 @@ class Template:
         layout = Layout(tuple(_entries(record, types, buffers)))
         if not layout.trainable:
             raise ConfigError("initial_arrays holds nothing to train: name what is only kept with buffers=[...]")
-        return cls(tuple(types), types, layout)
+        return cls(types, layout)
 
     @cached_property
-    def dtype(self) -> torch.dtype:
+    def dtype(self) -> np.dtype[np.floating]:
         """Of the flat vectors: float64 if any array is, else float32."""
-        return torch.float64 if np.dtype(np.float64) in self.types.values() else torch.float32
+        return np.dtype(np.float64 if np.dtype(np.float64) in self.types.values() else np.float32)
 
     def vector(self, record: ArrayRecord) -> Tensor:
         """The record's numbers as one new vector `(d,)`; BadReply if it is not exactly of this kind."""
-        if set(record) != set(self.names):
-            raise BadReply(_other_names(record, self.names))
-        vector = torch.empty(self.layout.size, dtype=self.dtype)
+        if set(record) != set(self.types):
+            raise BadReply(_other_names(record, self.types))
+        vector = np.empty(self.layout.size, self.dtype)
         for entry in self.layout.entries:
             values = read_array(entry.name, record[entry.name], entry.shape, self.types[entry.name])
-            vector[entry.start : entry.stop] = torch.from_numpy(values.reshape(-1).astype(_numpy(self.dtype)))
-        if not torch.isfinite(vector).all():
+            vector[entry.start : entry.stop] = values.reshape(-1)
+        if not np.isfinite(vector).all():
             raise BadReply("its arrays hold NaN or Inf")
-        return vector
+        return torch.from_numpy(vector)
 
     def record(self, vector: Tensor) -> ArrayRecord:
         """The vector `(d,)` as a record with the app's own names, order and types."""
         named = self.layout.unflatten(vector)
-        return ArrayRecord({name: Array(_as_type(named[name].numpy(), self.types[name])) for name in self.names})
+        return ArrayRecord({name: Array(_as_type(named[name].numpy(), kind)) for name, kind in self.types.items()})
 
 
 def read_array(name: str, array: Array, shape: tuple[int, ...], kind: np.dtype[np.generic]) -> np.ndarray:
@@ -134,7 +133,7 @@ def _is_kept(name: str, kind: np.dtype[np.generic], buffers: Sequence[str] | Non
     return kind.kind != "f" or name.rpartition(".")[2] in BATCH_NORM
 
 
-def _other_names(record: ArrayRecord, names: Sequence[str]) -> str:
+def _other_names(record: ArrayRecord, names: Collection[str]) -> str:
     missing, strange = [n for n in names if n not in record], [n for n in record if n not in names]
     parts = [f"no array {missing[0]!r}"] if missing else []
     parts += [f"an unknown array {strange[0][:80]!r}"] if strange else []
@@ -144,7 +143,3 @@ def _other_names(record: ArrayRecord, names: Sequence[str]) -> str:
 def _as_type(values: np.ndarray, kind: np.dtype[np.generic]) -> np.ndarray:
     # Of a single number NumPy makes a scalar, which is no array to Flower.
     return np.asarray(values if kind.kind == "f" else np.rint(values)).astype(kind)
-
-
-def _numpy(dtype: torch.dtype) -> type[np.floating]:
-    return np.float64 if dtype == torch.float64 else np.float32

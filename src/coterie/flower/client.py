@@ -12,35 +12,35 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, MutableMapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from coterie.data.scenario import Defaults
 from coterie.data.scenarios import find_scenario
-from coterie.errors import ConfigError, CoterieError, did_you_mean
+from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import PARTS, Client, Federation
 from coterie.federation.folders import client_from_npz
 from coterie.federation.table_sites import is_table_path
-from coterie.federation.tables import Table
+from coterie.federation.tables import Table, client_of
 from coterie.federation.validation import hold_out_of
 from coterie.flower.demands import check_names, check_task
-from coterie.flower.folding import fold, unfold
+from coterie.flower.folding import answering
 from coterie.flower.tables import (
     TableOptions,
-    client_from_site,
     keep_table,
     kept_text,
     pack_report,
     read_site,
     report_of,
+    spelt,
 )
-from coterie.flower.wire import layout_mark, open_array, pack_array, pack_refusal, pack_reply, unpack_task
+from coterie.flower.wire import layout_mark, open_array, pack_array, pack_reply, unpack_task
 from coterie.metrics import ALWAYS, MetricFunction, listed, split_own
 from coterie.models.custom import find_callable
 from coterie.privacy import Mask, MaskedTrainer
@@ -51,7 +51,6 @@ from coterie.runs.assemble import Model, make_architecture
 from coterie.runs.target_scaling import TargetScaling
 from coterie.snapshot import load_snapshot, save_snapshot
 from coterie.tasks.base import ClientContext, Reply, ReplySchema
-from coterie.tasks.wire import BadReply
 from coterie.trainers.base import SumRules, Trainer
 from coterie.trainers.batched import GRAM_BYTES
 from coterie.trainers.choice import PRECISIONS, make_trainer
@@ -84,46 +83,27 @@ def client_app(
     of your own by name, for runs that ask for them; known ones need not be given. With a `sums_secret`, the same for
     all clients, updates go into secure sums only, whatever the server asks for, and only with clients that hold it.
     """
-    handler = ClientHandler(model, data, loss, name, secret, metrics, sums_secret)
+    handler = ClientHandler(model, data, loss, name, secret, split_own(metrics)[1], sums_secret)
     app = ClientApp()
     for action in (handler.table, handler.describe, handler.coterie, handler.initial):
-        app.query(action.__name__)(_answering(action))
+        app.query(action.__name__)(answering(action))
     return app
 
 
-def _answering(action: Callable[[RecordDict, Context], RecordDict]) -> Callable[[Message, Context], Message]:
-    """The action as a handler of messages; an error made on purpose goes back as a refusal in words."""
-
-    def handle(message: Message, context: Context) -> Message:
-        try:
-            content = unfold(message.content)
-            answer = fold(action(content, context), _fold_bytes(content))
-        except (BadReply, CoterieError) as problem:
-            answer = pack_refusal(str(problem))
-        return Message(answer, reply_to=message)
-
-    return handle
-
-
+@dataclass
 class ClientHandler:
     """What a client does with the messages it gets. What is costly to make is kept for the next message."""
 
-    def __init__(
-        self,
-        model: Model | None,
-        data: Data,
-        loss: Loss | None,
-        name: str | None,
-        secret: int | str | None,
-        metrics: Mapping[str, MetricFunction] | None = None,
-        sums_secret: str | None = None,
-    ) -> None:
-        self.model, self.data, self.loss, self.name, self.secret = model, data, loss, name, secret
-        self.sums_secret = sums_secret
-        self.metrics = split_own(metrics)[1]
-        self._sources: dict[Any, Source] = {}
-        self._held_out: dict[Any, Client] = {}
-        self._trainers: dict[tuple[Any, ...], tuple[Trainer, Callable[[int], Tensor]]] = {}
+    model: Model | None
+    data: Data
+    loss: Loss | None
+    name: str | None
+    secret: int | str | None
+    metrics: Mapping[str, MetricFunction]
+    sums_secret: str | None
+    _sources: dict[Any, Source] = field(default_factory=dict)
+    _held_out: dict[Any, Client] = field(default_factory=dict)
+    _trainers: dict[tuple[Any, ...], tuple[Trainer, Callable[[int], Tensor]]] = field(default_factory=dict)
 
     def table(self, records: RecordDict, context: Context) -> RecordDict:
         """Statistics of the columns of this node's table."""
@@ -146,7 +126,7 @@ class ClientHandler:
             "target_dtype": str(train.y.dtype).removeprefix("torch."),
             "classes": Federation([client], classes).classes,
         }
-        if client.group is not None and setting(context.run_config, "trial_groups", False) is True:
+        if client.group is not None and spelt(context.run_config).get("trial_groups") is True:
             description["group"] = client.group
         return RecordDict({"client": ConfigRecord(description)})
 
@@ -201,13 +181,13 @@ class ClientHandler:
         if path.is_dir():
             path = path / f"{_folder_member(path, context)}.npz"
         if not is_table_path(path):
-            return client_from_npz(path, seed=int(setting(context.run_config, "seed", 0)))
+            return client_from_npz(path, seed=int(spelt(context.run_config).get("seed", 0)))
         text = kept_text(context)
         if text is None:
             raise ConfigError(f"{path.name} is a table: give the server label='…', the column to predict")
         table = Table.from_json(json.loads(text))
         site = read_site(path, self._name_for(path, context), _table_options(context))
-        client = client_from_site(site, table)
+        client = TargetScaling.of(table).client(client_of(site, table))
         return Federation([client], label_names=table.label_names, table=table, task=_table_options(context).task)
 
     def _name_for(self, path: Path, context: Context) -> str:
@@ -216,7 +196,8 @@ class ClientHandler:
 
     def _with_validation(self, client: Client, key: Any, context: Context) -> Client:
         """The client with the part of its training data held out that the run's configuration asks for."""
-        fraction, seed = setting(context.run_config, "validation", None), setting(context.run_config, "seed", 0)
+        options = spelt(context.run_config)
+        fraction, seed = options.get("validation"), options.get("seed", 0)
         if fraction is None:
             return client
         held = (key, client.id, fraction, seed)
@@ -237,7 +218,8 @@ class ClientHandler:
         self, client: Client, header: ConfigRecord, context: Context
     ) -> tuple[Trainer, Callable[[int], Tensor]]:
         """The trainer for the server's model, and the function that draws an initial one from a seed."""
-        precision = str(setting(context.run_config, "precision", "float32"))
+        options = spelt(context.run_config)
+        precision = str(options.get("precision", "float32"))
         if precision not in PRECISIONS:
             raise ConfigError(f"precision={precision!r}: {did_you_mean(precision, PRECISIONS)}")
         secret, privacy = self._secret(context)
@@ -245,7 +227,7 @@ class ClientHandler:
         model = self.model or named_model(context.run_config)
         x, y = client.train.x, client.train.y
         classes = int(str(header["classes"]))
-        named = setting(context.run_config, "loss", None)
+        named = options.get("loss")
         loss = self.loss or (find_loss(str(named)) if named else None)
         table = kept_text(context)
         shapes = (x.shape[1:], x.dtype, y.shape[1:], y.dtype)
@@ -255,7 +237,7 @@ class ClientHandler:
             architecture = make_architecture(model, federation, loss)
             own = loss or default_loss(federation.regression)
             trainer = make_trainer(architecture(0), own, client.train, precision, GRAM_BYTES)
-            trainer.metrics = _metrics(self.metrics, setting(context.run_config, "metrics", None), table)
+            trainer.metrics = _metrics(self.metrics, options.get("metrics"), table)
             self._trainers[key] = _masked(trainer, architecture, secret, privacy)
             self._trainers[key][0].sum_rules = rules
         trainer, draw = self._trainers[key]
@@ -280,7 +262,7 @@ class ClientHandler:
     def _secret(self, context: Context) -> tuple[bytes | None, str]:
         """The key that the clients share, and how vectors are permuted with it."""
         given = _secret_of(context, "secret", self.secret)
-        privacy = str(setting(context.run_config, "privacy", "none" if given is None else "permutation"))
+        privacy = str(spelt(context.run_config).get("privacy", "none" if given is None else "permutation"))
         if (given is None) != (privacy == "none"):
             held = "no secret" if given is None else "a secret"
             raise ConfigError(f"privacy={privacy!r}, and this client holds {held}: give all clients one, or none")
@@ -294,17 +276,10 @@ class ClientHandler:
         return Path(str(folder)) / f"{name}.safetensors"
 
 
-def setting(config: MutableMapping[str, Any] | dict[str, Any], key: str, default: Any) -> Any:
-    """A value of Flower's run configuration, whether spelt with hyphens or underscores; an empty text is none."""
-    value = config.get(key, config.get(key.replace("_", "-"), ""))
-    return default if value == "" else value
-
-
-def named_model(config: MutableMapping[str, Any] | dict[str, Any]) -> str:
+def named_model(config: Mapping[str, Any]) -> str:
     """The model that a run configuration names, or its scenario's."""
-    if name := setting(config, "model", None):
-        return str(name)
-    return defaults_of(setting(config, "scenario", None)).model
+    options = spelt(config)
+    return str(options.get("model") or defaults_of(options.get("scenario")).model)
 
 
 def defaults_of(scenario: str | None) -> Defaults:
@@ -327,13 +302,6 @@ def _header(records: RecordDict) -> ConfigRecord:
     if not isinstance(header, ConfigRecord) or not {"classes", "layout"} <= set(header):
         raise ConfigError("this message holds no task: use the same version of coterie everywhere")
     return header
-
-
-def _fold_bytes(records: RecordDict) -> int:
-    """Up to how many bytes the server wants arrays folded."""
-    header = records.get("task")
-    most = header.get("fold", 0) if isinstance(header, ConfigRecord) else 0
-    return most if isinstance(most, int) else 0
 
 
 def _table_options(context: Context) -> TableOptions:
@@ -383,9 +351,7 @@ def _masked(
 ) -> tuple[Trainer, Callable[[int], Tensor]]:
     """The trainer and the draw of initial models, both masked where the clients have a secret."""
     layout = trainer.layout
-    if secret is None:
-        return trainer, lambda seed: layout.read(architecture(seed))
-    if privacy == "projection":
+    if secret is None or privacy == "projection":
         trainer.key = secret
         return trainer, lambda seed: layout.read(architecture(seed))
     mask = Mask.from_secret(secret, layout, signed=privacy == "signed-permutation")

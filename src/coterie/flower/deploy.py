@@ -21,11 +21,13 @@ from coterie.errors import ConfigError
 from coterie.federation import PARTS, Client, Federation
 from coterie.federation.corrections import CORRECTIONS
 from coterie.federation.table_sites import client_names, find_tables
+from coterie.flower import SWITCHES
 from coterie.flower.demands import tasks_beside_sums
-from coterie.flower.local import CONNECTION, SWITCHES, node_config
+from coterie.flower.local import CONNECTION, node_config
 from coterie.flower.server import read_options
 from coterie.methods import make_method
 from coterie.methods.needs import check_network
+from coterie.runs.api import known_model
 from coterie.runs.assemble import loss_of, make_architecture, make_federation
 from coterie.runs.config import DATA_KEYS, TABLE_KEYS, RunConfig
 from coterie.runs.target_scaling import TargetScaling
@@ -66,37 +68,12 @@ app = client_app(data=own_data)
 
 
 @dataclass(frozen=True)
-class NodePlan:
-    """A node to be: the client's name, and on the node's own disk the file of its data and what it keeps or shares."""
-
-    client: str
-    data: Path
-    state: Path
-    secret: Path | None = None
-    sums_secret: Path | None = None
-    """With it the node sends updates into secure sums only, of `least_in_sum` clients or more."""
-    least_in_sum: int = 3
-    beside_sums: tuple[str, ...] = ()
-    """Tasks that the node answers though they are no sums: what the method needs."""
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """What the SuperNode is given in its --node-config."""
-        settings: dict[str, Any] = {"client": self.client, "data": str(self.data), "state-dir": str(self.state)}
-        if self.secret:
-            settings["secret-file"] = str(self.secret)
-        if self.sums_secret:
-            settings |= {"sums-secret-file": str(self.sums_secret), "least-in-sum": self.least_in_sum}
-            settings |= {"sums-allow": ",".join(self.beside_sums)} if self.beside_sums else {}
-        return settings
-
-
-@dataclass(frozen=True)
 class Deployment:
     """The files of a deployment under `root`; only `app` is sent to the nodes."""
 
     root: Path
-    nodes: tuple[NodePlan, ...]
+    nodes: tuple[dict[str, Any], ...]
+    """What each SuperNode is given in its --node-config: its client, and on its own disk the files that it reads."""
     settings: Mapping[str, Any]
     """The run's configuration as the app has it."""
 
@@ -152,10 +129,8 @@ def _check_model(network: str, federation: Federation | None, config: RunConfig)
     """Refuse a model that does not go with the data or, where that is not known, that there is none of."""
     if federation is not None:
         make_architecture(network, federation, loss_of(config))
-    elif ":" not in network or "=" in network:
-        known = {spec.name for spec in models.list_models()}
-        if network.partition(":")[0] not in known:
-            models.build(network, (1,), 2, 0)  # says what is known
+    elif not known_model(network):
+        models.build(network, (1,), 2, 0)  # says what is known
 
 
 def write_deployment(
@@ -176,7 +151,11 @@ def write_deployment(
     root = root.absolute()
     federation, settings = plan(config)
     files = data_files(root, config, federation) if federation is not None else {}
-    planned = tuple(_planned(root, config, files))
+    shared = _shared_settings(root, config)
+    planned = tuple(
+        {"client": client, "data": str(file), "state-dir": str(root / "kept" / f"node-{i}")} | shared
+        for i, (client, file) in enumerate(files.items())
+    )
     least = nodes or len(planned) or 2
     if planned and least > len(planned):
         raise ConfigError(f"nodes={least}, but there are {len(planned)} clients: wait for {len(planned)} at most")
@@ -193,7 +172,9 @@ def write_deployment(
     _claim(root, project_file(settings, extras(config.method)))
     if federation is not None:
         _write_data(root, federation, files)
-    _write_secrets(root, config)
+    for secret in ("secret-file", "sums-secret-file"):
+        if secret in shared:
+            write_secret(Path(shared[secret]))
     for name, text in {"server_app.py": SERVER_APP, "client_app.py": CLIENT_APP}.items():
         if not (deployment.app / name).exists():  # it may have been changed since
             write_atomically(deployment.app / name, text.encode())
@@ -220,13 +201,18 @@ def data_files(root: Path, config: RunConfig, federation: Federation) -> dict[st
     return {client: root / "clients" / f"{quote(client, safe=' ')}.npz" for client in federation.ids}
 
 
-def _planned(root: Path, config: RunConfig, files: Mapping[str, Path]) -> Iterator[NodePlan]:
-    secret = root / "keys" / "secret" if config.privacy != "none" else None
-    sums_secret = root / "keys" / "sums-secret" if config.secure_sums else None
-    beside = tuple(tasks_beside_sums(config.method))
-    for i, (client, file) in enumerate(files.items()):
-        kept = root / "kept" / f"node-{i}"
-        yield NodePlan(client, file, kept, secret, sums_secret, config.secure_minimum, beside)
+def _shared_settings(root: Path, config: RunConfig) -> dict[str, Any]:
+    """What all SuperNodes are given: what the clients share, and what a node asks of secure sums."""
+    settings: dict[str, Any] = {}
+    if config.privacy != "none":
+        settings["secret-file"] = str(root / "keys" / "secret")
+    if config.secure_sums:
+        # A node that has this secret sends updates into secure sums only, of that many clients or more.
+        settings["sums-secret-file"] = str(root / "keys" / "sums-secret")
+        settings["least-in-sum"] = config.secure_minimum
+        if beside := tasks_beside_sums(config.method):
+            settings["sums-allow"] = ",".join(beside)
+    return settings
 
 
 def _write_data(root: Path, federation: Federation, files: Mapping[str, Path]) -> None:
@@ -239,13 +225,6 @@ def _write_data(root: Path, federation: Federation, files: Mapping[str, Path]) -
     if below and federation.table is not None:
         table = json.dumps(federation.table.to_json(), indent=2, ensure_ascii=False) + "\n"
         write_atomically(root / "table.json", table.encode())
-
-
-def _write_secrets(root: Path, config: RunConfig) -> None:
-    if config.privacy != "none":
-        write_secret(root / "keys" / "secret")
-    if config.secure_sums:
-        write_secret(root / "keys" / "sums-secret")
 
 
 def _claim(root: Path, project: str) -> None:
@@ -387,7 +366,7 @@ def instructions(deployment: Deployment, address: str, secure: bool) -> str:
         link += ["--insecure"]
     trust = f"root-certificates = {toml_value(str(deployment.keys / 'ca.crt'))}" if secure else "insecure = true"
     file = "its-table.csv" if "label" in deployment.settings else "its-data.npz"
-    example = NodePlan("a-name-of-its-own", Path("/path/of", file), Path("/path/of/what-it-keeps"))
+    example = {"client": "a-name-of-its-own", "data": f"/path/of/{file}", "state-dir": "/path/of/what-it-keeps"}
     nodes = [_node_command(i, node, address, secure) for i, node in enumerate(deployment.nodes or (example,))]
     keys = [f"flwr supernode register keys/node-{i}.pub {CONNECTION}" for i in range(len(nodes))]
     continued = " \\\n        "
@@ -423,14 +402,12 @@ Its results are in `{deployment.run}` on the server. The same command after a cr
 """
 
 
-def _node_command(number: int, node: NodePlan, address: str, secure: bool) -> str:
+def _node_command(number: int, settings: Mapping[str, Any], address: str, secure: bool) -> str:
     trust = "--insecure"
     if secure:
         trust = f"--root-certificates keys/ca.crt --auth-supernode-private-key keys/node-{number}"
-    settings = node_config(node.settings)
-    return (
-        f'flower-supernode --superlink {address} {trust} --port {FIRST_NODE_PORT + number} --node-config "{settings}"'
-    )
+    port, config = FIRST_NODE_PORT + number, node_config(settings)
+    return f'flower-supernode --superlink {address} {trust} --port {port} --node-config "{config}"'
 
 
 def _indented(lines: Sequence[str]) -> str:

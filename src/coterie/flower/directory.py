@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from coterie.engines.base import Fault
 from coterie.errors import RunError
@@ -96,7 +96,7 @@ class Directory:
         """The key of the node behind each client that has been here; a node without one stands with its number."""
         self._keys: dict[int, str] = {}
         self._described: dict[int, Description] = {}
-        self._asked: dict[str, tuple[int, float]] = {}
+        self._asked: dict[str, int] = {}
         self._refused: set[int] = set()
         self._silent: set[int] = set()
         self._doubled: set[int] = set()
@@ -116,11 +116,11 @@ class Directory:
         node = self._node.get(client)
         return None if node is None or node in self._silent else node
 
-    @property
-    def groups(self) -> dict[str, int]:
-        """The hidden groups that clients report in a trial: for metrics only."""
-        groups = {client: self[client].group for client in self._node}
-        return {client: group for client, group in groups.items() if group is not None}
+    def groups(self) -> list[int] | None:
+        """The hidden groups in the order of the clients, if all report theirs in a trial: for metrics only."""
+        groups = [self[client].group for client in self.clients]
+        known = [group for group in groups if group is not None]
+        return known if len(known) == len(groups) else None
 
     def silence(self, client: str) -> None:
         """Do not ask this client again before its node has described itself again."""
@@ -163,13 +163,12 @@ class Directory:
         self._keys = {node.node_id: _key(node, keyed) for node in self.exchange.grid.get_nodes()}
         listed = set(self._keys)
         self._forget_others(listed)
-        asked = {node for node, _ in self._asked.values()}
         unknown = listed - set(self._described) - self._refused
-        self._ask(sorted((unknown | self._silent) - asked))
-        for key, answer in self.exchange.pull(list(self._asked)).items():
-            self._hear(self._asked.pop(key)[0], answer)
-        overdue = time.monotonic() - self.exchange.timeout
-        self._asked = {key: (node, since) for key, (node, since) in self._asked.items() if since > overdue}
+        asked = set(self._asked.values())
+        nodes = sorted((unknown | self._silent) - asked)
+        self._asked |= self.exchange.ask(self.question, nodes, "query.describe")
+        for key, answer in self.exchange.pull(self._asked).items():
+            self._hear(self._asked.pop(key), answer)
         self._enter()
 
     def _forget_others(self, listed: set[int]) -> None:
@@ -182,21 +181,12 @@ class Directory:
         for book in (self._refused, self._silent, self._doubled):
             book &= listed
 
-    def _ask(self, nodes: list[int]) -> None:
-        question = [Message(self.question, node, "query.describe", ttl=self.exchange.timeout) for node in nodes]
-        for key, node in zip(self.exchange.push(question), nodes, strict=True):
-            if key:
-                self._asked[key] = (node, time.monotonic())
-
     def _hear(self, node: int, answer: Answer) -> None:
-        if answer.content is None:
-            if not answer.silent:
-                self._refuse(node, answer.reason)
-            return
         try:
-            description = read_description(answer.content)
+            description = read_description(answer.records())
         except BadReply as problem:
-            self._refuse(node, str(problem))
+            if not answer.silent:
+                self._refuse(node, str(problem))
             return
         self._silent.discard(node)
         self._described[node] = description

@@ -9,6 +9,7 @@ so that the clients never change within one.
 from __future__ import annotations
 
 import math
+import secrets
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -18,8 +19,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor, nn
 
-from coterie.engines.base import Capabilities, Fault, Traffic
+from coterie.engines.base import Capabilities, Engine, Fault, Traffic
 from coterie.engines.local import Privacy
+from coterie.engines.secure_exchange import SecureExchange, refuse_vectors
 from coterie.errors import ConfigError, RunError
 from coterie.flower.directory import Directory, Expected
 from coterie.flower.exchange import Answer, Exchange
@@ -36,7 +38,7 @@ STRIKES = 3
 """Rounds in a row with a fault after which a client is taken for gone: no cluster should wait for it any longer."""
 
 
-class FlowerEngine:
+class FlowerEngine(Engine):
     """Runs requests on the clients behind a Flower grid.
 
     `architecture` makes a freshly initialised module from a seed: the server's own copy of the clients' model, made for
@@ -71,9 +73,9 @@ class FlowerEngine:
         self.fold_bytes = fold_bytes
         self.run_name = run or uuid.uuid4().hex
         self.private = privacy in ("permutation", "signed-permutation")
-        module = architecture(0)
-        self.layout: Layout = _masked_layout(module) if self.private else Layout.of(module)
-        self.plain_layout: Layout = self.layout  # the server cannot undo the permutation
+        layout = Layout.of(architecture(0))
+        self.layout = masked_layout(layout) if self.private else layout
+        self.plain_layout = self.layout  # the server cannot undo the permutation
         self.directory.wait_for(min_nodes, timeout)
         self.classes = self.directory.classes
         self.traffic = Traffic()
@@ -129,19 +131,16 @@ class FlowerEngine:
         }
 
     def _message(self, node: int, content: RecordDict, action: str = "coterie") -> Message:
-        return Message(fold(content, self.fold_bytes), node, f"query.{action}", ttl=self.exchange.timeout)
+        return self.exchange.message(fold(content, self.fold_bytes), node, f"query.{action}")
 
     def _read(self, request: Request, answer: Answer) -> Reply | None:
         """The reply in an answer, if it is sound."""
-        if answer.content is None:
-            if answer.silent:
-                self.directory.silence(request.client)
-            self._leave_out(request.client, answer.reason)
-            return None
         schema = request.task.schema(self.layout)
         try:
-            reply = open_reply(unfold(answer.content), schema)
+            reply = open_reply(unfold(answer.records()), schema)
         except BadReply as problem:
+            if answer.silent:
+                self.directory.silence(request.client)
             self._leave_out(request.client, str(problem))
             return None
         self._unsound.discard(request.client)
@@ -187,38 +186,45 @@ class FlowerEngine:
                 continue
             task = RecordDict({"task": ConfigRecord(self._header() | {"seed": str(seed)})})
             answer = next(self.exchange.send([self._message(node, task, "initial")]))
-            reason = answer.reason
-            if answer.content is not None:
-                try:
-                    vector = open_reply(unfold(answer.content), ReplySchema(self.layout.size)).vector
-                except BadReply as problem:
-                    reason = str(problem)
-                else:
-                    assert vector is not None
-                    return vector
-            self._leave_out(client, reason)
+            try:
+                vector = open_reply(unfold(answer.records()), ReplySchema(self.layout.size)).vector
+            except BadReply as problem:
+                reason = str(problem)
+                self._leave_out(client, reason)
+            else:
+                assert vector is not None
+                return vector
         raise RunError(f"no client could draw the initial model: {reason}")
-
-    def reveal(self, model: Tensor) -> Tensor:
-        """The parameters `(d,)` as the server knows them: with privacy they stay permuted."""
-        return model
 
     def faults(self) -> list[Fault]:
         """The clients and nodes left out since the last call."""
         faults, self._faults = [*self.directory.faults(), *self._faults], []
         return faults
 
-    def client_states(self) -> dict[str, dict[str, Tensor]]:
-        """Nothing: what the clients keep to themselves stays with them."""
-        return {}
 
-    def restore_client_states(self, states: dict[str, dict[str, Tensor]]) -> None:
-        """Nothing to give back: see `client_states`."""
+class SecureFlowerEngine(FlowerEngine):
+    """The clients behind a grid, whose updates are seen in sums only; `limit` and `minimum` are as in `SecureEngine`.
 
-    def close(self) -> None:
-        """Nothing to release: the grid is Flower's."""
+    A sum takes six exchanges instead of one. A task whose reply would hold a single update is refused before it is
+    sent.
+    """
 
+    def __init__(self, *args: Any, limit: float = 1.0, minimum: int = 3, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.limit, self.minimum = limit, minimum
+        self.capabilities = Capabilities(remote=True, secure=True, least_in_sum=minimum)
+        self.blamed: dict[str, str] = {}
+        """Clients that did not keep to the protocol of a sum, and what they did: they are in no later one."""
+        self._name, self._sums = secrets.token_hex(16), 0
 
-def _masked_layout(module: nn.Module) -> Layout:
-    """The layout of masked vectors, which is the same whatever the clients' secret is."""
-    return masked_layout(Layout.of(module))
+    def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
+        """Send the requests; with `reduce` the vectors come as secure sums, without it there may be none."""
+        if reduce is None:
+            refuse_vectors(requests, self.layout)
+            yield from super().run(requests)
+            return
+        self._sums += 1
+        name = f"{self._name}/{self._sums}"
+        limits = self.limit, self.minimum
+        exchange = SecureExchange(super().run, self.layout, *limits, self._faults, self.blamed, name)
+        yield exchange.run(requests, reduce)

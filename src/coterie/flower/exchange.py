@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from flwr.app import Error, Message, RecordDict
 from flwr.serverapp import Grid
 from google.protobuf.message import DecodeError  # type: ignore[import-untyped]
 
-from coterie.tasks.wire import in_words
+from coterie.tasks.wire import BadReply, in_words
 
 UNREADABLE = (AssertionError, AttributeError, DecodeError, KeyError, IndexError, TypeError, ValueError)
 """What Flower raises when the bytes of a message make no message."""
@@ -30,6 +30,12 @@ class Answer(NamedTuple):
     reason: str = ""
     silent: bool = False
 
+    def records(self) -> RecordDict:
+        """The records; BadReply with the reason where there are none."""
+        if self.content is None:
+            raise BadReply(self.reason)
+        return self.content
+
 
 FIRST_LOOK = 0.02
 """Seconds until the first look for answers."""
@@ -44,13 +50,26 @@ class Exchange:
 
     def __init__(self, grid: Grid, timeout: float, poll: float = 0.5) -> None:
         self.grid, self.timeout, self.poll = grid, timeout, poll
+        self._made = 0
+
+    def message(self, content: RecordDict, node: int, kind: str, group: object = "") -> Message:
+        """A message to a node, which it must answer within `timeout` seconds."""
+        # Flower names a message by its content: a number of its own keeps two equal ones apart.
+        self._made += 1
+        return Message(content, node, kind, ttl=self.timeout, group_id=f"{group}.{self._made}")
 
     def send(self, messages: Sequence[Message]) -> Iterator[Answer]:
         """Send all the messages at once and give the answers in their order."""
         keys = self.push(messages)
-        inbox = Inbox(self, {key: message for key, message in zip(keys, messages, strict=True) if key})
+        sent = zip(keys, messages, strict=True)
+        inbox = Inbox(self, {key: message.metadata.dst_node_id for key, message in sent if key})
         for key in keys:
             yield inbox.answer(key) if key else Answer(reason="the message could not be sent")
+
+    def ask(self, question: RecordDict, nodes: Sequence[int], kind: str) -> dict[str, int]:
+        """Send nodes a question, and go on; the nodes by the keys of the messages that could be sent."""
+        keys = self.push([self.message(question, node, kind) for node in nodes])
+        return {key: node for key, node in zip(keys, nodes, strict=True) if key}
 
     def push(self, messages: Sequence[Message]) -> list[str | None]:
         """Send the messages; their keys, with None for one that could not be sent."""
@@ -59,29 +78,28 @@ class Exchange:
         keys: list[str | None] = list(self.grid.push_messages(messages))
         return keys if len(keys) == len(messages) else [None] * len(messages)
 
-    def pull(self, waiting: Iterable[str] | dict[str, Message]) -> dict[str, Answer]:
-        """The answers that have come in to these messages.
+    def pull(self, waiting: Mapping[str, int]) -> dict[str, Answer]:
+        """The answers that have come in to these messages, by the nodes that they were sent to.
 
         Each is fetched by itself: an answer that Flower cannot read must not take others with it.
         """
         answers = {}
-        for key in list(waiting):
-            sent = waiting.get(key) if isinstance(waiting, dict) else None
+        for key, node in waiting.items():
             try:
                 replies = list(self.grid.pull_messages([key]))
             except UNREADABLE as problem:
                 answers[key] = Answer(reason=in_words(f"its answer cannot be read ({type(problem).__name__})"))
                 continue
             for reply in replies[:1]:
-                answers[key] = self._opened(reply, key, sent)
+                answers[key] = self._opened(reply, key, node)
         return answers
 
-    def _opened(self, reply: Message, key: str, sent: Message | None) -> Answer:
+    def _opened(self, reply: Message, key: str, node: int) -> Answer:
         if reply.has_error():
             return self._failed(reply.error)
         if reply.metadata.reply_to_message_id != key:
             return Answer(reason="it answered another message")
-        if sent is not None and reply.metadata.src_node_id != sent.metadata.dst_node_id:
+        if reply.metadata.src_node_id != node:
             return Answer(reason="another node answered for it")
         if not reply.has_content():
             return Answer(reason="its answer is empty")
@@ -98,7 +116,7 @@ class Exchange:
 class Inbox:
     """The answers to messages that were sent at once: those that came, and those that are waited for."""
 
-    def __init__(self, exchange: Exchange, waiting: dict[str, Message]) -> None:
+    def __init__(self, exchange: Exchange, waiting: dict[str, int]) -> None:
         self.exchange, self.waiting = exchange, waiting
         self.deadline = time.monotonic() + exchange.timeout
         self.answers: dict[str, Answer] = {}

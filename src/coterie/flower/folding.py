@@ -7,9 +7,13 @@ pieces, and what many clients share once.
 
 from __future__ import annotations
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from collections.abc import Callable
 
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+
+from coterie.errors import CoterieError
 from coterie.flower.arrays import NUMPY, numpy_header
+from coterie.flower.wire import pack_refusal
 from coterie.tasks.wire import BadReply
 
 FOLDED = "folded "
@@ -50,6 +54,27 @@ def unfold(records: RecordDict) -> RecordDict:
         else:
             unfolded[name.removeprefix(FOLDED)] = ArrayRecord({own: _array(data) for own, data in record.items()})
     return unfolded
+
+
+def answering(action: Callable[[RecordDict, Context], RecordDict]) -> Callable[[Message, Context], Message]:
+    """The action as a handler of messages; an error made on purpose goes back as a refusal in words."""
+
+    def handle(message: Message, context: Context) -> Message:
+        try:
+            content = unfold(message.content)
+            answer = fold(action(content, context), _fold_bytes(content))
+        except (BadReply, CoterieError) as problem:
+            answer = pack_refusal(str(problem))
+        return Message(answer, reply_to=message)
+
+    return handle
+
+
+def _fold_bytes(records: RecordDict) -> int:
+    """Up to how many bytes the server wants arrays folded."""
+    header = records.get("task")
+    most = header.get("fold", 0) if isinstance(header, ConfigRecord) else 0
+    return most if isinstance(most, int) else 0
 
 
 def _array(data: object) -> Array:

@@ -17,16 +17,15 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
+from coterie.engines.children import ignore_sigint
 from coterie.errors import ConfigError, RunError
+from coterie.flower import SWITCHES
 from coterie.flower.certificates import Certificates, public_key
 from coterie.flower.warm import install
 
 HOST = "127.0.0.1"
-SWITCHES = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "RAY_USAGE_STATS_ENABLED": "0"}
-"""Nothing that is started here may contact the internet."""
 MARK = "COTERIE_NETWORK"
 """A variable in the environment of all that is started, by which grandchildren are found again."""
 CONNECTION = "coterie"
@@ -76,7 +75,7 @@ class Network:
         self.port = free_port()
         self.link: subprocess.Popen[bytes] | None = None
         self.nodes: dict[str, SuperNodeProcess] = {}
-        self._calls: list[subprocess.Popen[bytes]] = []
+        self._started: list[subprocess.Popen[bytes]] = []
         self._mark = secrets.token_hex(16)
         self._warm_module = warm_module if hasattr(os, "fork") else None
         self._door = Path(tempfile.mkdtemp(prefix="coterie-")) / "door" if self._warm_module else None
@@ -104,14 +103,12 @@ class Network:
         """Wait until loaded apps can be forked; where that fails, Flower starts its own and the notice says so."""
         limit = time.monotonic() + PATIENCE
         while self._door and not self._door.exists():
-            if self._calls[0].poll() is not None or time.monotonic() > limit:
+            if self._started[0].poll() is not None or time.monotonic() > limit:
                 self.notice = f"every message starts a process of its own: {self.last_words('warm')}"
                 return
             time.sleep(0.1)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def start_link(self) -> None:
@@ -176,9 +173,7 @@ class Network:
 
     def start(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
         """Start any command in the network's environment; it ends with the network, its output is the log `name`."""
-        call = self._start(name, command, self.folder / "home")
-        self._calls.append(call)
-        return call
+        return self._start(name, command, self.folder / "home")
 
     def tend(self) -> list[str]:
         """Start nodes again that have ended, for a while; the names of those."""
@@ -200,12 +195,7 @@ class Network:
         Where there is no /proc this is what was started directly; Flower's own watch ends the rest a moment later.
         """
         if not Path("/proc/self/environ").exists():
-            direct = [
-                *self._calls,
-                *(node.process for node in self.nodes.values()),
-                *([self.link] if self.link else []),
-            ]
-            return {process.pid: str(process.args) for process in direct if process.poll() is None}
+            return {process.pid: str(process.args) for process in self._started if process.poll() is None}
         mine = f"{MARK}={self._mark}".encode()
         found = {}
         for entry in Path("/proc").iterdir():
@@ -218,9 +208,9 @@ class Network:
 
     def close(self) -> None:
         """End everything that was started, nodes before the SuperLink they take leave of, and then what is left."""
-        with unhurried():
-            stop([*self._calls, *(node.process for node in self.nodes.values())])
-            stop([self.link] if self.link else [])
+        with ignore_sigint():  # a second Ctrl-C must not stop what ends the others
+            stop([process for process in self._started if process is not self.link])
+            stop(self._started)
             limit = time.monotonic() + GRACE
             while (left := self.processes()) and time.monotonic() < limit:
                 for pid in left:
@@ -244,10 +234,12 @@ class Network:
         self.log(name).parent.mkdir(parents=True, exist_ok=True)
         with open(self.log(name), "ab") as log:
             # A session of its own, so that Ctrl-C in the terminal reaches this process alone, which ends the others.
-            return subprocess.Popen(
+            process = subprocess.Popen(
                 command, env=self._environment(home), cwd=home, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 start_new_session=True,
             )  # fmt: skip
+        self._started.append(process)
+        return process
 
     def _environment(self, home: Path) -> dict[str, str]:
         """The environment of what is started; the programs beside this Python come first on the path."""
@@ -317,17 +309,3 @@ def closing_words(text: str, most: int = 300) -> str:
     lines = [line.strip() for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines()]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\w*: \S", line)]
     return errors[-1][:most] if errors else " ".join(" ".join(lines).split())[-most:] or "it said nothing"
-
-
-@contextlib.contextmanager
-def unhurried() -> Any:
-    """A second Ctrl-C does not stop what ends the others (only the main thread can say so)."""
-    try:
-        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    except ValueError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)

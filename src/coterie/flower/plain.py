@@ -12,26 +12,27 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from torch import Tensor
 
-from coterie.engines.base import Capabilities, Fault, Traffic
+from coterie.engines.base import Capabilities, Engine, Fault, Traffic
 from coterie.errors import ConfigError, RunError
 from coterie.flower.arrays import Template
 from coterie.flower.exchange import Exchange
 from coterie.flower.plain_checks import Checks
 from coterie.flower.reports import ACCURACY, EVALUATE_LOSS, NO_LOSS, TRAIN_LOSS, Keys, metrics_of, number
-from coterie.parameters import Layout, gather, scatter
+from coterie.parameters import gather, scatter
 from coterie.randomness import derive, torch_generator
 from coterie.tasks import Collect, Evaluate, HalfUpdates, HeldOut, Train
 from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request, reduced, tensor_key
 from coterie.tasks.staged import LayerUpdate, StagedTraining, trainable_spans
 from coterie.tasks.wire import NUMBER, TENSOR_NUMBER, BadReply, in_words
 
+T = TypeVar("T")
 PATIENCE = 3
 """Trainings in a row that may fail before a node is let be."""
 REST = 10
@@ -54,7 +55,7 @@ class TrainReply(NamedTuple):
     loss: float
 
 
-class PlainEngine:
+class PlainEngine(Engine):
     """Runs requests to train and to evaluate on the nodes of a grid; client ids are the node ids as text.
 
     A reply that is late, an error, or not sound is left out and named in `faults`. `sound` and `judged` keep the other
@@ -76,7 +77,7 @@ class PlainEngine:
         self.exchange = Exchange(grid, timeout)
         self.keys, self.seed = keys or Keys(), seed
         self.template = Template.of(initial_arrays, buffers)
-        self.layout: Layout = self.template.layout
+        self.layout = self.template.layout
         self.plain_layout = self.layout
         try:
             self._initial = self.template.vector(initial_arrays)
@@ -88,7 +89,6 @@ class PlainEngine:
         self.sound: list[Message] = []
         self.judged: list[Message] = []
         self._round = 1
-        self._sent = 0
         self.known: dict[str, Any] = {}
         self.traffic = Traffic()
         self._checks = Checks(self.exchange, self.layout, self.traffic)
@@ -156,10 +156,6 @@ class PlainEngine:
                     model[entry.start : entry.stop] = model[entry.start : entry.stop][order]
         return model
 
-    def reveal(self, model: Tensor) -> Tensor:
-        """The parameters as they are: nothing is hidden."""
-        return model
-
     def faults(self) -> list[Fault]:
         """The nodes left out since the last call, and why."""
         faults, self._faults = self._faults, []
@@ -173,21 +169,15 @@ class PlainEngine:
         """Give the nodes back what a checkpoint kept for them."""
         self._own = {client: state["private"] for client, state in states.items()}
 
-    def close(self) -> None:
-        """Nothing to release: the grid belongs to the app."""
-
     def evaluate(self, asks: Sequence[Ask]) -> list[MetricRecord | None]:
         """Each ask's metrics as its node reports them; None where there is no sound reply."""
-        found: list[MetricRecord | None] = [None] * len(asks)
-        for position, (message, content) in self._exchange(MessageType.EVALUATE, asks, self.evaluate_config):
-            try:
-                found[position] = metrics = metrics_of(content, self.keys)
-            except BadReply as problem:
-                self._leave_out(asks[position], str(problem))
-                continue
-            self.judged.append(Message(RecordDict({"metrics": metrics}), reply_to=message))
-            self.traffic.up += _metric_bytes(metrics)
-        return found
+        return self._exchange(MessageType.EVALUATE, asks, self.evaluate_config, self._evaluated)
+
+    def _evaluated(self, ask: Ask, message: Message, content: RecordDict) -> MetricRecord:
+        metrics = metrics_of(content, self.keys)
+        self.judged.append(Message(RecordDict({"metrics": metrics}), reply_to=message))
+        self.traffic.up += _metric_bytes(metrics)
+        return metrics
 
     def _train(self, requests: Sequence[Request]) -> list[Reply]:
         asks = [self._ask(request) for request in requests]
@@ -239,43 +229,37 @@ class PlainEngine:
     def _staged(self, requests: Sequence[Request]) -> list[Reply]:
         """FedCUAU's round: every node trains the model, then, from what it made of it, each set of cluster layers."""
         first = self._trainings([self._ask(request) for request in requests])
-        rows: list[tuple[int, Ask]] = []
-        for position, (request, trained) in enumerate(zip(requests, first, strict=True)):
-            task = request.task
-            assert isinstance(task, StagedTraining)
-            if trained is not None:
-                for layers in task.specific:
-                    start = task.model + trained.update
-                    scatter(start, self.layout.select(task.layers), layers)
-                    rows.append((position, Ask(request.client, start, task.training.proximal)))
-        later: dict[int, list[TrainReply | None]] = {}
-        for (position, _), trained in zip(rows, self._trainings([ask for _, ask in rows]), strict=True):
-            later.setdefault(position, []).append(trained)
-        replies = [
-            self._staged_reply(request, trained, later.get(position, []))
-            for position, (request, trained) in enumerate(zip(requests, first, strict=True))
-        ]
-        return [reply for reply in replies if reply is not None]
+        stages = [self._stages(request, trained) for request, trained in zip(requests, first, strict=True)]
+        later = iter(self._trainings([ask for asks in stages for ask in asks]))
+        replies = []
+        for request, trained, asks in zip(requests, first, stages, strict=True):
+            done = [next(later) for _ in asks]
+            updates = [stage.update for stage in done if stage is not None]
+            if trained is not None and len(updates) == len(done):
+                places = self.layout.select(request.task.layers)  # type: ignore[attr-defined]
+                parts = [trained.update, *(gather(update, places) for update in updates)]
+                replies.append(self._reply(request.client, torch.cat(parts), trained))
+        return replies
 
-    def _staged_reply(
-        self, request: Request, first: TrainReply | None, later: Sequence[TrainReply | None]
-    ) -> Reply | None:
-        """The update of the model and those of the cluster layers, if all came."""
-        if first is None or None in later:
-            return None
-        places = self.layout.select(request.task.layers)  # type: ignore[attr-defined]
-        parts = [first.update, *(gather(row.update, places) for row in later if row is not None)]
-        return self._reply(request.client, torch.cat(parts), first)
+    def _stages(self, request: Request, first: TrainReply | None) -> list[Ask]:
+        """The messages that follow a node's first training: one for each set of cluster layers."""
+        task = request.task
+        assert isinstance(task, StagedTraining)
+        if first is None:
+            return []
+        asks = []
+        for layers in task.specific:
+            start = task.model + first.update
+            scatter(start, self.layout.select(task.layers), layers)
+            asks.append(Ask(request.client, start, task.training.proximal))
+        return asks
 
     def _evaluate(self, requests: Sequence[Request]) -> list[Reply]:
         """Losses of k models, a message each; the data is what the app evaluates on, whatever part was asked for."""
-        tasks = {id(request.task): request.task for request in requests}
-        # Each model is one object for all, so that it is written out once.
-        models = {key: list(task.models) for key, task in tasks.items() if isinstance(task, Evaluate)}
-        asks = [Ask(request.client, model) for request in requests for model in models[id(request.task)]]
+        pairs: list[tuple[str, Any]] = [(client, task) for client, task in requests]
+        asks = [Ask(client, model) for client, task in pairs for model in task.models]
         found = iter(self.evaluate(asks))
-        own = [[next(found) for _ in models[id(request.task)]] for request in requests]
-        replies = [self._scored(request.client, metrics) for request, metrics in zip(requests, own, strict=True)]
+        replies = [self._scored(client, [next(found) for _ in task.models]) for client, task in pairs]
         return [reply for reply in replies if reply is not None]
 
     def _scored(self, client: str, given: Sequence[MetricRecord | None]) -> Reply | None:
@@ -297,12 +281,7 @@ class PlainEngine:
 
     def _trainings(self, asks: Sequence[Ask]) -> list[TrainReply | None]:
         """Let nodes train; None for each that sent nothing sound."""
-        found: list[TrainReply | None] = [None] * len(asks)
-        for position, (message, content) in self._exchange(MessageType.TRAIN, asks, self.train_config):
-            try:
-                found[position] = self._trained(asks[position], message, content)
-            except BadReply as problem:
-                self._leave_out(asks[position], str(problem))
+        found = self._exchange(MessageType.TRAIN, asks, self.train_config, self._trained)
         for ask, trained in zip(asks, found, strict=True):
             self._failures[ask.client] = 0 if trained is not None else self._failures.get(ask.client, 0) + 1
         return found
@@ -324,9 +303,9 @@ class PlainEngine:
         return TrainReply(update, norm, math.nan if loss is None else loss)
 
     def _exchange(
-        self, kind: str, asks: Sequence[Ask], config: ConfigRecord
-    ) -> Iterator[tuple[int, tuple[Message, RecordDict]]]:
-        """Send a message for every ask; what came back, with the message it answers, in the request of the asks."""
+        self, kind: str, asks: Sequence[Ask], config: ConfigRecord, read: Callable[[Ask, Message, RecordDict], T]
+    ) -> list[T | None]:
+        """Send a message for every ask; what `read` makes of each and of its answer, None where that is not sound."""
         records: dict[Hashable, ArrayRecord] = {}
         messages = []
         for ask in asks:
@@ -336,21 +315,17 @@ class PlainEngine:
             extra = {"proximal-mu": ask.proximal} if ask.proximal else {}
             settings = ConfigRecord({**config, "server-round": self._round, **extra})
             content = RecordDict({self.keys.arrays: records[key], self.keys.config: settings})
-            # Flower names a message by its content: a number of its own keeps two equal ones apart.
-            self._sent += 1
-            group = f"{self._round}.{self._sent}"
-            messages.append(Message(content, int(ask.client), kind, ttl=self.exchange.timeout, group_id=group))
+            messages.append(self.exchange.message(content, int(ask.client), kind, self._round))
         self.traffic.down += TENSOR_NUMBER * self.layout.size * len(messages)
         self.traffic.exchanges += bool(messages)
-        answers = self.exchange.send(messages)
-        for position, (ask, message, answer) in enumerate(zip(asks, messages, answers, strict=True)):
-            if answer.content is None:
-                self._leave_out(ask, answer.reason)
-            else:
-                yield position, (message, answer.content)
-
-    def _leave_out(self, ask: Ask, reason: str) -> None:
-        self._faults.append(Fault(ask.client, in_words(reason)))
+        found: list[T | None] = []
+        for ask, message, answer in zip(asks, messages, self.exchange.send(messages), strict=True):
+            try:
+                found.append(read(ask, message, answer.records()))
+            except BadReply as problem:
+                found.append(None)
+                self._faults.append(Fault(ask.client, in_words(str(problem))))
+        return found
 
 
 def _metric_bytes(metrics: MetricRecord) -> int:

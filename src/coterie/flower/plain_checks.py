@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, RecordDict
 
 from coterie.engines.base import Fault, Traffic
 from coterie.flower.app_checks import ABLE, ACTION
@@ -24,7 +24,6 @@ class Checks:
 
     def __init__(self, exchange: Exchange, layout: Layout, traffic: Traffic) -> None:
         self.exchange, self.layout, self.traffic = exchange, layout, traffic
-        self._count = 0
 
     def unable(self, clients: Sequence[str]) -> dict[str, str] | None:
         """The clients that cannot answer checks, and why; None if no client has answered at all.
@@ -36,10 +35,12 @@ class Checks:
         answers = self._sent(clients, [empty] * len(clients))
         reasons = {}
         for client, answer in zip(clients, answers, strict=True):
-            if not answer.silent:
-                found = self._read(answer, schema)
-                if isinstance(found, str):
-                    reasons[client] = "its app has no answer_checks" if NOT_ADDED in found else found
+            try:
+                self._read(answer, schema)
+            except BadReply as problem:
+                reason = str(problem)
+                if not answer.silent:
+                    reasons[client] = "its app has no answer_checks" if NOT_ADDED in reason else reason
         return None if all(answer.silent for answer in answers) else reasons
 
     def ask(
@@ -56,29 +57,21 @@ class Checks:
         replies, faults = [], []
         answers = self._sent([request.client for request in requests], contents)
         for (client, task), answer in zip(requests, answers, strict=True):
-            found = self._read(answer, task.schema(self.layout))
-            if isinstance(found, str):
-                faults.append(Fault(client, found))
-            else:
-                replies.append(with_norm(replace(found, client=client, samples=samples[client]), self.layout))
+            try:
+                reply = self._read(answer, task.schema(self.layout))
+            except BadReply as problem:
+                faults.append(Fault(client, str(problem)))
+                continue
+            replies.append(with_norm(replace(reply, client=client, samples=samples[client]), self.layout))
         return replies, faults
 
     def _sent(self, clients: Sequence[str], contents: Sequence[RecordDict]) -> list[Answer]:
-        messages = []
-        for client, content in zip(clients, contents, strict=True):
-            # Flower names a message by its content: a number of its own keeps two equal ones apart.
-            self._count += 1
-            kind, group = f"query.{ACTION}", f"check.{self._count}"
-            messages.append(Message(content, int(client), kind, ttl=self.exchange.timeout, group_id=group))
+        pairs = zip(clients, contents, strict=True)
+        messages = [self.exchange.message(content, int(client), f"query.{ACTION}") for client, content in pairs]
         return list(self.exchange.send(messages))
 
-    def _read(self, answer: Answer, schema: ReplySchema) -> Reply | str:
-        """The reply, or the reason why there is none."""
-        if answer.content is None:
-            return answer.reason
-        try:
-            reply = open_reply(answer.content, schema)
-        except BadReply as problem:
-            return str(problem)
+    def _read(self, answer: Answer, schema: ReplySchema) -> Reply:
+        """The reply; BadReply with the reason where there is none."""
+        reply = open_reply(answer.records(), schema)
         self.traffic.up += reply_bytes(reply, schema)
         return reply

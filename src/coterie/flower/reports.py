@@ -78,10 +78,3 @@ def usual_names(metrics: MetricRecord, keys: Keys) -> dict[str, float]:
     }
     loss, accuracy = number(metrics, keys.evaluate_loss, EVALUATE_LOSS), number(metrics, None, ACCURACY)
     return found | ({} if loss is None else {"loss": loss}) | ({} if accuracy is None else {"accuracy": accuracy})
-
-
-def samples_of(metrics: MetricRecord, keys: Keys) -> float:
-    """The number of samples behind the metrics."""
-    weight = metrics[keys.weight]
-    assert not isinstance(weight, list)
-    return float(weight)

@@ -23,10 +23,9 @@ from coterie.federation.tables import Table
 from coterie.flower.certificates import key_in_hex
 from coterie.flower.client import defaults_of
 from coterie.flower.directory import MOST_SAMPLES, Directory, Expected, is_number, stand_in
-from coterie.flower.engine import TIMEOUT, FlowerEngine
+from coterie.flower.engine import TIMEOUT, FlowerEngine, SecureFlowerEngine
 from coterie.flower.exchange import Exchange
-from coterie.flower.secure_engine import SecureFlowerEngine
-from coterie.flower.tables import Reports, TableOptions, agree, table_record
+from coterie.flower.tables import TableOptions, agree, collect_reports, spelt, table_record
 from coterie.methods import Method, make_method
 from coterie.metrics import MetricFunction
 from coterie.runs.assemble import Model, assemble, check_same_run
@@ -105,11 +104,11 @@ def server_app(
     """
     app = ServerApp()
 
+    @app.main()
     def main(grid: Grid, context: Context) -> None:
-        options = overlay(_spelt(config or {}), _spelt(context.run_config))
-        run_on(grid, options, out, model=model, method=method, callbacks=callbacks, metrics=metrics)
+        options = overlay(spelt(config or {}), spelt(context.run_config))
+        run_on(grid, options, out, callbacks=callbacks, model=model, method=method, metrics=metrics)
 
-    app.main()(main)
     return app
 
 
@@ -118,31 +117,33 @@ def run_on(
     options: Mapping[str, Any],
     out: str | Path | None = None,
     *,
-    model: Model | None = None,
-    method: Method | None = None,
     callbacks: Sequence[Callback] = (),
-    metrics: Mapping[str, MetricFunction] | None = None,
+    **objects: Any,
 ) -> Result:
-    """Do a run on the clients behind a grid, or resume the one in the folder `out`."""
+    """Do a run on the clients behind a grid, or resume the one in the folder `out`.
+
+    The `objects` are what `assemble` takes in place of what the configuration would name.
+    """
     config, network = read_options(options)
     place = out or config.out
     path = Path(place) if place else None
-    if not method:
+    if not objects.get("method"):
         make_method(config.method)  # a misspelt one fails before anybody is waited for
     if path is None:
-        return execute(_prepare(grid, config, network, {}, model, method, metrics)[0], None, callbacks)
+        run, _ = _prepare(grid, config, network, {}, **objects)
+        return execute(_refreshed(run, None, {}), None, callbacks)
     if not (path / "config.json").exists():
         about = {"run": uuid.uuid4().hex}
-        run, used = _prepare(grid, config, network, about, model, method, metrics)
+        run, used = _prepare(grid, config, network, about, **objects)
         with RunFolder.create(path, used) as folder:
-            return execute(_remembering(run, folder, about), folder, callbacks)
+            return execute(_refreshed(run, folder, about), folder, callbacks)
     with RunFolder.open(path) as folder:
         if folder.has("summary.json"):
             raise RunError(f"{path}: this run is already complete: choose another out to run it again")
         about = folder.read_json(NETWORK) if folder.has(NETWORK) else {}
-        run, used = _prepare(grid, config, network, about, model, method, metrics)
+        run, used = _prepare(grid, config, network, about, **objects)
         check_same_run(used, folder.config(), path)
-        return execute(_remembering(run, folder, about), folder, callbacks)
+        return execute(_refreshed(run, folder, about), folder, callbacks)
 
 
 def read_options(options: Mapping[str, Any]) -> tuple[RunConfig, NetworkConfig]:
@@ -158,19 +159,8 @@ def read_options(options: Mapping[str, Any]) -> tuple[RunConfig, NetworkConfig]:
         raise ConfigError(f"{first['loc'][0]}={first['input']!r}: {first['msg'].lower()}") from problem
 
 
-def _spelt(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with underscores, without those that are left empty."""
-    return {key.replace("-", "_"): value for key, value in config.items() if value != "" and value is not None}
-
-
 def _prepare(
-    grid: Grid,
-    config: RunConfig,
-    network: NetworkConfig,
-    about: Mapping[str, Any],
-    model: Model | None,
-    method: Method | None,
-    metrics: Mapping[str, MetricFunction] | None,
+    grid: Grid, config: RunConfig, network: NetworkConfig, about: Mapping[str, Any], **objects: Any
 ) -> tuple[Run, dict[str, Any]]:
     """Wait for the clients and put the run together on them."""
     expected = network.expected(about.get("classes"))
@@ -193,24 +183,9 @@ def _prepare(
         run=about.get("run"),
         fold_bytes=network.fold_bytes,
     )
-    run, used = assemble(
-        config,
-        federation=like,
-        model=model,
-        method=method,
-        metrics=metrics,
-        defaults=defaults_of(config.scenario),
-        engine_for=engine_for,
-    )
-    engine = run.engine
-    assert isinstance(engine, FlowerEngine)
-    run = replace(
-        run,
-        save_every_round=True,
-        groups_now=partial(_groups, run, directory),
-        before_round=lambda t: engine.refresh(),
-    )
-    return run, used
+    defaults = defaults_of(config.scenario)
+    run, used = assemble(config, federation=like, defaults=defaults, engine_for=engine_for, **objects)
+    return replace(run, save_every_round=True, groups_now=directory.groups), used
 
 
 def agreed_table(
@@ -222,11 +197,14 @@ def agreed_table(
         return None
     if "table" in about:
         return Table.from_json(about["table"])
-    return agree(Reports(exchange).wait_for(network.min_nodes, network.wait), options)
+    return agree(collect_reports(exchange, network.min_nodes, network.wait), options)
 
 
-def _remembering(run: Run, folder: RunFolder, about: Mapping[str, Any]) -> Run:
-    """The run, with whose key is whose kept in its folder, so that no other takes an id over on resuming."""
+def _refreshed(run: Run, folder: RunFolder | None, about: Mapping[str, Any]) -> Run:
+    """The run, which looks before every round which clients are there.
+
+    Whose key is whose is kept in its folder, if it has one, so that no other takes an id over on resuming.
+    """
     engine = run.engine
     assert isinstance(engine, FlowerEngine)
     directory, written = engine.directory, dict[str, Any]()
@@ -236,15 +214,8 @@ def _remembering(run: Run, folder: RunFolder, about: Mapping[str, Any]) -> Run:
         keys = {client: key for client, key in directory.bound.items() if not is_number(key)}
         known = {**about, "classes": run.model_shape["classes"], "keys": keys}
         known |= {} if run.table is None else {"table": run.table.to_json()}
-        if known != written:
+        if folder is not None and known != written:
             folder.write_json(NETWORK, known)
             written.update(known)
 
     return replace(run, before_round=refresh)
-
-
-def _groups(run: Run, directory: Directory) -> list[int] | None:
-    """The hidden groups in the order of the clients, if all reported theirs."""
-    groups = directory.groups
-    known = [groups[client] for client in run.server.clients if client in groups]
-    return known if len(known) == len(run.server.clients) else None

@@ -17,7 +17,6 @@ from typing import Any, ClassVar
 from coterie.errors import ConfigError
 from coterie.flower.plain import PlainEngine
 from coterie.flower.strategy_base import LOG, Clustered
-from coterie.methods import Server
 from coterie.methods.cfl import CFL as CFLMethod
 from coterie.methods.fedcuau import FedCUAU as FedCUAUMethod
 from coterie.methods.splitting import make_rule
@@ -38,7 +37,6 @@ class CFL(Clustered):
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        self._chosen: PlainEngine | None = None
         if settings.get("compare", "update") != "update":
             raise ConfigError(f"compare={settings['compare']!r}: an app that only trains sends updates, leave it out")
         if settings.get("fallback"):
@@ -53,13 +51,10 @@ class CFL(Clustered):
                 f"rule={rule!r}: an app that only trains cannot measure its updates' noise, give gamma_max=0.5, say"
             )
 
-    def _follow_nodes(self, t: int, server: Server, timeout: float) -> None:
-        super()._follow_nodes(t, server, timeout)
-        engine, method = self._running(), self.method
-        assert isinstance(method, CFLMethod)
-        if self._chosen is engine or method.rule != "auto":
-            return  # chosen already, or a rule was asked for
-        self._chosen = engine
+    def _meet(self, engine: PlainEngine) -> None:
+        assert isinstance(self.method, CFLMethod)
+        if self.method.rule != "auto":
+            return
         unable = engine.look_for_checks()
         if engine.capabilities.halves:
             LOG.info("All nodes answer checks: clusters split by what halves of their data say")

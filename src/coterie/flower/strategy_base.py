@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -14,9 +15,8 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from coterie.errors import ConfigError, RunError, did_you_mean
 from coterie.flower.plain import Ask, PlainEngine
-from coterie.flower.reports import Keys, samples_of, usual_names, weighted_metrics
-from coterie.flower.strategy_checkpoint import StrategyStore
-from coterie.flower.strategy_models import largest_cluster, save_clusters
+from coterie.flower.reports import Keys, usual_names, weighted_metrics
+from coterie.flower.strategy_files import StrategyStore, largest_cluster, save_clusters
 from coterie.methods import Assignment, Event, Server
 from coterie.methods.base import build_method
 from coterie.randomness import numpy_generator
@@ -26,19 +26,11 @@ from coterie.runs.loop import execute
 from coterie.runs.metrics import ClientScore
 from coterie.runs.prepared import Run
 from coterie.runs.records import History, RoundRecord, TreeNode, tree_of
-from coterie.runs.result import Result as RunResult
 from coterie.trainers.base import Training
+from coterie.trainers.schedules import LearningRateSchedule
 
 LOG = logging.getLogger("flwr")
 MetricsAggregation = Callable[[list[RecordDict], str], MetricRecord]
-
-
-class AsTheAppDoes:
-    """The training of every round: what the app makes of its own config."""
-
-    def at(self, t: int) -> Training:
-        """Nothing of this reaches the nodes but FedProx's μ, which a method may set."""
-        return Training()
 
 
 class Clustered(Strategy):
@@ -154,13 +146,16 @@ class Clustered(Strategy):
             timeout=timeout,
             buffers=self.buffers,
         )
-        server = self._server = Server(engine, AsTheAppDoes(), self.seed, num_rounds, self.fraction_train)
+        # The app trains by its own config: of this training nothing reaches it but FedProx's μ, which a method may set.
+        schedule = LearningRateSchedule(Training(), num_rounds)
+        server = self._server = Server(engine, schedule, self.seed, num_rounds, self.fraction_train)
         configs = (train_config or ConfigRecord(), evaluate_config or ConfigRecord())
         frame = Frame(self, Result(arrays=initial_arrays), grid, timeout, *configs, evaluate_fn)
         store = None if self.checkpoint is None else StrategyStore(self.checkpoint, self.method, engine)
         done = self._restored(store)
         self.configure_train(1, initial_arrays, frame.train_config, grid)  # a method may talk before its first round
         self._follow_nodes(max(1, done), server, timeout)
+        self._meet(engine)
         frame.judge_here(done)
         labels = {"method": describe_method(self.method), "scenario": "flower", "model": "app", "seed": self.seed}
         run = Run(
@@ -243,9 +238,12 @@ class Clustered(Strategy):
             raise ConfigError(f"{type(self).__name__} has no clusters yet: call start() first")
         return self.method.assignment(self.state, self._server)
 
-    def _largest(self, assignment: Assignment | None = None) -> ArrayRecord:
-        assignment = assignment or self._current or self._assignment()
+    def _largest(self) -> ArrayRecord:
+        assignment = self._current or self._assignment()
         return self._running().template.record(assignment.models[largest_cluster(assignment)])
+
+    def _meet(self, engine: PlainEngine) -> None:
+        """Ask the nodes what a strategy must know of them, once, when the run begins."""
 
     def _follow_nodes(self, t: int, server: Server, timeout: float) -> None:
         """Wait until there are enough nodes, and see which they are."""
@@ -267,21 +265,17 @@ class Clustered(Strategy):
             raise RunError(f"{len(engine.sound)} sound replies in a round, {self.min_replies} needed: {reasons}")
 
 
+@dataclass
 class Frame(Callback):
     """Flower's side of a run: what its own strategies do around a round, as hooks of Coterie's loop."""
 
-    def __init__(
-        self,
-        strategy: Clustered,
-        result: Result,
-        grid: Grid,
-        timeout: float,
-        train_config: ConfigRecord,
-        evaluate_config: ConfigRecord,
-        evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None,
-    ) -> None:
-        self.strategy, self.result, self.grid, self.timeout = strategy, result, grid, timeout
-        self.train_config, self.evaluate_config, self.evaluate_fn = train_config, evaluate_config, evaluate_fn
+    strategy: Clustered
+    result: Result
+    grid: Grid
+    timeout: float
+    train_config: ConfigRecord
+    evaluate_config: ConfigRecord
+    evaluate_fn: Callable[[int, ArrayRecord], MetricRecord | None] | None
 
     def before_round(self, t: int) -> None:
         """See which nodes are there, and let the strategy set the round's config."""
@@ -316,13 +310,14 @@ class Frame(Callback):
         order = numpy_generator(strategy.seed, "evaluate", t).permutation(len(engine.clients))
         chosen = {engine.clients[i] for i in order[:count]}
         served = [one for one in assignment.served() if one.client in chosen]
-        found = engine.evaluate([Ask(one.client, one.model) for one in served])
-        return [
-            ClientScore(one.client, one.cluster, one.model_id, int(samples_of(metrics, strategy.keys)), scores)
-            for one, metrics in zip(served, found, strict=True)
-            if metrics is not None
-            for scores in [usual_names(metrics, strategy.keys)]
-        ]
+        reported = engine.evaluate([Ask(one.client, one.model) for one in served])
+        scores = []
+        for one, metrics in zip(served, reported, strict=True):
+            if metrics is not None:
+                samples = int(metrics[strategy.keys.weight])  # type: ignore[arg-type]  # metrics_of took one number only
+                found = usual_names(metrics, strategy.keys)
+                scores.append(ClientScore(one.client, one.cluster, one.model_id, samples, found))
+        return scores
 
     def judge_here(self, t: int) -> None:
         """Let the app's own `evaluate_fn` see the arrays after round `t`."""
@@ -349,6 +344,3 @@ class Frame(Callback):
         for fault in record.faults:
             LOG.warning("\tnode %s was left out: %s", fault.client, fault.reason)
         self.judge_here(record.round)
-
-    def on_end(self, result: RunResult) -> None:
-        """Nothing is left to do."""

@@ -16,11 +16,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, RecordDict
 from pydantic import TypeAdapter, ValidationError
 
 from coterie.errors import DataError, RunError
-from coterie.federation import Client
 from coterie.federation.client import STANDARD
 from coterie.federation.labels import MOST_CLASSES, SURELY_CLASSES, Task, check_complete, classes_of_columns
 from coterie.federation.table_files import RawColumn, read_table
@@ -29,21 +28,24 @@ from coterie.federation.tables import (
     SiteReport,
     Table,
     check_named,
-    client_of,
     column_names,
     fit_table,
     report_site,
     site_of,
 )
-from coterie.flower.exchange import Answer, Exchange
+from coterie.flower.exchange import Exchange
 from coterie.flower.wire import refuse_refusal
-from coterie.runs.target_scaling import TargetScaling
 from coterie.tasks.wire import BadReply, in_words
 
 TABLE = "table"
 """The record that holds a report or a preprocessing as JSON, and where a node keeps the latter."""
 MOST_BYTES = 2**22
 """Of a report: a column of identifiers has more categories than this holds."""
+
+
+def spelt(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a configuration with underscores for hyphens, without those that are left empty."""
+    return {key.replace("-", "_"): value for key, value in config.items() if value not in ("", None)}
 
 
 @dataclass(frozen=True)
@@ -60,12 +62,12 @@ class TableOptions:
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> TableOptions | None:
         """The options in a run configuration, in either spelling; None where nodes have no tables."""
-        found = {key.replace("-", "_"): value for key, value in config.items() if value not in ("", None)}
+        found = spelt(config)
         if "label" not in found:
             return None
-        lists = {key: column_names(str(found.get(key, "")), key) if found.get(key) else () for key in LISTS}
-        return cls(str(found["label"]), **lists, task=found.get("task"), decimal=found.get("decimal"),
-                   seed=int(found.get("seed", 0)))  # fmt: skip
+        lists = {key: column_names(str(found[key]), key) for key in LISTS if key in found}
+        seed = int(found.get("seed", 0))
+        return cls(str(found["label"]), **lists, task=found.get("task"), decimal=found.get("decimal"), seed=seed)
 
 
 LISTS = ("drop", "categorical")
@@ -165,11 +167,6 @@ def agree(reports: Sequence[NodeReport], options: TableOptions) -> Table:
     return fit_table([report.site for report in ordered], unfitted)
 
 
-def client_from_site(site: Site, table: Table) -> Client:
-    """A node's client, with real targets at mean 0 and deviation 1 as in a simulation."""
-    return TargetScaling.of(table).client(client_of(site, table))
-
-
 def pack_report(report: NodeReport) -> RecordDict:
     """A report as a record."""
     text = json.dumps(asdict(report))
@@ -211,46 +208,28 @@ def kept_text(context: Context) -> str | None:
     return str(record["json"]) if isinstance(record, ConfigRecord) else None
 
 
-class Reports:
-    """The reports of a grid's nodes, asked for as nodes come."""
-
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
-        self.found: dict[int, NodeReport] = {}
-        self.refused: dict[int, str] = {}
-        self._asked: dict[str, int] = {}
-
-    def wait_for(self, count: int, seconds: float) -> list[NodeReport]:
-        """The reports of at least that many nodes; RunError when they have not come in that time."""
-        deadline = time.monotonic() + seconds
-        self.refresh()
-        while len(self.found) < count:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                reasons = "".join(f"; node {node}: {reason}" for node, reason in list(self.refused.items())[-1:])
-                raise RunError(
-                    f"{len(self.found)} nodes described their tables within {seconds:g} s, {count} are needed{reasons}"
-                )
-            time.sleep(min(self.exchange.poll, left))
-            self.refresh()
-        return list(self.found.values())
-
-    def refresh(self) -> None:
-        """Ask the nodes that are new, and read what answers there are."""
-        known = {*self.found, *self.refused, *self._asked.values()}
-        new = sorted(set(self.exchange.grid.get_node_ids()) - known)
-        questions = [Message(RecordDict(), node, "query.table", ttl=self.exchange.timeout) for node in new]
-        for key, node in zip(self.exchange.push(questions), new, strict=True):
-            if key:
-                self._asked[key] = node
-        for key, answer in self.exchange.pull(list(self._asked)).items():
-            self._read(self._asked.pop(key), answer)
-
-    def _read(self, node: int, answer: Answer) -> None:
-        if answer.content is None:
-            self.refused[node] = answer.reason
-            return
-        try:
-            self.found[node] = open_report(answer.content)
-        except BadReply as problem:
-            self.refused[node] = str(problem)
+def collect_reports(exchange: Exchange, count: int, seconds: float) -> list[NodeReport]:
+    """The reports of at least `count` nodes, asked for as nodes come; RunError when they have not come in that time."""
+    found: dict[int, NodeReport] = {}
+    refused: dict[int, str] = {}
+    asked: dict[str, int] = {}
+    deadline = time.monotonic() + seconds
+    while True:
+        known = {*found, *refused, *asked.values()}
+        new = sorted(set(exchange.grid.get_node_ids()) - known)
+        asked |= exchange.ask(RecordDict(), new, "query.table")
+        for key, answer in exchange.pull(asked).items():
+            node = asked.pop(key)
+            try:
+                found[node] = open_report(answer.records())
+            except BadReply as problem:
+                refused[node] = str(problem)
+        if len(found) >= count:
+            return list(found.values())
+        left = deadline - time.monotonic()
+        if left <= 0:
+            reasons = "".join(f"; node {node}: {reason}" for node, reason in list(refused.items())[-1:])
+            raise RunError(
+                f"{len(found)} nodes described their tables within {seconds:g} s, {count} are needed{reasons}"
+            )
+        time.sleep(min(exchange.poll, left))

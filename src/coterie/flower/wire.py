@@ -18,7 +18,7 @@ from torch import Tensor
 
 from coterie.errors import ConfigError
 from coterie.flower.arrays import read_array
-from coterie.parameters import Layout, gather, scatter, span_size
+from coterie.parameters import Layout, complement, gather, scatter, span_size
 from coterie.tasks.base import Array as ArraySchema
 from coterie.tasks.base import Reply, ReplySchema, Task
 from coterie.tasks.wire import (
@@ -116,7 +116,8 @@ def pack_reply(reply: Reply, schema: ReplySchema) -> RecordDict:
     if schema.choices > 1:
         numbers[GROUP] = reply.group
     if schema.vector is not None and reply.vector is not None:
-        arrays[VECTOR] = pack_array(gather(reply.vector, _rest(schema)) if schema.private else reply.vector)
+        sent = gather(reply.vector, complement(schema.private, schema.vector)) if schema.private else reply.vector
+        arrays[VECTOR] = pack_array(sent)
     records = RecordDict({"values": MetricRecord(numbers)})
     if arrays:
         records["arrays"] = arrays
@@ -164,18 +165,8 @@ def _whole_vector(sent: Tensor | None, schema: ReplySchema) -> Tensor | None:
     if not schema.private:
         return sent
     whole = sent.new_zeros(schema.vector or 0)
-    scatter(whole, _rest(schema), sent)
+    scatter(whole, complement(schema.private, len(whole)), sent)
     return whole
-
-
-def _rest(schema: ReplySchema) -> tuple[slice, ...]:
-    """The places of the vector that are sent."""
-    spans, at = [], 0
-    for span in schema.private:
-        spans.append(slice(at, span.start))
-        at = span.stop
-    spans.append(slice(at, schema.vector))
-    return tuple(span for span in spans if span.stop > span.start)
 
 
 def _array_kinds(schema: ReplySchema) -> dict[str, ArraySchema]:

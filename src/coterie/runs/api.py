@@ -256,7 +256,7 @@ def _objects_of(stored: Mapping[str, Any]) -> dict[str, str]:
     found = {}
     if stored.get("scenario") is None and stored.get("data") is None:
         found["federation"] = "the clients"
-    if not _known_model(str(stored.get("model"))):
+    if not known_model(str(stored.get("model"))):
         found["model"] = str(stored.get("model"))
     if not _known_method(str(stored.get("method"))):
         found["method"] = str(stored.get("method"))
@@ -266,7 +266,7 @@ def _objects_of(stored: Mapping[str, Any]) -> dict[str, str]:
     return found
 
 
-def _known_model(name: str) -> bool:
+def known_model(name: str) -> bool:
     """Whether a model can be made from its name alone."""
     first, colon, rest = name.partition(":")
     return first in {spec.name for spec in list_models()} or (bool(colon) and "=" not in rest)

@@ -1,18 +1,22 @@
-"""A drop-in strategy's checkpoint: one file after every round, from which a new run can resume."""
+"""A drop-in strategy's files: a checkpoint from which a new run can resume, and the models, one file per cluster."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from coterie.errors import RunError
+from coterie.flower.arrays import Template
 from coterie.flower.plain import PlainEngine
 from coterie.flower.wire import layout_mark
-from coterie.methods import Method
+from coterie.methods import Assignment, Method
 from coterie.runs.assemble import describe_method
-from coterie.runs.records import RoundRecord, from_json, to_json
+from coterie.runs.records import RoundRecord, from_json, model_file, to_json
 from coterie.runs.store import Checkpoint, Store
-from coterie.snapshot import load_snapshot, save_snapshot, saved
+from coterie.snapshot import load_snapshot, save_snapshot, saved, write_atomically
 
 
 @saved
@@ -59,3 +63,30 @@ class StrategyStore(Store):
 
     def amend_history(self, record: RoundRecord) -> None:
         self._history[-1] = record
+
+
+def largest_cluster(assignment: Assignment) -> int:
+    """The position of the cluster with the most members, the first of several."""
+    sizes = [len(members) for members in assignment.members]
+    return sizes.index(max(sizes))
+
+
+def save_clusters(assignment: Assignment, template: Template, folder: Path) -> list[Path]:
+    """Write the models as state dicts and `clusters.json`; returns the files."""
+    folder.mkdir(parents=True, exist_ok=True)
+    served: dict[int, list[int]] = {number: [] for number in assignment.cluster_ids}
+    models = dict(zip(assignment.cluster_ids, assignment.models, strict=True))
+    for one in assignment.served():
+        models[one.model_id] = one.model
+        served.setdefault(one.model_id, []).append(int(one.client))
+    files = []
+    for number, model in models.items():
+        files.append(folder / f"{model_file(number)}.pt")
+        torch.save(template.record(model).to_torch_state_dict(), files[-1])
+    index = {
+        "final_model": assignment.cluster_ids[largest_cluster(assignment)],
+        "models": [{"id": n, "file": f"{model_file(n)}.pt", "nodes": sorted(served[n])} for n in models],
+    }
+    files.append(folder / "clusters.json")
+    write_atomically(files[-1], (json.dumps(index, indent=2) + "\n").encode())
+    return files
