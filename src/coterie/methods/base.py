@@ -173,8 +173,7 @@ class Method(Protocol):
       without it they go where a cluster's model has the lowest loss on their data;
     * `paper`, what it is published in (see `published.Paper`), and `departures`, where its defaults are not the paper's
       (see `published.Departure`); `as=paper` undoes them;
-    * `places_unlabelled = True`, if `place` looks at no labels;
-    * `path(state, client) -> dict[int, Tensor]`, the models on the way to a client's cluster by id, the first first.
+    * `places_unlabelled = True`, if `place` looks at no labels.
     """
 
     def start(self, server: Server) -> Any:
