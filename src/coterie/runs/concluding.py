@@ -170,8 +170,8 @@ def _personalised(
     """
     server = run.server
     training = server.schedule.at(summary.rounds)
-    scores = personalised(assignment, run.engine, training, server.seed, epochs=run.personalise)
-    after = {score.client: score.accuracy[1] for score in scores}
+    replies = personalised(assignment, run.engine, training, server.seed, epochs=run.personalise)
+    after = {reply.client: reply.values["accuracy"][1] for reply in replies}
     rows = [replace(row, personalised=to_json(after.get(row.client))) for row in rows]
     initial = None if assignment.private else global_accuracy(assignment.models[0], run.engine)
     spread = Spread(**to_json(Spread.of(list(after.values()))))

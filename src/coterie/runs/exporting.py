@@ -17,10 +17,11 @@ from coterie.runs.raw_inputs import (
     CELLS,
     PIXELS,
     Answers,
+    LabelOfCells,
     Named,
+    NumberOfCells,
     OfPixels,
     name_labels_onnx,
-    of_cells,
     of_cells_onnx,
     pixels_like,
     takes_pixels,
@@ -60,7 +61,9 @@ def export(
     if kind not in get_args(Format):
         raise ConfigError(f"format={kind!r}: {did_you_mean(kind, get_args(Format))}")
     if kind == "onnx":
-        check_onnx()
+        with extra("export", 'format="onnx"'):
+            import onnx  # noqa: F401
+            import onnxscript  # noqa: F401
     if target.is_dir():
         raise ConfigError(f"{target}: is a folder: give the file to write, such as {target / 'model.pt'}")
     shape, module = shape_of(result), module_for(result, client, cluster)
@@ -78,7 +81,8 @@ def export(
         else:
             _save_onnx(result, module, shape, target)
     about = description(result, shape, client, cluster, kind, module)
-    write_atomically(described_in(target), (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
+    text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(target.with_name(target.name + ".json"), text.encode())
     write_atomically(target.with_name(target.name + ".md"), model_card(result, about).encode())
     return target
 
@@ -104,12 +108,8 @@ def _script_of(result: Result, module: nn.Module, shape: ModelShape) -> torch.ji
     if shape.table is None:
         inner = scripted(OfPixels(answers), lambda n: pixels_like(shape, n))
         return torch.jit.script(Named(inner, names)) if names else inner
-    return torch.jit.script(of_cells(scripted(answers, lambda n: example(shape, n)), shape.table, names))
-
-
-def described_in(path: Path) -> Path:
-    """The file beside an exported model that says what it takes and answers."""
-    return path.with_name(path.name + ".json")
+    inner = scripted(answers, lambda n: example(shape, n))
+    return torch.jit.script(LabelOfCells(inner, shape.table, names) if names else NumberOfCells(inner, shape.table))
 
 
 def description(
@@ -220,13 +220,6 @@ def scripted(module: nn.Module, example: Callable[[int], Tensor]) -> torch.jit.S
 
 def _close(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and bool(torch.allclose(one, other, rtol=CLOSE, atol=CLOSE))
-
-
-def check_onnx() -> None:
-    """ConfigError without the packages that write ONNX."""
-    with extra("export", 'format="onnx"'):
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
 
 
 def _save_onnx(result: Result, module: nn.Module, shape: ModelShape, target: Path) -> None:

@@ -126,19 +126,12 @@ def _private_layers(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
 
 def _architecture(shape: dict[str, Any], model: Model | None) -> Callable[[int], nn.Module]:
     """The function that makes a run's modules, from what `model.json` says of the model; no data is needed."""
-    if isinstance(model, nn.Module):
-        module = model
-        return lambda seed: models.reinitialise(module, seed)
-    spec = model or shape["model"]
-    dtype = getattr(torch, shape["dtype"])
-
-    def architecture(seed: int) -> nn.Module:
-        return models.build(spec, tuple(shape["input_shape"]), shape.get("outputs", shape["classes"]), seed, dtype)
-
+    outputs, dtype = shape.get("outputs", shape["classes"]), getattr(torch, shape["dtype"])
+    architecture = models.initialiser(model or shape["model"], tuple(shape["input_shape"]), outputs, dtype)
     try:
         architecture(0)
     except ConfigError as problem:
         raise ConfigError(
-            f"the run's model {spec!r} cannot be made here ({problem}): give it again, model=…"
+            f"the run's model {shape['model']!r} cannot be made here ({problem}): give it again, model=…"
         ) from problem
     return architecture

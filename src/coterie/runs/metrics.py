@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import islice
 
 import torch
@@ -12,7 +13,7 @@ from coterie.clustering import adjusted_rand_index
 from coterie.engines.base import Engine
 from coterie.federation import Client
 from coterie.methods import Assignment
-from coterie.methods.base import Hidden, Served
+from coterie.methods.base import Hidden
 from coterie.metrics import ALWAYS, higher_is_better
 from coterie.runs.records import Spread
 from coterie.tasks import Evaluate, Reduction, Request, ScoreHidden
@@ -52,40 +53,24 @@ def score_clients(
     In the order of the engine's clients.
     """
     scores: dict[str, ClientScore] = {}
-    tasks: dict[tuple[int, ...], Evaluate] = {}
-    served = assignment.served(among)
+    by_id, served = assignment.by_id, assignment.served(among)
+
+    @cache
+    def task(models: tuple[int, ...]) -> Evaluate:
+        """One for all clients that are evaluated with these models."""
+        return Evaluate(torch.stack([by_id[number] for number in models]), part, assignment.private, extra)
+
     while some := {client.client: client for client in islice(served, SCORED_AT_ONCE)}:
-        _score(some, assignment, engine, part, extra, tasks, scores)
+        requests = []
+        for client in some.values():
+            asked, weights = task(tuple(client.mixture) or (client.model_id,)), tuple(client.mixture.values())
+            requests.append(Request(client.client, replace(asked, weights=weights) if weights else asked))
+        for reply in (reply for block in engine.run(requests) for reply in block.replies):
+            own = some[reply.client]
+            values = {name: reply.values[name][0] for name in (*ALWAYS, *extra)}
+            mixture = own.mixture or _NO_MIXTURE
+            scores[own.client] = ClientScore(own.client, own.cluster, own.model_id, reply.samples, values, mixture)
     return [scores[client] for client in (engine.clients if among is None else among) if client in scores]
-
-
-def _score(
-    served: Mapping[str, Served],
-    assignment: Assignment,
-    engine: Engine,
-    part: str,
-    extra: tuple[str, ...],
-    tasks: dict[tuple[int, ...], Evaluate],
-    scores: dict[str, ClientScore],
-) -> None:
-    """Add the scores of some clients; `tasks` are those made so far, by the models that they evaluate."""
-    by_id = assignment.by_id
-    requests = []
-    for client in served.values():
-        models = tuple(client.mixture) or (client.model_id,)
-        if models not in tasks:
-            stacked = torch.stack([by_id[number] for number in models])
-            tasks[models] = Evaluate(stacked, part, assignment.private, extra)
-        weights = tuple(client.mixture.values())
-        task = replace(tasks[models], weights=weights) if weights else tasks[models]
-        requests.append(Request(client.client, task))
-    for block in engine.run(requests):
-        for reply in block.replies:
-            own = served[reply.client]
-            metrics = {name: reply.values[name][0] for name in (*ALWAYS, *extra)}
-            scores[reply.client] = ClientScore(
-                reply.client, own.cluster, own.model_id, reply.samples, metrics, own.mixture or _NO_MIXTURE
-            )
 
 
 def spreads(scores: Sequence[ClientScore]) -> dict[str, Spread]:

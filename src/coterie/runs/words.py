@@ -15,12 +15,14 @@ MOST_MEMBERS = 20
 """Members of a cluster that are named."""
 
 
-def describe(node: TreeNode) -> str:
-    """A node of the tree in one line."""
+def describe(node: TreeNode, accuracy: Mapping[str, float | None] | None = None) -> str:
+    """A node of the tree in one line; with clients' accuracies also the mean of a cluster's members."""
     who = f"{len(node.members)} clients" if len(node.members) != 1 else f"client {node.members[0]}"
-    if not node.children:
-        return f"cluster {node.id}: {who}, since round {node.born}"
-    return f"node {node.id}: {who}, split in round {node.split_round}: {node.reason}"
+    if node.children:
+        return f"node {node.id}: {who}, split in round {node.split_round}: {node.reason}"
+    known = [value for member in node.members if (value := (accuracy or {}).get(member)) is not None]
+    score = f", accuracy {sum(known) / len(known):.3f}" if known else ""
+    return f"cluster {node.id}: {who}, since round {node.born}{score}"
 
 
 def ancestors(nodes: Mapping[int, TreeNode], cluster: int) -> list[TreeNode]:
