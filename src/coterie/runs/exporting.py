@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -87,9 +88,13 @@ def export(
     return target
 
 
-def _answers(result: Result, module: nn.Module, shape: ModelShape) -> nn.Module:
-    """The module with probabilities, or predictions of a regression."""
-    return Answers(module, shape.classes, loss_of(result, outputs_of(module, example(shape, 2)), shape))
+def _traced(result: Result, module: nn.Module, shape: ModelShape) -> tuple[nn.Module, Callable[[int], Tensor]]:
+    """The module as it is traced, and what makes inputs for it: of raw inputs it gives probabilities or predictions."""
+    inputs = partial(example, shape)
+    if _takes(shape) == "inputs":
+        return module, inputs
+    answers = Answers(module, shape.classes, loss_of(result, outputs_of(module, inputs(2)), shape))
+    return (answers, inputs) if shape.table is not None else (OfPixels(answers), partial(pixels_like, shape))
 
 
 def _takes(shape: ModelShape, kind: str = "onnx") -> str:
@@ -101,14 +106,12 @@ def _takes(shape: ModelShape, kind: str = "onnx") -> str:
 
 def _script_of(result: Result, module: nn.Module, shape: ModelShape) -> torch.jit.ScriptModule:
     """The model in TorchScript, of cells or pixels where the run's data were such."""
+    inner = scripted(*_traced(result, module, shape))
     if _takes(shape) == "inputs":
-        return scripted(module, lambda n: example(shape, n))
-    answers = _answers(result, module, shape)
+        return inner
     names = [str(name) for name in shape.label_names] or [str(i) for i in range(shape.classes)]
     if shape.table is None:
-        inner = scripted(OfPixels(answers), lambda n: pixels_like(shape, n))
         return torch.jit.script(Named(inner, names)) if names else inner
-    inner = scripted(answers, lambda n: example(shape, n))
     return torch.jit.script(LabelOfCells(inner, shape.table, names) if names else NumberOfCells(inner, shape.table))
 
 
@@ -225,17 +228,14 @@ def _close(one: Tensor, other: Tensor) -> bool:
 def _save_onnx(result: Result, module: nn.Module, shape: ModelShape, target: Path) -> None:
     """The model in ONNX, of cells or pixels where the run's data were such."""
     takes = _takes(shape)
+    traced, inputs = _traced(result, module, shape)
+    raw_output = "probabilities" if shape.classes else "prediction"
+    names = ("inputs", "outputs") if takes == "inputs" else (PIXELS if takes == PIXELS else "inputs", raw_output)
+    _write_onnx(traced, inputs(2), names, target)
     if takes == "inputs":
-        _write_onnx(module, example(shape, 2), ("inputs", "outputs"), target)
         return
     import onnx
 
-    answers = _answers(result, module, shape)
-    output = "probabilities" if shape.classes else "prediction"
-    if shape.table is None:
-        _write_onnx(OfPixels(answers), pixels_like(shape, 2), (PIXELS, output), target)
-    else:
-        _write_onnx(answers, example(shape, 2), ("inputs", output), target)
     model = onnx.load(str(target))
     if shape.table is not None:
         of_cells_onnx(model, shape.table)
