@@ -39,7 +39,7 @@ from coterie.runs.config import RunConfig, absolute_paths
 from coterie.runs.metrics import constant_score
 from coterie.runs.output_shapes import try_out
 from coterie.runs.prepared import Placing, Run
-from coterie.runs.target_scaling import UNSCALED, TargetScaling
+from coterie.runs.target_scaling import TargetScaling
 from coterie.runs.user_noise import user_privacy
 from coterie.trainers.augment import own_function
 from coterie.trainers.base import Training
@@ -285,8 +285,8 @@ def make_placing(
     architecture: Callable[[int], nn.Module],
     training: Training,
     rounds: int,
-    loss: Loss | None = None,
-    scaling: TargetScaling = UNSCALED,
+    loss: Loss | None,
+    scaling: TargetScaling,
 ) -> Placing:
     """What newcomers are placed by after the run: the method, and a server whose clients are they, on this machine."""
     schedule = make_schedule(config.lr_schedule, training, rounds)

@@ -150,15 +150,10 @@ def _mixture_changes(assignment: Assignment, known: Mapping[str, Mapping[int, fl
     """Mixtures in hundredths that are others than what is known; an empty one where a client has one model again."""
     changed = {}
     for client in assignment.served():
-        mixture = _hundredths(client.mixture)
+        mixture = {number: rounded for number, weight in client.mixture.items() if (rounded := round(weight, 2))}
         if mixture != known.get(client.client, {}):
             changed[client.client] = mixture
     return changed
-
-
-def _hundredths(mixture: Mapping[int, float]) -> dict[int, float]:
-    """A mixture's weights in hundredths, without those that round to none."""
-    return {number: rounded for number, weight in mixture.items() if (rounded := round(weight, 2))}
 
 
 def event_record(event: Event) -> EventRecord:

@@ -74,9 +74,6 @@ class TargetScaling:
         return self.scale if loss is absolute_loss else 1.0
 
 
-UNSCALED = TargetScaling()
-
-
 @dataclass(frozen=True)
 class MetricInUnits:
     """A metric of standard outputs and targets, measured on both in their units."""
@@ -126,7 +123,5 @@ def means_in_units(means: dict[str, Spread], unit: float) -> dict[str, Spread]:
 
 def info_in_units(info: Info, unit: float) -> Info:
     """What a method reports of a round, with the clusters' training losses in the targets' units."""
-    if unit == 1.0:
-        return info
     clusters = [c if c.train_loss is None else replace(c, train_loss=unit * c.train_loss) for c in info.clusters]
     return replace(info, clusters=clusters)

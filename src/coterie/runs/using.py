@@ -42,7 +42,10 @@ def shape_of(result: Result) -> ModelShape:
 def _cluster_vector(result: Result, cluster: int | None) -> Tensor:
     """The parameters `(d,)` of a cluster's model; without a cluster, of the only model there is."""
     ids = result.summary.cluster_ids
-    cluster = _only_cluster(result) if cluster is None else cluster
+    if cluster is None:
+        if len(ids) > 1 or len(result.files) > 1:
+            raise ConfigError(f"the run has models for clusters {_listed(ids)}: say which by client=… or cluster=…")
+        cluster = ids[0]
     members = dict(zip(ids, result.clusters, strict=True)).get(cluster, [])
     alone = result.record_of(members[0]) if len(members) == 1 else None
     if alone is not None and (alone.private or not alone.mixture):
@@ -56,13 +59,6 @@ def _cluster_vector(result: Result, cluster: int | None) -> Tensor:
         known = f"there is one of {_listed(ids)}" if result.files else "it kept no models"
         raise ConfigError(f"the run has no model of cluster {cluster}: {known}")
     return result.files[model_file(cluster)]
-
-
-def _only_cluster(result: Result) -> int:
-    ids = result.summary.cluster_ids
-    if len(ids) > 1 or len(result.files) > 1:
-        raise ConfigError(f"the run has models for clusters {_listed(ids)}: say which by client=… or cluster=…")
-    return ids[0]
 
 
 def _listed(ids: Sequence[int], most: int = 12) -> str:
