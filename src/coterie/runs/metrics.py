@@ -23,9 +23,6 @@ SCORED_AT_ONCE = 50_000
 """Clients whose requests and replies are held at once, so that a million need no more memory than these."""
 
 
-_NO_MIXTURE: Mapping[int, float] = {}
-
-
 @dataclass(frozen=True, slots=True)
 class ClientScore:
     """One client's metrics on its own data: NaN where it has none, or where a metric does not apply."""
@@ -68,8 +65,7 @@ def score_clients(
         for reply in (reply for block in engine.run(requests) for reply in block.replies):
             own = some[reply.client]
             values = {name: reply.values[name][0] for name in (*ALWAYS, *extra)}
-            mixture = own.mixture or _NO_MIXTURE
-            scores[own.client] = ClientScore(own.client, own.cluster, own.model_id, reply.samples, values, mixture)
+            scores[own.client] = ClientScore(own.client, own.cluster, own.model_id, reply.samples, values, own.mixture)
     return [scores[client] for client in (engine.clients if among is None else among) if client in scores]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.errors import ConfigError, users_code
-from coterie.metrics import METRICS, compute
+from coterie.metrics import ALWAYS, METRICS, compute
 from coterie.parameters import span_size
 from coterie.runs.records import model_file
 from coterie.runs.samples import ModelShape, read_samples
@@ -117,13 +117,9 @@ def evaluate(
     found = {"loss": value * scaling.loss_unit(loss)}
     if shape.classes:
         found["accuracy"] = float(correct(outputs, y, loss))
-    of_the_run = [name for name in result.summary.metrics if name not in ("loss", "accuracy")]
-    wanted = of_the_run if metrics is None else metrics
-    if not wanted:
-        return found
-    if metrics is None:
-        wanted = [name for name in wanted if name in METRICS]  # one's own functions are given again
-    return found | compute(wanted, outputs, y)
+    if metrics is None:  # those of the run; functions of one's own are given again
+        metrics = [name for name in result.summary.metrics if name in METRICS and name not in ALWAYS]
+    return (found | compute(metrics, outputs, y)) if metrics else found
 
 
 def loss_of(result: Result, outputs: Tensor, shape: ModelShape) -> Loss:
