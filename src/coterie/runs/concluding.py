@@ -61,7 +61,7 @@ def conclude(
         placing=run.placing,
     )
     if store:
-        store.save_result(result, files if run.save_models else {}, result.private if run.save_models else {})
+        store.save_result(result)
     return result
 
 

@@ -15,8 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from coterie.errors import RunError
 from coterie.methods import Matrix
 from coterie.runs.matrices import write_matrix
@@ -375,22 +373,21 @@ class RunFolder(Store):
             raise RunError("; ".join(problems))
         return None
 
-    def save_result(self, result: Result, models: Mapping[str, Tensor], private: Mapping[str, Tensor]) -> None:
+    def save_result(self, result: Result) -> None:
         """Keep the models, the clients' records and, last, the summary, which makes the run a finished one.
 
         A model's tensors are named as in the module's state_dict; private layers are one vector per client.
         """
-        if models:
-            target = self.path / "models"
-            with writing(target):
-                target.mkdir(exist_ok=True)
-            for name, model in models.items():
-                tensors = {key: value.clone().contiguous() for key, value in result.layout.unflatten(model).items()}
-                save_tensors(tensors, target / f"{name}.safetensors")
-            if private:
-                about = {"layers": json.dumps(result.private_layers)}
-                tensors = {client: vector.clone().contiguous() for client, vector in private.items()}
-                save_tensors(tensors, target / "private.safetensors", about)
+        target = self.path / "models"
+        with writing(target):
+            target.mkdir(exist_ok=True)
+        for name, model in result.files.items():
+            tensors = {key: value.clone() for key, value in result.layout.unflatten(model).items()}
+            save_tensors(tensors, target / f"{name}.safetensors")
+        if result.private:
+            about = {"layers": json.dumps(result.private_layers)}
+            tensors = {client: vector.clone() for client, vector in result.private.items()}
+            save_tensors(tensors, target / "private.safetensors", about)
         self._restore_config()
         self._check_environment()
         write_rows(self.path / "clients.json", result.clients)

@@ -67,7 +67,7 @@ def load(path: str | Path, *, model: Model | None = None, loss: Loss | None = No
     architecture = _architecture(shape, model)
     layout, clients = Layout.of(architecture(0)), folder.clients()
     dtype = torch.float64 if config.precision == "float64" else torch.float32
-    kept = (path / "models").is_dir()  # a run may be asked to keep no models
+    kept = (path / "models").is_dir()  # they may have been removed
     names = _model_files(summary, clients) if kept else []
     has_private = kept and any(row.private and row.model for row in clients)
     private, layers = _private_layers(path) if has_private else ({}, ())

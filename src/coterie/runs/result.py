@@ -103,7 +103,7 @@ class Result:
             alone = rows.get(members[0]) if len(members) == 1 else None
             if alone is not None and alone.private and alone.model is not None:
                 found.append(self._vector(alone))
-            elif (name := model_file(number)) in self.files:  # a run may leave its models out
+            elif (name := model_file(number)) in self.files:  # they may have been removed
                 found.append(self.files[name])
         return found
 
