@@ -167,17 +167,17 @@ def assemble(
     check_protection(method, engine.secure, masked=MASKED in engine.layout.names)
     if engine.remote:
         check_network(method, engine.secure)
-    used = {
-        **_config_as_used(config, training, rounds, loss, metrics),
+    named = {
         "method": describe_method(method),
         "scenario": scenario,
-        "model": _stored_name("model", _name_of(network)),
+        "model": network if isinstance(network, str) else getattr(network, "__name__", type(network).__name__),
         "federation": fingerprint(federation),
     }
+    used = absolute_paths(_config_as_used(config, training, rounds, loss, metrics) | named)
     labels = {
-        "method": used["method"],
+        "method": named["method"],
         "scenario": scenario or federation.name,
-        "model": _name_of(network),
+        "model": named["model"],
         "seed": config.seed,
     }
     now: Callable[[], Federation] = (lambda: changing.now) if changing else (lambda: federation)
@@ -224,16 +224,6 @@ def _check_shown(config: RunConfig, method: Method) -> None:
         )
 
 
-def _name_of(network: Model) -> str:
-    """What a model is called."""
-    return network if isinstance(network, str) else str(getattr(network, "__name__", type(network).__name__))
-
-
-def _stored_name(key: str, name: str | None) -> Any:
-    """A model's or a loss's name as it is stored, the path of a file of the user's own in full."""
-    return absolute_paths({key: name})[key]
-
-
 def _config_as_used(
     config: RunConfig, training: Training, rounds: int, loss: Loss | None, own_metrics: Iterable[str]
 ) -> dict[str, Any]:
@@ -241,11 +231,11 @@ def _config_as_used(
     filled = {key: getattr(training, key) for key in ("lr", "epochs", "steps", "momentum", "weight_decay")}
     published = published_table(config.method)
     return {
-        **absolute_paths(config.identity()),
+        **config.identity(),
         **filled,
         "rounds": rounds,
         "batch_size": training.batch_size or "full",
-        "loss": _stored_name("loss", config.loss or loss_name(loss)),
+        "loss": config.loss or loss_name(loss),
         "published": published[0] if published else None,
         "own_metrics": ",".join(own_metrics) or None,
     }

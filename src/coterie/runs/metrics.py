@@ -78,14 +78,12 @@ def spreads(scores: Sequence[ClientScore]) -> dict[str, Spread]:
     }
 
 
-def hidden_spreads(
-    hidden: Hidden, engine: Engine, part: str = "test", among: Sequence[str] | None = None, extra: tuple[str, ...] = ()
-) -> dict[str, Spread]:
-    """The mean of every metric over the clients (or those `among`), from a secure sum: no client's value is seen."""
+def hidden_spreads(hidden: Hidden, engine: Engine, part: str, extra: tuple[str, ...] = ()) -> dict[str, Spread]:
+    """The mean of every metric over the clients, from a secure sum: no client's value is seen."""
     task = ScoreHidden(hidden.models, hidden.kept, part, extra)
-    requests = [Request(client, task) for client in (engine.clients if among is None else among)]
-    totals = [block.sums[0] for block in engine.run(requests, Reduction([1.0] * len(requests), [0] * len(requests)))
-              if 0 in block.sums]  # fmt: skip
+    requests = [Request(client, task) for client in engine.clients]
+    reduction = Reduction([1.0] * len(requests), [0] * len(requests))
+    totals = [block.sums[0] for block in engine.run(requests, reduction) if 0 in block.sums]
     if not totals:
         return {}
     values, counts = sum(totals[1:], totals[0]).chunk(2)

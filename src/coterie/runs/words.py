@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.errors import ConfigError, did_you_mean
@@ -62,13 +62,8 @@ def mixture_text(mixture: Mapping[Any, float]) -> str:
     return ", ".join(f"{name}: {100 * weight:.0f} %" for name, weight in shares) or "–"
 
 
-def heaviest_weights(clients: Iterable[ClientRecord]) -> list[float]:
-    """The weight of the heaviest model of each client that is served by a mixture."""
-    return [max(row.mixture.values()) for row in clients if row.mixture]
-
-
 def mixtures_in_words(heaviest: Sequence[float], clients: int) -> str:
-    """How much clients are served by mixtures, from `heaviest_weights`; empty where each has one model."""
+    """How much clients are served by mixtures, from the heaviest weight of each; empty where each has one model."""
     if not heaviest:
         return ""
     who = "Every client is" if len(heaviest) == clients else f"{len(heaviest)} of {clients} clients are"
