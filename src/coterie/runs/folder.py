@@ -329,11 +329,7 @@ class RunFolder(Store):
     def each_client(self) -> Iterator[ClientRecord]:
         """The same one by one, so that very many need never be held together; damage may show at the end only."""
         path = self.path / "clients.json"
-        if not self.has(path.name):
-            return
-        rows = (value for _, value in read_rows(path))
-        while some := list(islice(rows, ROWS_AT_ONCE)):
-            yield from from_json(list[ClientRecord], some, str(path))
+        return (row for _, row in client_rows(path)) if self.has(path.name) else iter(())
 
     def write_explanation(self, record: ExplanationRecord) -> None:
         """Keep why the clusters differ, for the report."""
@@ -410,6 +406,14 @@ class RunFolder(Store):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def client_rows(path: Path) -> Iterator[tuple[int, ClientRecord]]:
+    """The records in a `clients.json` one by one, each with the place of its line in bytes."""
+    rows = read_rows(path)
+    while some := list(islice(rows, ROWS_AT_ONCE)):
+        records = from_json(list[ClientRecord], [row.value for row in some], str(path))
+        yield from zip((row.place for row in some), records, strict=True)
 
 
 def checksum(content: Any) -> str:
