@@ -27,9 +27,7 @@ def _setting(run: RunView) -> str:
 
 
 def _clients(run: RunView) -> int:
-    if run.summary is not None:
-        return run.summary.clients
-    return sum(cluster.members for cluster in run.history[-1].clusters) if run.history else 0
+    return run.summary.clients if run.summary is not None else sum(_sizes(run))
 
 
 def _clusters(run: RunView) -> str:
