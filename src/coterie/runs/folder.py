@@ -207,18 +207,12 @@ class RunFolder(Store):
 
     def config(self) -> dict[str, Any]:
         """The config as used; RunError for a folder of another format."""
-        path = self.path / "config.json"
-        try:
-            stated = parse_json(self._content("config.json")).get("format", 1)
-        except (ValueError, AttributeError) as problem:
-            raise RunError(f"{path}: cannot be read ({problem})") from problem
-        if stated != FORMAT:
+        config = self.read_json("config.json")
+        if (stated := config.pop("format", 1)) != FORMAT:
             raise RunError(
                 f"{self.path}: the folder has format {stated!r}, this version reads {FORMAT}: use the version "
                 "that made it, or run again"
             )
-        config = self.read_json("config.json")
-        del config["format"]
         return config
 
     def identity(self) -> str:
