@@ -5,14 +5,15 @@ An entry point's value is a click command. Its package is imported when the comm
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import EntryPoint
 from itertools import chain
+from typing import Any
 
 import click
 
 from coterie import plugins
-from coterie.cli.lazy_command import LazyCommand
 from coterie.errors import ConfigError
 
 GROUP = "coterie.commands"
@@ -41,6 +42,20 @@ SECTIONS = {
     "Methods on trial": ("attack", "bench", "conformance", "leaderboard", "reproduce"),
 }
 """The sections of `coterie --help`; commands of other packages come last."""
+
+
+class LazyCommand(click.Command):
+    """Stands for the command that `load` imports when it is used; `summary` is the first sentence of its help."""
+
+    def __init__(self, name: str, summary: str, load: Callable[[], click.Command]) -> None:
+        super().__init__(name, short_help=summary)
+        self.load = load
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """The loaded command's context, so that its own options, help and code are used from here on."""
+        return self.load().make_context(info_name, args, parent, **extra)
 
 
 class CommandGroup(click.Group):
