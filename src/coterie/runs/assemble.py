@@ -180,7 +180,11 @@ def assemble(
         "model": named["model"],
         "seed": config.seed,
     }
-    now: Callable[[], Federation] = (lambda: changing.now) if changing else (lambda: federation)
+
+    def now() -> Federation:
+        """The clients with the data that they hold by now."""
+        return changing.now if changing else federation
+
     run = Run(
         method,
         server,

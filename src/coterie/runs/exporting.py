@@ -94,7 +94,9 @@ def _traced(result: Result, module: nn.Module, shape: ModelShape) -> tuple[nn.Mo
     if _takes(shape) == "inputs":
         return module, inputs
     answers = Answers(module, shape.classes, loss_of(result, outputs_of(module, inputs(2)), shape))
-    return (answers, inputs) if shape.table is not None else (OfPixels(answers), partial(pixels_like, shape))
+    if shape.table is not None:
+        return answers, inputs
+    return OfPixels(answers), partial(pixels_like, shape)
 
 
 def _takes(shape: ModelShape, kind: str = "onnx") -> str:
@@ -229,13 +231,14 @@ def _save_onnx(result: Result, module: nn.Module, shape: ModelShape, target: Pat
     """The model in ONNX, of cells or pixels where the run's data were such."""
     takes = _takes(shape)
     traced, inputs = _traced(result, module, shape)
-    raw_output = "probabilities" if shape.classes else "prediction"
-    names = ("inputs", "outputs") if takes == "inputs" else (PIXELS if takes == PIXELS else "inputs", raw_output)
-    _write_onnx(traced, inputs(2), names, target)
     if takes == "inputs":
+        _write_onnx(traced, inputs(2), ("inputs", "outputs"), target)
         return
     import onnx
 
+    first = PIXELS if takes == PIXELS else "inputs"
+    last = "probabilities" if shape.classes else "prediction"
+    _write_onnx(traced, inputs(2), (first, last), target)
     model = onnx.load(str(target))
     if shape.table is not None:
         of_cells_onnx(model, shape.table)

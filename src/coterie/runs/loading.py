@@ -65,7 +65,8 @@ def load(path: str | Path, *, model: Model | None = None, loss: Loss | None = No
     shape = folder.read_json("model.json")
     table = Table.from_json(folder.read_json("table.json")) if folder.has("table.json") else None
     architecture = _architecture(shape, model)
-    layout, clients = Layout.of(architecture(0)), folder.clients()
+    layout = Layout.of(architecture(0))
+    clients = folder.clients()
     dtype = torch.float64 if config.precision == "float64" else torch.float32
     kept = (path / "models").is_dir()  # they may have been removed
     names = _model_files(summary, clients) if kept else []
@@ -92,9 +93,11 @@ def _placing(
     config: RunConfig, architecture: Callable[[int], nn.Module], loss: Loss | None, table: Table | None
 ) -> Placing | None:
     """What newcomers are placed by, with the run's own loss, if any; None where its method is not known here."""
-    training, scaling = config.training(Training()), TargetScaling.of(table)  # a stored config names every number
+    training = config.training(Training())  # a stored config names every number
+    scaling = TargetScaling.of(table)
     try:
-        method, own = make_method(config.method), loss_of(config, loss)
+        method = make_method(config.method)
+        own = loss_of(config, loss)
     except ConfigError:
         return None
     return make_placing(method, config, architecture, training, config.rounds or 1, own, scaling)
@@ -126,7 +129,8 @@ def _private_layers(path: Path) -> tuple[dict[str, Tensor], tuple[str, ...]]:
 
 def _architecture(shape: dict[str, Any], model: Model | None) -> Callable[[int], nn.Module]:
     """The function that makes a run's modules, from what `model.json` says of the model; no data is needed."""
-    outputs, dtype = shape.get("outputs", shape["classes"]), getattr(torch, shape["dtype"])
+    outputs = shape.get("outputs", shape["classes"])
+    dtype = getattr(torch, shape["dtype"])
     architecture = models.initialiser(model or shape["model"], tuple(shape["input_shape"]), outputs, dtype)
     try:
         architecture(0)

@@ -50,7 +50,8 @@ def score_clients(
     In the order of the engine's clients.
     """
     scores: dict[str, ClientScore] = {}
-    by_id, served = assignment.by_id, assignment.served(among)
+    by_id = assignment.by_id
+    served = assignment.served(among)
 
     @cache
     def task(models: tuple[int, ...]) -> Evaluate:
@@ -60,8 +61,10 @@ def score_clients(
     while some := {client.client: client for client in islice(served, SCORED_AT_ONCE)}:
         requests = []
         for client in some.values():
-            asked, weights = task(tuple(client.mixture) or (client.model_id,)), tuple(client.mixture.values())
-            requests.append(Request(client.client, replace(asked, weights=weights) if weights else asked))
+            asked = task(tuple(client.mixture) or (client.model_id,))
+            if client.mixture:
+                asked = replace(asked, weights=tuple(client.mixture.values()))
+            requests.append(Request(client.client, asked))
         for reply in (reply for block in engine.run(requests) for reply in block.replies):
             own = some[reply.client]
             values = {name: reply.values[name][0] for name in (*ALWAYS, *extra)}

@@ -119,7 +119,7 @@ def evaluate(
         found["accuracy"] = float(correct(outputs, y, loss))
     if metrics is None:  # those of the run; functions of one's own are given again
         metrics = [name for name in result.summary.metrics if name in METRICS and name not in ALWAYS]
-    return (found | compute(metrics, outputs, y)) if metrics else found
+    return found | compute(metrics, outputs, y) if metrics else found
 
 
 def loss_of(result: Result, outputs: Tensor, shape: ModelShape) -> Loss:
