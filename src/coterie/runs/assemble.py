@@ -180,11 +180,7 @@ def assemble(
         "model": named["model"],
         "seed": config.seed,
     }
-
-    def now() -> Federation:
-        """The clients with the data that they hold by now."""
-        return changing.now if changing else federation
-
+    now: Callable[[], Federation] = (lambda: changing.now) if changing else (lambda: federation)
     run = Run(
         method,
         server,
