@@ -38,8 +38,6 @@ class Metric:
     """A known metric."""
 
     name: str
-    text: str
-    """What it is, in a line."""
     function: Callable[[Any, Any], float]
     """Of float64 arrays as `flattened` gives them."""
     target: Literal["classes", "numbers"]
@@ -60,11 +58,10 @@ def _metric(
     higher_is_better: bool,
     limits: tuple[float, float] = (0.0, 1.0),
 ) -> Callable[[Callable[[Any, Any], float]], Callable[[Any, Any], float]]:
-    """Add a function to the known metrics; the first line of its docstring describes it."""
+    """Add a function to the known metrics."""
 
     def add(function: Callable[[Any, Any], float]) -> Callable[[Any, Any], float]:
-        text = (function.__doc__ or "").partition("\n")[0].rstrip(".")
-        METRICS[name] = Metric(name, text, function, target, higher_is_better, limits)
+        METRICS[name] = Metric(name, function, target, higher_is_better, limits)
         return function
 
     return add

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coterie.cli import main
-from coterie.cli.extra_commands import OWN_PACKAGES
+from coterie.cli.extra_commands import OWN_COMMANDS
 
 MODULE = """
 import click
@@ -97,14 +97,14 @@ def test_a_command_that_cannot_be_loaded_is_named_in_one_line(coterie: Call, nam
     assert hint in err
 
 
-@pytest.mark.parametrize("name", OWN_PACKAGES)
+@pytest.mark.parametrize("name", OWN_COMMANDS)
 def test_a_missing_package_is_named_with_what_installs_it(
     coterie: Call, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr("coterie.plugins.offered", lambda group: {})
     code, out, err = coterie(name, "--help")
     assert (code, out) == (2, "")
-    package = OWN_PACKAGES[name]
+    package, _ = OWN_COMMANDS[name]
     assert f"coterie: 'coterie {name}' is a package of its own: pip install {package} (" in err
     folder = package.removeprefix("coterie-")
     assert f"pip install packages/{folder})" in err

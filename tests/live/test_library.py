@@ -336,7 +336,7 @@ def test_of_very_many_clients_the_worst_served_are_given_and_no_more(
     monkeypatch.setattr("coterie.live.pages.MOST_SHOWN", 20)
     monkeypatch.setattr("coterie.live.watched.MOST_SHOWN", 20)
     monkeypatch.setattr("coterie.live.watched.MOST_ROWS", 5)
-    monkeypatch.setattr("coterie.live.pages.ROWS_AT_ONCE", 4)
+    monkeypatch.setattr("coterie.runs.folder.ROWS_AT_ONCE", 4)
     rows = [replace(client(f"c{i}"), metrics={"accuracy": ((7 * i) % 30) / 30, "loss": 1.0}) for i in range(30)]
     rows[3] = replace(rows[3], metrics={"accuracy": None, "loss": None})
     path = write_run(tmp_path / "many", [record(1, assignment={f"c{i}": 0 for i in range(30)})], clients=rows)

@@ -131,25 +131,26 @@ def test_personalisation_fine_tunes_every_client_and_leaves_no_trace(method: Fed
     before, kept = given.models[0].clone(), engine.client_states()
     scores = personalised(given, engine, TRAINING, seed=5)
     plain = score_clients(given, engine)
+    accuracies = [s.values["accuracy"] for s in scores]
     assert [s.client for s in scores] == list(federation.ids)
-    assert [s.accuracy[0] for s in scores] == pytest.approx([s.metrics["accuracy"] for s in plain])
-    assert [s.loss[0] for s in scores] == pytest.approx([s.metrics["loss"] for s in plain])
-    assert sum(s.accuracy[1] for s in scores) > sum(s.accuracy[0] for s in scores)
+    assert [before for before, _ in accuracies] == pytest.approx([s.metrics["accuracy"] for s in plain])
+    assert [s.values["loss"][0] for s in scores] == pytest.approx([s.metrics["loss"] for s in plain])
+    assert sum(after for _, after in accuracies) > sum(before for before, _ in accuracies)
     assert torch.equal(before, given.models[0])
     after = engine.client_states()
     assert all(torch.equal(kept[c]["private"], after[c]["private"]) for c in kept)
     assert scores == personalised(given, engine, TRAINING, seed=5)
-    assert personalised_accuracy(scores) == pytest.approx(sum(s.accuracy[1] for s in scores) / 8)
-    assert personalised_accuracy(scores, [federation.ids[2]]) == pytest.approx(scores[2].accuracy[1])
+    assert personalised_accuracy(scores) == pytest.approx(sum(after for _, after in accuracies) / 8)
+    assert personalised_accuracy(scores, [federation.ids[2]]) == pytest.approx(accuracies[2][1])
 
 
 def test_no_epochs_of_lr_zero_change_nothing_and_more_epochs_change_more(federation: Federation) -> None:
     server = server_of(federation)
     given = FedAvg().assignment(FedAvg().start(server), server)
     still = personalised(given, server.engine, Training(lr=1e-12), seed=0)
-    assert all(score.accuracy[0] == score.accuracy[1] for score in still)
+    assert all(first == last for first, last in (score.values["accuracy"] for score in still))
     one, five = (personalised(given, server.engine, TRAINING, seed=0, epochs=e) for e in (1, 5))
-    assert sum(s.loss[1] for s in five) < sum(s.loss[1] for s in one)
+    assert sum(s.values["loss"][1] for s in five) < sum(s.values["loss"][1] for s in one)
 
 
 def test_global_accuracy_is_that_of_the_union_of_test_data(federation: Federation) -> None:

@@ -11,7 +11,6 @@ import coterie
 from coterie.data.scenarios import find_scenario
 from coterie.privacy.projection import CompareHalves
 from coterie.randomness import derive
-from coterie.runs.loading import open_run
 from coterie.tasks import HalfUpdates
 
 OPTIONS = {"scenario": "digits-permuted", "clients": 9, "groups": 3, "rounds": 7, "samples": 60, "workers": 1}
@@ -95,8 +94,8 @@ def test_under_secure_sums_a_side_below_the_minimum_is_not_judged():
 
 def test_newcomers_are_placed_by_projections_at_the_model_of_the_split(tmp_path):
     coterie.run(**PRIVATE, **OPTIONS, out=tmp_path / "run")
-    loaded = open_run(tmp_path / "run")
+    loaded = coterie.load(tmp_path / "run")
     newcomers = find_scenario("digits-permuted").build(clients=9, groups=3, samples=60, seed=derive(0, "scenario"))
-    homes = coterie.load(tmp_path / "run").assign(newcomers)
+    homes = loaded.assign(newcomers)
     assert len(set(homes.values())) == 3
     assert homes == {client: loaded.state.tree.leaf_of(client).id for client in newcomers.ids}

@@ -123,8 +123,8 @@ class Recorded:
         if self.method.name == "ifca":
             return {f"model {j}": model for j, model in enumerate(state.models)}
         if self.method.name == "cfl":
-            paths = {client: self.method.path(state, client) for client in self.server.clients}
-            return {f"{c}, depth {i}": model for c, path in paths.items() for i, model in enumerate(path.values())}
+            paths = {client: state.tree.path(state.tree.leaf_of(client)) for client in self.server.clients}
+            return {f"{c}, depth {i}": node.model for c, path in paths.items() for i, node in enumerate(path)}
         return {served.client: served.model for served in self.method.assignment(state, self.server).served()}
 
     @property

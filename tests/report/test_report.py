@@ -21,7 +21,7 @@ from coterie.report.figures import short, thresholds
 from coterie.report.markup import VOID, named
 from coterie.report.matrix import arranged, reduced
 from coterie.report.page import make_report
-from coterie.report.reading import cluster_series, find_baselines, judged, read_run
+from coterie.report.reading import cluster_series, judged, read_run
 from coterie.report.words import gain_words, size
 from coterie.runs.folder import RunFolder
 from coterie.runs.records import (
@@ -37,6 +37,7 @@ from coterie.runs.records import (
     to_json,
 )
 from coterie.runs.rows import write_rows
+from coterie.runs.verdict import find_plain
 from coterie_studies.comparing import gain_rows
 from coterie_studies.comparison import read_comparison
 
@@ -273,7 +274,7 @@ def test_gains_are_differences_worst_first(folder):
     [found] = judged(run, [baseline])
     assert [gain for _, gain in found.gains] == sorted(gain for _, gain in found.gains)
     assert found.differences[NASTY] == pytest.approx(0.3 * 0.5)
-    assert [one.method for one in find_baselines(folder / "cfl", run.config)] == ["fedavg"]
+    assert [place.name for place in find_plain(folder / "cfl", run.config)] == ["fedavg"]
 
 
 def test_a_baseline_must_be_on_the_same_clients(folder, tmp_path):
@@ -284,7 +285,7 @@ def test_a_baseline_must_be_on_the_same_clients(folder, tmp_path):
     with pytest.raises(RunError, match="not finished"):
         make_report(folder / "cfl", half)
     write_run(tmp_path / "cfl")
-    assert find_baselines(tmp_path / "cfl", read_run(tmp_path / "cfl").config) == []
+    assert find_plain(tmp_path / "cfl", read_run(tmp_path / "cfl").config) == []
     with pytest.raises(ConfigError, match="--baseline goes with a run folder"):
         make_report(folder, other)
 

@@ -16,7 +16,7 @@ from coterie.federation import Federation
 from coterie.federation.fingerprint import fingerprint
 from coterie.methods import Assignment, FedAvg, Info
 from coterie.runs.assemble import describe_method
-from coterie.runs.config import make_config, memory_bytes, overlay, read_config_file
+from coterie.runs.config import make_config, overlay, read_config_file, size_in_bytes
 from coterie.runs.records import Bytes, Spread, to_json
 
 
@@ -250,9 +250,9 @@ def test_config_file_with_tables_for_groups(tmp_path):
 
 
 def test_memory_sizes():
-    assert memory_bytes("8GB") == 8 * 10**9
-    assert memory_bytes(" 1.5 GiB") == int(1.5 * 2**30)
-    assert memory_bytes("100b") == 100
+    assert size_in_bytes("memory", "8GB") == 8 * 10**9
+    assert size_in_bytes("memory", " 1.5 GiB") == int(1.5 * 2**30)
+    assert size_in_bytes("memory", "100b") == 100
     for bad in ("8", "GB", "-1GB", "lots"):
         with pytest.raises(ConfigError, match="expected a size such as 8GB"):
-            memory_bytes(bad)
+            size_in_bytes("memory", bad)

@@ -16,7 +16,6 @@ from coterie.federation import Federation
 from coterie.methods import Assignment, Info, Server
 from coterie.randomness import derive
 from coterie.runs import Result, loop
-from coterie.runs.loading import open_run
 from coterie.runs.records import RoundRecord
 from coterie.snapshot import save_snapshot, saved
 
@@ -186,9 +185,6 @@ def test_a_run_of_a_method_of_ones_own_is_loaded_too(tmp_path: Path) -> None:
     check_same(fresh, coterie.load(tmp_path / "run"), data, tmp_path / "run")
 
 
-def test_a_stored_run_without_a_path_says_so(tmp_path: Path) -> None:
+def test_the_only_model_of_a_stored_run_is_every_newcomers(tmp_path: Path) -> None:
     coterie.run("fedavg", rounds=1, out=tmp_path / "run", **SMALL)
-    run = open_run(tmp_path / "run")
-    with pytest.raises(ConfigError, match="'fedavg' has one model per cluster and no path of them"):
-        run.path_of("client-0")
     assert coterie.load(tmp_path / "run").assign(federation()) == dict.fromkeys(federation().ids, 0)

@@ -18,7 +18,6 @@ from coterie.cli.main import main
 from coterie.errors import RunError
 from coterie.report import write_report
 from coterie.runs.folder import RunFolder
-from coterie.runs.loading import open_run
 from coterie.runs.records import (
     FORMAT,
     Bytes,
@@ -317,7 +316,6 @@ def test_a_folder_of_another_format_is_refused_by_whoever_reads_it(
         RunFolder(run).checkpoint,
         lambda: coterie.resume(run),
         lambda: coterie.load(run),
-        lambda: open_run(run),
         lambda: write_report(run),
         lambda: read_comparison(tmp_path),
     ]

@@ -5,43 +5,34 @@ An entry point's value is a click command. Its package is imported when the comm
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from importlib.metadata import EntryPoint
 from itertools import chain
+from typing import Any
 
 import click
 
 from coterie import plugins
-from coterie.cli.lazy_command import LazyCommand
 from coterie.errors import ConfigError
 
 GROUP = "coterie.commands"
-OWN_PACKAGES = {
-    "reproduce": "coterie-recipes",
-    "bench": "coterie-bench",
-    "conformance": "coterie-conformance",
-    "leaderboard": "coterie-board",
-    "compare": "coterie-studies",
-    "sweep": "coterie-studies",
-    "attack": "coterie-attacks",
-    "advise": "coterie-advice",
-    "diagnose": "coterie-advice",
-    "explain": "coterie-advice",
+OWN_COMMANDS = {
+    "reproduce": ("coterie-recipes", "Repeat the papers' tables and figures, our numbers beside theirs."),
+    "bench": ("coterie-bench", "Time rounds of the papers' workloads against a plain training loop."),
+    "conformance": (
+        "coterie-conformance",
+        "Check a clustered method for slips of public code, and measure what each does.",
+    ),
+    "leaderboard": ("coterie-board", "Run all methods on many federations with one budget, and rank them."),
+    "compare": ("coterie-studies", "Run several methods on one federation with one budget, and compare them."),
+    "sweep": ("coterie-studies", "Search for the method and the options that serve the clients best (Optuna)."),
+    "attack": ("coterie-attacks", "Run methods with hostile clients under rules of aggregation."),
+    "advise": ("coterie-advice", "Probe the clients, and say which method to run and what it costs."),
+    "diagnose": ("coterie-advice", "Train one model, and report what a split would find, without splitting."),
+    "explain": ("coterie-advice", "Explain why clusters differ: every cluster's model on the others' clients."),
 }
-"""Commands that come with packages of this repository, by the name of the package."""
-SUMMARIES = {
-    "reproduce": "Repeat the papers' tables and figures, our numbers beside theirs.",
-    "bench": "Time rounds of the papers' workloads against a plain training loop.",
-    "conformance": "Check a clustered method for slips of public code, and measure what each does.",
-    "leaderboard": "Run all methods on many federations with one budget, and rank them.",
-    "compare": "Run several methods on one federation with one budget, and compare them.",
-    "sweep": "Search for the method and the options that serve the clients best (Optuna).",
-    "attack": "Run methods with hostile clients under rules of aggregation.",
-    "advise": "Probe the clients, and say which method to run and what it costs.",
-    "diagnose": "Train one model, and report what a split would find, without splitting.",
-    "explain": "Explain why clusters differ: every cluster's model on the others' clients.",
-}
-"""What the commands of our packages do, in one line."""
+"""Commands that come with packages of this repository: the package, and what the command does, in one line."""
 SECTIONS = {
     "Train": ("run", "resume", "compare", "sweep", "deploy"),
     "Understand": ("report", "plot", "serve", "tree", "explain"),
@@ -51,6 +42,20 @@ SECTIONS = {
     "Methods on trial": ("attack", "bench", "conformance", "leaderboard", "reproduce"),
 }
 """The sections of `coterie --help`; commands of other packages come last."""
+
+
+class LazyCommand(click.Command):
+    """Stands for the command that `load` imports when it is used; `summary` is the first sentence of its help."""
+
+    def __init__(self, name: str, summary: str, load: Callable[[], click.Command]) -> None:
+        super().__init__(name, short_help=summary)
+        self.load = load
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """The loaded command's context, so that its own options, help and code are used from here on."""
+        return self.load().make_context(info_name, args, parent, **extra)
 
 
 class CommandGroup(click.Group):
@@ -80,7 +85,7 @@ class CommandGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        missing = OWN_PACKAGES.get(args[0]) if args else None
+        missing, _ = OWN_COMMANDS.get(args[0] if args else "", ("", ""))
         if missing and not ctx.resilient_parsing and self.get_command(ctx, args[0]) is None:
             raise ConfigError(
                 f"'coterie {args[0]}' is a package of its own: pip install {missing} (in a clone of the "
@@ -99,10 +104,11 @@ def _offered(ctx: click.Context) -> dict[str, EntryPoint]:
 
 def summary(point: EntryPoint) -> str:
     """The line of a command of ours, else the one-line description of the package that it belongs to."""
-    if OWN_PACKAGES.get(point.name) == plugins.package(point):
-        return SUMMARIES[point.name]
-    text = point.dist.metadata["Summary"] if point.dist is not None else None
-    return text or f"Comes from the package {plugins.package(point)}."
+    package, text = OWN_COMMANDS.get(point.name, ("", ""))
+    if package == plugins.package(point):
+        return text
+    said = point.dist.metadata["Summary"] if point.dist is not None else None
+    return said or f"Comes from the package {plugins.package(point)}."
 
 
 def load_command(point: EntryPoint) -> click.Command:

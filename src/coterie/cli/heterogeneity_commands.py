@@ -11,7 +11,6 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
 from coterie.cli.options import RunCommand, config_options, examples
@@ -114,12 +113,7 @@ def show(rows: Sequence[dict[str, Any]], groups: dict[str, int]) -> None:
     console.print("\nclients by CUAU", highlight=False)
     for line in histogram([row["cuau"] for row in rows]):
         console.print(line, highlight=False, markup=False, soft_wrap=True)
-    if len(set(groups.values())) > 1:
-        show_groups(rows, groups, console)
-
-
-def show_groups(rows: Sequence[dict[str, Any]], groups: dict[str, int], console: Console) -> None:
-    """Print the mean of every hidden group."""
-    for group in sorted(set(groups.values())):
+    found = sorted(set(groups.values()))
+    for group in found if len(found) > 1 else ():
         own = [row["cuau"] for row in rows if groups[row["client"]] == group]
         console.print(f"hidden group {group}: mean CUAU {np.mean(own):.4g}" if own else "", highlight=False)

@@ -15,8 +15,7 @@ from typing import Any, NoReturn
 import click
 
 from coterie import __version__
-from coterie.cli.extra_commands import CommandGroup
-from coterie.cli.lazy_command import LazyCommand
+from coterie.cli.extra_commands import CommandGroup, LazyCommand
 from coterie.errors import ConfigError, CoterieError
 
 COMMANDS = (

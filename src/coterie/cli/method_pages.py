@@ -31,7 +31,7 @@ def show_method(console: Console, name: str, version: str | None) -> None:
         return
     table = Table("option", "type", "default", "what it does", box=None, pad_edge=False)
     for option in options:
-        table.add_row(option.name, escape(option.type), escape(option.default), escape(one_line(option.text)))
+        table.add_row(option.name, escape(option.type), escape(option.default), escape(" ".join(option.text.split())))
     console.print(table)
     show_paper(console, name, cls)
     first = options[0]
@@ -83,8 +83,3 @@ def show_published(console: Console, name: str, cls: type, version: str) -> None
     if printed.ours:
         console.print(printed.ours, markup=False, soft_wrap=True)
     show_differences(console, paper)
-
-
-def one_line(text: str) -> str:
-    """A text without its line breaks."""
-    return " ".join(text.split())

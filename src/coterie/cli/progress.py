@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 
 from rich.console import Console
 from rich.markup import escape
@@ -42,9 +41,7 @@ class Progress(Callback):
     def __enter__(self) -> Progress:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self.bar:
             self.bar.stop()
             self.bar = None
@@ -98,11 +95,6 @@ class Progress(Callback):
             spent = time.monotonic() - self.began
             left = spent / (t - self.first) * (self.rounds - t)
             self.console.print(f"round {t}/{self.rounds}  {text}  {left:.0f} s left", highlight=False)
-
-    def on_end(self, result: Result) -> None:
-        if self.bar:
-            self.bar.stop()
-            self.bar = None
 
 
 def show_results(results: Sequence[Result], path: Path | None, console: Console | None = None) -> None:

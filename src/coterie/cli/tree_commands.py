@@ -39,9 +39,7 @@ def tree(folder: str, client: str | None) -> None:
     accuracy = {row.client: row.accuracy for row in clients}
 
     def show(node: TreeNode, depth: int) -> None:
-        known = [value for member in node.members if (value := accuracy.get(member)) is not None]
-        score = f", accuracy {sum(known) / len(known):.3f}" if known and not node.children else ""
-        console.print("  " * depth + describe(node) + score, markup=False, soft_wrap=True)
+        console.print("  " * depth + describe(node, accuracy), markup=False, soft_wrap=True)
         for child in node.children:
             show(nodes[child], depth + 1)
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.live.files import open_plain
-from coterie.runs.folder import ROWS_AT_ONCE
+from coterie.runs.folder import client_rows
 from coterie.runs.records import ClientRecord, from_json
-from coterie.runs.rows import read_row, read_rows
+from coterie.runs.rows import read_row
 from coterie.runs.words import mixture_text
 
 Places = npt.NDArray[np.int64]
@@ -40,23 +40,13 @@ class ClientPages:
     def _index(self) -> Places:
         """Where each client's row begins in the file, in the order of the pages."""
         places, badness = array("q"), array("d")
-        waiting: list[Any] = []
-        for place, row in read_rows(self.path):
+        for place, row in client_rows(self.path):
             places.append(place)
-            waiting.append(row)
-            if len(waiting) == ROWS_AT_ONCE:
-                badness.extend(self._checked(waiting))
-                waiting = []
-        badness.extend(self._checked(waiting))
+            badness.append(_badness(row))
         found = np.asarray(places, dtype=np.int64)
         if len(places) > MOST_SHOWN:
             return found[np.argsort(-np.asarray(badness), kind="stable")]
         return found
-
-    def _checked(self, rows: list[Any]) -> list[float]:
-        """How badly each is served: by error where there is an accuracy, else by loss; those not measured least."""
-        found = from_json(list[ClientRecord], rows, str(self.path))
-        return [_badness(row) for row in found]
 
     def page(self, start: int, most: int) -> list[dict[str, Any]]:
         """Rows from number `start` on; OSError or ValueError where the file has changed meanwhile."""
@@ -66,6 +56,7 @@ class ClientPages:
 
 
 def _badness(row: ClientRecord) -> float:
+    """How badly a client is served: by error where there is an accuracy, else by loss; not measured ones least."""
     if row.accuracy is not None:
         return 1.0 - row.accuracy
     return -math.inf if row.loss is None else row.loss

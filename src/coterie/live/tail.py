@@ -118,7 +118,7 @@ class HistoryTail:
 
 def _compact(record: RoundRecord) -> dict[str, Any]:
     shown = record.clusters if len(record.clusters) <= MOST_CLUSTERS else []
-    names = ("id", "members", "metrics", "mean_norm", "max_norm")
+    names = ("id", "members", "metrics")
     return {
         "round": record.round,
         "metrics": {name: spread.mean for name, spread in record.metrics.items()},

@@ -171,8 +171,7 @@ class Method(Protocol):
       without it they go where a cluster's model has the lowest loss on their data;
     * `paper`, what it is published in, and where its defaults depart from that, which `as=paper` undoes (see
       `published.Paper`);
-    * `places_unlabelled = True`, if `place` looks at no labels;
-    * `path(state, client) -> dict[int, Tensor]`, the models on the way to a client's cluster by id, the first first.
+    * `places_unlabelled = True`, if `place` looks at no labels.
     """
 
     def start(self, server: Server) -> Any:

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from coterie.models.autoencoder import ConvAutoencoder
 from coterie.models.recurrent import LanguageModel
-from coterie.models.registry import ModelSpec, build, list_models, reinitialise
+from coterie.models.registry import ModelSpec, build, initialiser, list_models, reinitialise
 
-__all__ = ["ConvAutoencoder", "LanguageModel", "ModelSpec", "build", "list_models", "reinitialise"]
+__all__ = ["ConvAutoencoder", "LanguageModel", "ModelSpec", "build", "initialiser", "list_models", "reinitialise"]

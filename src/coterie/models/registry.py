@@ -6,6 +6,7 @@ import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -109,6 +110,15 @@ def reinitialise(module: nn.Module, seed: int) -> nn.Module:
                     f"or pass a callable that builds the model"
                 )
     return fresh
+
+
+def initialiser(
+    model: str | Callable[..., Any] | nn.Module, input_shape: tuple[int, ...], classes: int, dtype: torch.dtype
+) -> Callable[[int], nn.Module]:
+    """A function from a seed to a freshly initialised module: `reinitialise` of a ready one, `build` of others."""
+    if isinstance(model, nn.Module):
+        return partial(reinitialise, model)
+    return lambda seed: build(model, input_shape, classes, seed, dtype)
 
 
 @contextmanager

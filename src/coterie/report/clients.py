@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from coterie.runs.folder import ROWS_AT_ONCE
 from coterie.runs.records import ClientRecord
 from coterie.runs.verdict import ClientScores
-from coterie.runs.words import heaviest_weights
 
 WORST, BEST = 50, 10
 """Clients that are listed of each end, where there are more."""
@@ -37,7 +36,7 @@ class ReportedClients:
             found.total += 1
             found.scores.add(row)
             if row.mixture:
-                found.heaviest += heaviest_weights([row])
+                found.heaviest.append(max(row.mixture.values()))
             elif row.model not in (None, f"cluster-{row.cluster}"):
                 found.served_elsewhere += 1
             found.listed.append(row)

@@ -12,10 +12,10 @@ from coterie.report import sections
 from coterie.report.drawing import inline_svg, save_figure
 from coterie.report.figures import Figure, run_figures
 from coterie.report.markup import Markup, element, page, section, table
-from coterie.report.reading import RunView, find_baselines, given_baseline, judged, read_run
+from coterie.report.reading import RunView, given_baseline, judged, read_run
 from coterie.report.study import StudyTable, read_study
 from coterie.report.words import run_words
-from coterie.runs.verdict import Judgement, verdict, verdict_note
+from coterie.runs.verdict import Judgement, find_plain, verdict, verdict_note
 from coterie.snapshot import write_atomically
 
 
@@ -71,7 +71,7 @@ def _where(run: RunView) -> str:
 def _baselines(run: RunView, given: Path | None) -> list[RunView]:
     """The runs to measure against: the one that was named, and those of fedavg and local that lie beside the run."""
     named = [given_baseline(run, given)] if given else []
-    beside = find_baselines(run.path, run.config)
+    beside = [read_run(place) for place in find_plain(run.path, run.config)]
     return named + [other for other in beside if other.method not in {one.method for one in named}]
 
 
@@ -109,14 +109,14 @@ def _subtitle(run: RunView) -> str:
     return f"model {run.config.get('model')} · seed {run.config.get('seed')} · {state} · {seconds:.1f} s of computing"
 
 
-def _figures(figures: Sequence[Figure], title: str, prefix: str = "") -> Markup:
+def _figures(figures: Sequence[Figure], title: str) -> Markup:
     if not figures:
         return Markup()
     shown = [
         element(
             "figure",
             element("h3", one.title),
-            Markup(inline_svg(prefix + one.name, one.draw, height=one.height)),
+            Markup(inline_svg(one.name, one.draw, height=one.height)),
             element("figcaption", one.caption),
         )
         for one in figures

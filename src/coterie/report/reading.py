@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from coterie.runs.records import (
     assignments,
     tree_of,
 )
-from coterie.runs.verdict import ClientScores, Judgement, find_plain, judge
+from coterie.runs.verdict import ClientScores, Judgement, judge
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,6 @@ class RunView:
     clients: ReportedClients
     tree: dict[int, TreeNode]
     """The clusters that splits made, by id; empty where nothing was split."""
-    matrix: DrawnMatrix | None
     series: list[Series]
     explanation: ExplanationRecord | None = None
     """Why the clusters differ, where `coterie explain` was asked."""
@@ -79,25 +79,28 @@ class RunView:
             return self.summary.bytes
         return Bytes(sum(r.bytes.up for r in self.history), sum(r.bytes.down for r in self.history))
 
+    @cached_property
+    def matrix(self) -> DrawnMatrix | None:
+        """The first matrix that the method clustered by, if it kept one."""
+        matrices = read_matrices(self.path / "matrices")
+        return arranged(matrices[0], assignments(self.history)) if matrices else None
+
     @property
     def scores(self) -> ClientScores:
         """What the clients are judged by."""
         return self.clients.scores
 
 
-def read_run(path: Path, *, with_matrix: bool = True) -> RunView:
-    """Read a run folder, finished or not; `with_matrix=False` leaves the matrix out."""
+def read_run(path: Path) -> RunView:
+    """Read a run folder, finished or not; the matrix is read when it is asked for."""
     folder = RunFolder(path)
     if not folder.has("config.json"):
         raise RunError(f"{path}: not a run folder (no config.json in it): give the folder that 'coterie run' made")
     config, history = folder.config(), folder.history()
-    cluster_of = assignments(history)
-    matrices = read_matrices(path / "matrices") if with_matrix else []
     tree = {node.id: node for node in tree_of(history)}
-    matrix = arranged(matrices[0], cluster_of) if matrices else None
     series, explanation = cluster_series(history), folder.explanation()
     clients = ReportedClients.of(folder.each_client())
-    return RunView(path, config, history, folder.summary(), clients, tree, matrix, series, explanation)
+    return RunView(path, config, history, folder.summary(), clients, tree, series, explanation)
 
 
 def cluster_series(history: Sequence[RoundRecord]) -> list[Series]:
@@ -109,11 +112,6 @@ def cluster_series(history: Sequence[RoundRecord]) -> list[Series]:
     return [found[number] for number in sorted(found)]
 
 
-def find_baselines(path: Path, config: Mapping[str, Any]) -> list[RunView]:
-    """Runs of fedavg and local on the same clients that lie beside this one, in a comparison or not."""
-    return [read_run(place, with_matrix=False) for place in find_plain(path, config)]
-
-
 def judged(run: RunView, baselines: Sequence[RunView]) -> list[Judgement]:
     """The run against other runs and a constant answer."""
     others = {other.method: other.scores for other in baselines}
@@ -122,7 +120,7 @@ def judged(run: RunView, baselines: Sequence[RunView]) -> list[Judgement]:
 
 def given_baseline(run: RunView, path: Path) -> RunView:
     """The run that the user named as baseline; it must be finished and on the same clients."""
-    other = read_run(path, with_matrix=False)
+    other = read_run(path)
     if not other.finished:
         raise RunError(f"{path}: the baseline is not finished: resume it with 'coterie resume {path}'")
     if other.config.get("federation") != run.config.get("federation"):

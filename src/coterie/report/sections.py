@@ -10,12 +10,14 @@ from coterie.metrics import ALWAYS
 from coterie.report.clients import BEST, WORST
 from coterie.report.markup import Markup, element, joined, named, section, table
 from coterie.report.reading import RunView
-from coterie.runs.records import MOST_CLUSTERS, ClientRecord, FaultRecord
+from coterie.runs.records import MOST_CLUSTERS, ClientRecord
 from coterie.runs.verdict import ACCURACY, FEW_SAMPLES, Judgement
 from coterie.runs.words import mixture_text
 
 MOST_NAMES = 12
 MOST_EVENTS = 100
+MOST_FAULTS = 3
+"""Of a round."""
 FEW_MARK = "†"
 
 
@@ -165,18 +167,14 @@ def events(run: RunView) -> Markup:
     """What happened, round by round, in the method's own words; and clients that failed."""
     lines = [(record.round, event.text) for record in run.history for event in record.events]
     lines += [
-        (record.round, f"{len(record.faults)} clients failed: {_faults(record.faults)}")
+        (record.round, f"{len(record.faults)} clients failed: {'; '.join(first)}")
         for record in run.history
-        if record.faults
+        if (first := [f"{fault.client}, {fault.reason}" for fault in record.faults[:MOST_FAULTS]])
     ]
     if not lines:
         return Markup()
     rows = [(text, f"round {t}") for t, text in sorted(lines)[:MOST_EVENTS]]
     return section("What happened", table(["event", "when"], rows), _cut(len(lines), MOST_EVENTS, "events"))
-
-
-def _faults(faults: Sequence[FaultRecord], most: int = 3) -> str:
-    return "; ".join(f"{fault.client}, {fault.reason}" for fault in faults[:most])
 
 
 def _cut(count: int, most: int, what: str) -> Markup:

@@ -14,7 +14,7 @@ def run_words(run: RunView, against: Sequence[Judgement] = (), baselines: Sequen
     sentences = [
         _setting(run), _clusters(run), _quality(run), _privacy(run), *map(gain_words, against), _cost(run, baselines)
     ]  # fmt: skip
-    return _bound(" ".join(sentence for sentence in sentences if sentence))
+    return " ".join(filter(None, sentences)).replace(" %", "\u00a0%")  # the sign stays on the line of its number
 
 
 def _setting(run: RunView) -> str:
@@ -27,9 +27,7 @@ def _setting(run: RunView) -> str:
 
 
 def _clients(run: RunView) -> int:
-    if run.summary is not None:
-        return run.summary.clients
-    return sum(cluster.members for cluster in run.history[-1].clusters) if run.history else 0
+    return run.summary.clients if run.summary is not None else sum(_sizes(run))
 
 
 def _clusters(run: RunView) -> str:
@@ -138,11 +136,6 @@ def _cost(run: RunView, baselines: Sequence[RunView]) -> str:
 
 def _times(ratio: float) -> str:
     return f"{ratio:.2g}" if ratio < 100 else f"{ratio:,.0f}"
-
-
-def _bound(text: str) -> str:
-    """The text with percent signs that stay on the line of their number."""
-    return text.replace(" %", "\u00a0%")
 
 
 def size(count: float) -> str:

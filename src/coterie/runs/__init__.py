@@ -14,7 +14,7 @@ from coterie.runs.assemble import (
 from coterie.runs.callbacks import Callback
 from coterie.runs.config import SOURCE_KEYS, RunConfig, flat_values, make_config, overlay
 from coterie.runs.folder import RunFolder
-from coterie.runs.loading import load, open_run
+from coterie.runs.loading import load
 from coterie.runs.loop import execute
 from coterie.runs.metrics import score_clients
 from coterie.runs.personalised import global_accuracy, personalised, personalised_accuracy
@@ -46,7 +46,6 @@ __all__ = [
     "make_config",
     "make_federation",
     "new_folder",
-    "open_run",
     "overlay",
     "personalised",
     "personalised_accuracy",

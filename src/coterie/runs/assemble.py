@@ -35,11 +35,11 @@ from coterie.models.custom import find_callable
 from coterie.options import DEFAULT_SCENARIO, FIELDS
 from coterie.privacy.masks import MASKED
 from coterie.randomness import derive
-from coterie.runs.config import RunConfig, absolute_paths, memory_bytes
+from coterie.runs.config import RunConfig, absolute_paths
 from coterie.runs.metrics import constant_score
 from coterie.runs.output_shapes import try_out
 from coterie.runs.prepared import Placing, Run
-from coterie.runs.target_scaling import UNSCALED, TargetScaling
+from coterie.runs.target_scaling import TargetScaling
 from coterie.runs.user_noise import user_privacy
 from coterie.trainers.augment import own_function
 from coterie.trainers.base import Training
@@ -93,8 +93,7 @@ def _own_data(config: RunConfig, data: str) -> Federation:
     if holds_images(Path(data)):
         colour = None if config.image_colour is None else config.image_colour == "colour"
         return Federation.from_images(data, size=config.image_size, colour=colour, seed=config.seed)
-    bound = memory_bytes(config.memory) if config.memory else None
-    return Federation.from_folder(data, task=config.task, seed=config.seed, memory_bytes=bound)
+    return Federation.from_folder(data, task=config.task, seed=config.seed, memory_bytes=config.memory_bytes)
 
 
 def check_federation(given: object) -> None:
@@ -108,26 +107,12 @@ def check_federation(given: object) -> None:
 
 def make_architecture(model: Model, federation: Federation, loss: Loss | None = None) -> Callable[[int], nn.Module]:
     """A function from a seed to a freshly initialised module, checked once on a sample of the data."""
-    first = federation.clients[0].train
-    outputs = outputs_for(federation, loss)
-    if isinstance(model, nn.Module):
-        module = model
-
-        def architecture(seed: int) -> nn.Module:
-            return models.reinitialise(module, seed)
-    else:
-        spec = model
-
-        def architecture(seed: int) -> nn.Module:
-            return models.build(spec, federation.input_shape, outputs, seed, first.x.dtype)
-
+    # A regression has 0 classes; one logit may stand for two.
+    outputs = 1 if one_logit(loss, federation.classes) else federation.classes
+    dtype = federation.clients[0].train.x.dtype
+    architecture = models.initialiser(model, federation.input_shape, outputs, dtype)
     try_out(architecture(0), federation, loss)
     return architecture
-
-
-def outputs_for(federation: Federation, loss: Loss | None) -> int:
-    """The outputs that a named model is made with: one per class, or one in all for a single logit; 0: regression."""
-    return 1 if one_logit(loss, federation.classes) else federation.classes
 
 
 @one_torch_thread()
@@ -153,11 +138,11 @@ def assemble(
     loss = loss_of(config, loss)
     optimizer = _server_optimizer(config, method)
     _check_shown(config, method)
-    scenario = _scenario_of(config, federation)
+    scenario = None if federation or config.data else (config.scenario or DEFAULT_SCENARIO)
     federation, defaults = (federation, defaults or Defaults()) if federation else make_federation(config)
     metrics = metrics or {}
-    if engine_for is None:
-        federation = _with_validation(federation, config)
+    if engine_for is None and isinstance(config.validation, float):
+        federation = hold_out(federation, config.validation, config.seed)
     scaling = TargetScaling.of(federation.table)
     trained = scaling.federation(federation)
     asked = scaling.metrics(run_metrics(config, metrics, trained.regression))
@@ -179,20 +164,30 @@ def assemble(
         user_privacy(config, method, engine),
         optimizer,
     )
-    _check_needs(method, engine)
-    used = {
-        **_config_as_used(config, training, rounds, loss, metrics),
+    known = engine.capabilities
+    check_protection(method, known.secure, masked=MASKED in engine.layout.names)
+    if known.remote:
+        check_network(method, known.secure)
+    named = {
         "method": describe_method(method),
         "scenario": scenario,
-        "model": _stored_name("model", _name_of(network)),
+        "model": network if isinstance(network, str) else getattr(network, "__name__", type(network).__name__),
         "federation": fingerprint(federation),
     }
+    used = absolute_paths(_config_as_used(config, training, rounds, loss, metrics) | named)
+    labels = {
+        "method": named["method"],
+        "scenario": scenario or federation.name,
+        "model": named["model"],
+        "seed": config.seed,
+    }
+    now: Callable[[], Federation] = (lambda: changing.now) if changing else (lambda: federation)
     run = Run(
         method,
         server,
         architecture,
         federation.groups,
-        _labels(used, federation, network),
+        labels,
         _model_shape(used["model"], federation, loss),
         config.evaluate_every,
         personalise=config.personalise,
@@ -202,29 +197,11 @@ def assemble(
         table=federation.table,
         placing=make_placing(method, config, architecture, training, rounds, loss, scaling),
         loss_unit=scaling.loss_unit(loss),
-        constant=_constant(federation, changing, loss, known=engine_for is None),
-        **_following(changing),
+        constant=None if engine_for else lambda client: constant_score(now()[client], loss),
+        enter_round=changing.enter_round if changing else None,
+        groups_now=lambda: now().groups,
     )
     return run, used
-
-
-def _scenario_of(config: RunConfig, given: Federation | None) -> str | None:
-    """The scenario that is run, if it is one."""
-    return None if given or config.data else (config.scenario or DEFAULT_SCENARIO)
-
-
-def _with_validation(federation: Federation, config: RunConfig) -> Federation:
-    """The federation, with the fraction of its training data held out that the configuration asks for."""
-    if isinstance(config.validation, float):
-        return hold_out(federation, config.validation, config.seed)
-    return federation
-
-
-def _following(changing: LocalEngine | None) -> dict[str, Any]:
-    """What a run calls where its federation changes with time."""
-    if changing is None:
-        return {}
-    return {"enter_round": changing.enter_round, "groups_now": lambda: changing.now.groups}
 
 
 def _server_optimizer(config: RunConfig, method: Method) -> ServerOptimizer:
@@ -248,30 +225,6 @@ def _check_shown(config: RunConfig, method: Method) -> None:
         )
 
 
-def _check_needs(method: Method, engine: Engine) -> None:
-    """Refuse a method that needs of clients what this engine keeps from it, or would send in clear."""
-    known = engine.capabilities
-    check_protection(method, known.secure, masked=MASKED in engine.layout.names)
-    if known.remote:
-        check_network(method, known.secure)
-
-
-def _labels(used: Mapping[str, Any], federation: Federation, network: Model) -> dict[str, Any]:
-    """What the summary says of the run."""
-    named = {"scenario": used["scenario"] or federation.name, "model": _name_of(network)}
-    return {key: named.get(key, used[key]) for key in ("method", "scenario", "model", "seed")}
-
-
-def _name_of(network: Model) -> str:
-    """What a model is called."""
-    return network if isinstance(network, str) else str(getattr(network, "__name__", type(network).__name__))
-
-
-def _stored_name(key: str, name: str | None) -> Any:
-    """A model's or a loss's name as it is stored, the path of a file of the user's own in full."""
-    return absolute_paths({key: name})[key]
-
-
 def _config_as_used(
     config: RunConfig, training: Training, rounds: int, loss: Loss | None, own_metrics: Iterable[str]
 ) -> dict[str, Any]:
@@ -279,11 +232,11 @@ def _config_as_used(
     filled = {key: getattr(training, key) for key in ("lr", "epochs", "steps", "momentum", "weight_decay")}
     published = published_table(config.method)
     return {
-        **absolute_paths(config.identity()),
+        **config.identity(),
         **filled,
         "rounds": rounds,
         "batch_size": training.batch_size or "full",
-        "loss": _stored_name("loss", config.loss or loss_name(loss)),
+        "loss": config.loss or loss_name(loss),
         "published": published[0] if published else None,
         "own_metrics": ",".join(own_metrics) or None,
     }
@@ -317,23 +270,14 @@ def _changing(federation: Federation, engine: Engine, config: RunConfig) -> Loca
     return engine
 
 
-def _constant(
-    federation: Federation, changing: LocalEngine | None, loss: Loss | None, *, known: bool
-) -> Callable[[str], float | None] | None:
-    """What a constant answer scores for a client, on the data that it holds in the end, where that is known."""
-    if not known:
-        return None
-    return lambda client: constant_score((changing.now if changing else federation)[client], loss)
-
-
 def make_placing(
     method: Method,
     config: RunConfig,
     architecture: Callable[[int], nn.Module],
     training: Training,
     rounds: int,
-    loss: Loss | None = None,
-    scaling: TargetScaling = UNSCALED,
+    loss: Loss | None,
+    scaling: TargetScaling,
 ) -> Placing:
     """What newcomers are placed by after the run: the method, and a server whose clients are they, on this machine."""
     schedule = make_schedule(config.lr_schedule, training, rounds)
@@ -380,7 +324,7 @@ def make_engine(
     if config.secure_sums:
         shared |= {"limit": config.secure_limit, "minimum": config.secure_minimum}
         return SecureEngine(federation, architecture, device=config.device, **shared)
-    shared |= {"workers": config.workers, "memory_bytes": memory_bytes(config.memory) if config.memory else None}
+    shared |= {"workers": config.workers, "memory_bytes": config.memory_bytes}
     if config.engine == "local":
         engine = LocalEngine(federation, architecture, device=config.device, **shared)
     else:

@@ -11,7 +11,6 @@ from coterie.engines.base import Engine
 from coterie.methods import Assignment, Event
 from coterie.parameters import gather
 from coterie.runs import metrics
-from coterie.runs.metrics import ClientScore
 from coterie.runs.personalised import global_accuracy, personalised
 from coterie.runs.prepared import Run
 from coterie.runs.recording import Evaluation, epsilon_of, passes_of
@@ -62,7 +61,7 @@ def conclude(
         placing=run.placing,
     )
     if store:
-        store.save_result(result, files if run.save_models else {}, result.private if run.save_models else {})
+        store.save_result(result)
     return result
 
 
@@ -104,13 +103,23 @@ def _best_round(done: Checkpoint, history: History) -> int | None:
 
 def _client_rows(run: Run, evaluation: Evaluation, private: PrivateLayers) -> list[ClientRecord]:
     """Every client's record; its scores are used up one by one, so that a million clients are not held twice."""
-    held_out = {score.client: score for score in evaluation.validation}
+    validation = {score.client: score.metrics for score in evaluation.validation}
     rows = []
     evaluation.scores.reverse()
     while evaluation.scores:
         score = evaluation.scores.pop()
-        constant = run.constant(score.client) if run.constant else None
-        rows.append(_client(score, held_out.get(score.client), private, constant))
+        row = ClientRecord(
+            score.client,
+            score.cluster,
+            model_file(score.model) if private.here else None,
+            score.samples,
+            to_json(score.metrics),
+            score.client in private.vectors or not private.here,
+            validation=to_json(validation.get(score.client, {})),
+            mixture={model_file(number): weight for number, weight in score.mixture.items()},
+            constant=to_json(run.constant(score.client)) if run.constant else None,
+        )
+        rows.append(row)
     return rows
 
 
@@ -142,25 +151,6 @@ def _private_layers(assignment: Assignment, engine: Engine) -> PrivateLayers:
     return PrivateLayers(names, vectors)
 
 
-def _client(
-    score: ClientScore, held_out: ClientScore | None, private: PrivateLayers, constant: float | None
-) -> ClientRecord:
-    model = model_file(score.model) if private.here else None
-    own = score.client in private.vectors or not private.here
-    validation = {} if held_out is None else to_json(dict(held_out.metrics))
-    return ClientRecord(
-        score.client,
-        score.cluster,
-        model,
-        score.samples,
-        to_json(dict(score.metrics)),
-        own,
-        validation=validation,
-        mixture={model_file(number): weight for number, weight in score.mixture.items()},
-        constant=to_json(constant),
-    )
-
-
 def _personalised(
     run: Run, assignment: Assignment, summary: Summary, rows: list[ClientRecord]
 ) -> tuple[Summary, list[ClientRecord]]:
@@ -170,8 +160,8 @@ def _personalised(
     """
     server = run.server
     training = server.schedule.at(summary.rounds)
-    scores = personalised(assignment, run.engine, training, server.seed, epochs=run.personalise)
-    after = {score.client: score.accuracy[1] for score in scores}
+    replies = personalised(assignment, run.engine, training, server.seed, epochs=run.personalise)
+    after = {reply.client: reply.values["accuracy"][1] for reply in replies}
     rows = [replace(row, personalised=to_json(after.get(row.client))) for row in rows]
     initial = None if assignment.private else global_accuracy(assignment.models[0], run.engine)
     spread = Spread(**to_json(Spread.of(list(after.values()))))

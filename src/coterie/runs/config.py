@@ -57,6 +57,11 @@ class RunConfig(BaseModel, WrittenOptions):
         """Whether clients are also evaluated on validation data."""
         return self.validation is not None or self.patience is not None
 
+    @property
+    def memory_bytes(self) -> int | None:
+        """The memory to keep within, in bytes."""
+        return None if self.memory is None else size_in_bytes("memory", self.memory)
+
     def identity(self) -> dict[str, Any]:
         """The part of the configuration that decides what is computed; `as_published` is part of the method by then."""
         return {key: value for key, value in self.model_dump().items() if key not in PLACE_KEYS | {"as_published"}}
@@ -82,15 +87,15 @@ class RunConfig(BaseModel, WrittenOptions):
     def training(self, default: Training) -> Training:
         """Local training: what was given, else the scenario's default."""
         name, betas, eps = parse_optimizer(self.optimizer)
-        usual = _usual_training(name, default)
-        batch_size = _first(self.batch_size, default.batch_size)
-        return Training(
-            lr=_first(self.lr, usual.lr),
-            epochs=_first(self.epochs, default.epochs),
-            steps=_first(self.steps, None if self.epochs else default.steps),
-            batch_size=None if batch_size == "full" else batch_size,
-            momentum=_first(self.momentum, usual.momentum),
-            weight_decay=_first(self.weight_decay, usual.weight_decay),
+        keys = ("lr", "epochs", "steps", "batch_size", "momentum", "weight_decay")
+        given = {key: getattr(self, key) for key in keys if getattr(self, key) is not None}
+        if "epochs" in given:
+            given.setdefault("steps", None)
+        if self.batch_size == "full":
+            given["batch_size"] = None
+        return replace(
+            _usual_training(name, default),
+            **given,
             optimizer="sgd" if name == "momentum" else name,
             betas=betas,
             eps=eps,
@@ -99,11 +104,6 @@ class RunConfig(BaseModel, WrittenOptions):
             class_weights=None if self.class_weights is None else parse_class_weights(self.class_weights),
             augment=self.augment,
         )
-
-
-def _first(given: Any, default: Any) -> Any:
-    """What was given, else the default."""
-    return default if given is None else given
 
 
 def _usual_training(optimizer: str, default: Training) -> Training:
@@ -310,7 +310,7 @@ def _check_engine(config: RunConfig) -> None:
     if config.engine == "ray" and config.device not in ("auto", "cpu"):
         raise ConfigError(f"device={config.device!r} goes with engine='local': on Ray clients compute on processors")
     if config.memory is not None:
-        memory_bytes(config.memory)
+        size_in_bytes("memory", config.memory)
 
 
 def _check_limits(config: RunConfig) -> None:
@@ -398,11 +398,6 @@ def _method_text(method: dict[str, Any], path: Path) -> str:
         raise ConfigError(f"{path}: the table [method] needs a key 'name' that is text")
     options = ",".join(f"{key}={value!r}" for key, value in method.items() if key != "name")
     return f"{method['name']}:{options}" if options else str(method["name"])
-
-
-def memory_bytes(text: str) -> int:
-    """Bytes in a size such as 8GB, 512MB or 2GiB."""
-    return size_in_bytes("memory", text)
 
 
 def size_in_bytes(name: str, text: str | int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -17,10 +18,11 @@ from coterie.runs.raw_inputs import (
     CELLS,
     PIXELS,
     Answers,
+    LabelOfCells,
     Named,
+    NumberOfCells,
     OfPixels,
     name_labels_onnx,
-    of_cells,
     of_cells_onnx,
     pixels_like,
     takes_pixels,
@@ -60,7 +62,9 @@ def export(
     if kind not in get_args(Format):
         raise ConfigError(f"format={kind!r}: {did_you_mean(kind, get_args(Format))}")
     if kind == "onnx":
-        check_onnx()
+        with extra("export", 'format="onnx"'):
+            import onnx  # noqa: F401
+            import onnxscript  # noqa: F401
     if target.is_dir():
         raise ConfigError(f"{target}: is a folder: give the file to write, such as {target / 'model.pt'}")
     shape, module = shape_of(result), module_for(result, client, cluster)
@@ -78,14 +82,21 @@ def export(
         else:
             _save_onnx(result, module, shape, target)
     about = description(result, shape, client, cluster, kind, module)
-    write_atomically(described_in(target), (json.dumps(about, indent=2, ensure_ascii=False) + "\n").encode())
+    text = json.dumps(about, indent=2, ensure_ascii=False) + "\n"
+    write_atomically(target.with_name(target.name + ".json"), text.encode())
     write_atomically(target.with_name(target.name + ".md"), model_card(result, about).encode())
     return target
 
 
-def _answers(result: Result, module: nn.Module, shape: ModelShape) -> nn.Module:
-    """The module with probabilities, or predictions of a regression."""
-    return Answers(module, shape.classes, loss_of(result, outputs_of(module, example(shape, 2)), shape))
+def _traced(result: Result, module: nn.Module, shape: ModelShape) -> tuple[nn.Module, Callable[[int], Tensor]]:
+    """The module as it is traced, and what makes inputs for it: of raw inputs it gives probabilities or predictions."""
+    inputs = partial(example, shape)
+    if _takes(shape) == "inputs":
+        return module, inputs
+    answers = Answers(module, shape.classes, loss_of(result, outputs_of(module, inputs(2)), shape))
+    if shape.table is not None:
+        return answers, inputs
+    return OfPixels(answers), partial(pixels_like, shape)
 
 
 def _takes(shape: ModelShape, kind: str = "onnx") -> str:
@@ -97,19 +108,13 @@ def _takes(shape: ModelShape, kind: str = "onnx") -> str:
 
 def _script_of(result: Result, module: nn.Module, shape: ModelShape) -> torch.jit.ScriptModule:
     """The model in TorchScript, of cells or pixels where the run's data were such."""
+    inner = scripted(*_traced(result, module, shape))
     if _takes(shape) == "inputs":
-        return scripted(module, lambda n: example(shape, n))
-    answers = _answers(result, module, shape)
+        return inner
     names = [str(name) for name in shape.label_names] or [str(i) for i in range(shape.classes)]
     if shape.table is None:
-        inner = scripted(OfPixels(answers), lambda n: pixels_like(shape, n))
         return torch.jit.script(Named(inner, names)) if names else inner
-    return torch.jit.script(of_cells(scripted(answers, lambda n: example(shape, n)), shape.table, names))
-
-
-def described_in(path: Path) -> Path:
-    """The file beside an exported model that says what it takes and answers."""
-    return path.with_name(path.name + ".json")
+    return torch.jit.script(LabelOfCells(inner, shape.table, names) if names else NumberOfCells(inner, shape.table))
 
 
 def description(
@@ -222,27 +227,18 @@ def _close(one: Tensor, other: Tensor) -> bool:
     return one.shape == other.shape and bool(torch.allclose(one, other, rtol=CLOSE, atol=CLOSE))
 
 
-def check_onnx() -> None:
-    """ConfigError without the packages that write ONNX."""
-    with extra("export", 'format="onnx"'):
-        import onnx  # noqa: F401
-        import onnxscript  # noqa: F401
-
-
 def _save_onnx(result: Result, module: nn.Module, shape: ModelShape, target: Path) -> None:
     """The model in ONNX, of cells or pixels where the run's data were such."""
     takes = _takes(shape)
+    traced, inputs = _traced(result, module, shape)
     if takes == "inputs":
-        _write_onnx(module, example(shape, 2), ("inputs", "outputs"), target)
+        _write_onnx(traced, inputs(2), ("inputs", "outputs"), target)
         return
     import onnx
 
-    answers = _answers(result, module, shape)
-    output = "probabilities" if shape.classes else "prediction"
-    if shape.table is None:
-        _write_onnx(OfPixels(answers), pixels_like(shape, 2), (PIXELS, output), target)
-    else:
-        _write_onnx(answers, example(shape, 2), ("inputs", output), target)
+    first = PIXELS if takes == PIXELS else "inputs"
+    last = "probabilities" if shape.classes else "prediction"
+    _write_onnx(traced, inputs(2), (first, last), target)
     model = onnx.load(str(target))
     if shape.table is not None:
         of_cells_onnx(model, shape.table)

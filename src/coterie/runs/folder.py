@@ -15,8 +15,6 @@ from itertools import islice
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from torch import Tensor
-
 from coterie.errors import RunError
 from coterie.methods import Matrix
 from coterie.runs.matrices import write_matrix
@@ -209,18 +207,12 @@ class RunFolder(Store):
 
     def config(self) -> dict[str, Any]:
         """The config as used; RunError for a folder of another format."""
-        path = self.path / "config.json"
-        try:
-            stated = parse_json(self._content("config.json")).get("format", 1)
-        except (ValueError, AttributeError) as problem:
-            raise RunError(f"{path}: cannot be read ({problem})") from problem
-        if stated != FORMAT:
+        config = self.read_json("config.json")
+        if (stated := config.pop("format", 1)) != FORMAT:
             raise RunError(
                 f"{self.path}: the folder has format {stated!r}, this version reads {FORMAT}: use the version "
                 "that made it, or run again"
             )
-        config = self.read_json("config.json")
-        del config["format"]
         return config
 
     def identity(self) -> str:
@@ -331,11 +323,7 @@ class RunFolder(Store):
     def each_client(self) -> Iterator[ClientRecord]:
         """The same one by one, so that very many need never be held together; damage may show at the end only."""
         path = self.path / "clients.json"
-        if not self.has(path.name):
-            return
-        rows = (value for _, value in read_rows(path))
-        while some := list(islice(rows, ROWS_AT_ONCE)):
-            yield from from_json(list[ClientRecord], some, str(path))
+        return (row for _, row in client_rows(path)) if self.has(path.name) else iter(())
 
     def write_explanation(self, record: ExplanationRecord) -> None:
         """Keep why the clusters differ, for the report."""
@@ -375,22 +363,21 @@ class RunFolder(Store):
             raise RunError("; ".join(problems))
         return None
 
-    def save_result(self, result: Result, models: Mapping[str, Tensor], private: Mapping[str, Tensor]) -> None:
+    def save_result(self, result: Result) -> None:
         """Keep the models, the clients' records and, last, the summary, which makes the run a finished one.
 
         A model's tensors are named as in the module's state_dict; private layers are one vector per client.
         """
-        if models:
-            target = self.path / "models"
-            with writing(target):
-                target.mkdir(exist_ok=True)
-            for name, model in models.items():
-                tensors = {key: value.clone().contiguous() for key, value in result.layout.unflatten(model).items()}
-                save_tensors(tensors, target / f"{name}.safetensors")
-            if private:
-                about = {"layers": json.dumps(result.private_layers)}
-                tensors = {client: vector.clone().contiguous() for client, vector in private.items()}
-                save_tensors(tensors, target / "private.safetensors", about)
+        target = self.path / "models"
+        with writing(target):
+            target.mkdir(exist_ok=True)
+        for name, model in result.files.items():
+            tensors = {key: value.clone() for key, value in result.layout.unflatten(model).items()}
+            save_tensors(tensors, target / f"{name}.safetensors")
+        if result.private:
+            about = {"layers": json.dumps(result.private_layers)}
+            tensors = {client: vector.clone() for client, vector in result.private.items()}
+            save_tensors(tensors, target / "private.safetensors", about)
         self._restore_config()
         self._check_environment()
         write_rows(self.path / "clients.json", result.clients)
@@ -413,6 +400,14 @@ class RunFolder(Store):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def client_rows(path: Path) -> Iterator[tuple[int, ClientRecord]]:
+    """The records in a `clients.json` one by one, each with the place of its line in bytes."""
+    rows = read_rows(path)
+    while some := list(islice(rows, ROWS_AT_ONCE)):
+        records = from_json(list[ClientRecord], [row.value for row in some], str(path))
+        yield from zip((row.place for row in some), records, strict=True)
 
 
 def checksum(content: Any) -> str:

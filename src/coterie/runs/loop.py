@@ -15,7 +15,6 @@ from coterie.engines.base import Spent
 from coterie.errors import CallbackError
 from coterie.methods import Event, Info
 from coterie.methods.needs import needs_of
-from coterie.runs import metrics
 from coterie.runs.callbacks import Callback, Followers
 from coterie.runs.concluding import conclude
 from coterie.runs.prepared import Run
@@ -138,8 +137,7 @@ class Progress:
         """The report, with a warning where the loss has exploded."""
         if self.evaluation is None:
             return info
-        means = self.evaluation.means or metrics.spreads(self.evaluation.scores)
-        event = self._watch.event(means.get("loss", Spread()).mean)
+        event = self._watch.event(self.evaluation.means.get("loss", Spread()).mean)
         return replace(info, events=[*info.events, event]) if event else info
 
     def _keep(self, record: RoundRecord, info: Info, stop: Event | None) -> None:

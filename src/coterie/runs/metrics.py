@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import islice
 
 import torch
@@ -12,7 +13,7 @@ from coterie.clustering import adjusted_rand_index
 from coterie.engines.base import Engine
 from coterie.federation import Client
 from coterie.methods import Assignment
-from coterie.methods.base import Hidden, Served
+from coterie.methods.base import Hidden
 from coterie.metrics import ALWAYS, higher_is_better
 from coterie.runs.records import Spread
 from coterie.tasks import Evaluate, Reduction, Request, ScoreHidden
@@ -20,9 +21,6 @@ from coterie.trainers.losses import Loss, absolute_loss, squared_loss
 
 SCORED_AT_ONCE = 50_000
 """Clients whose requests and replies are held at once, so that a million need no more memory than these."""
-
-
-_NO_MIXTURE: Mapping[int, float] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,40 +50,26 @@ def score_clients(
     In the order of the engine's clients.
     """
     scores: dict[str, ClientScore] = {}
-    tasks: dict[tuple[int, ...], Evaluate] = {}
-    served = assignment.served(among)
-    while some := {client.client: client for client in islice(served, SCORED_AT_ONCE)}:
-        _score(some, assignment, engine, part, extra, tasks, scores)
-    return [scores[client] for client in (engine.clients if among is None else among) if client in scores]
-
-
-def _score(
-    served: Mapping[str, Served],
-    assignment: Assignment,
-    engine: Engine,
-    part: str,
-    extra: tuple[str, ...],
-    tasks: dict[tuple[int, ...], Evaluate],
-    scores: dict[str, ClientScore],
-) -> None:
-    """Add the scores of some clients; `tasks` are those made so far, by the models that they evaluate."""
     by_id = assignment.by_id
-    requests = []
-    for client in served.values():
-        models = tuple(client.mixture) or (client.model_id,)
-        if models not in tasks:
-            stacked = torch.stack([by_id[number] for number in models])
-            tasks[models] = Evaluate(stacked, part, assignment.private, extra)
-        weights = tuple(client.mixture.values())
-        task = replace(tasks[models], weights=weights) if weights else tasks[models]
-        requests.append(Request(client.client, task))
-    for block in engine.run(requests):
-        for reply in block.replies:
-            own = served[reply.client]
-            metrics = {name: reply.values[name][0] for name in (*ALWAYS, *extra)}
-            scores[reply.client] = ClientScore(
-                reply.client, own.cluster, own.model_id, reply.samples, metrics, own.mixture or _NO_MIXTURE
-            )
+    served = assignment.served(among)
+
+    @cache
+    def task(models: tuple[int, ...]) -> Evaluate:
+        """One for all clients that are evaluated with these models."""
+        return Evaluate(torch.stack([by_id[number] for number in models]), part, assignment.private, extra)
+
+    while some := {client.client: client for client in islice(served, SCORED_AT_ONCE)}:
+        requests = []
+        for client in some.values():
+            asked = task(tuple(client.mixture) or (client.model_id,))
+            if client.mixture:
+                asked = replace(asked, weights=tuple(client.mixture.values()))
+            requests.append(Request(client.client, asked))
+        for reply in (reply for block in engine.run(requests) for reply in block.replies):
+            own = some[reply.client]
+            values = {name: reply.values[name][0] for name in (*ALWAYS, *extra)}
+            scores[own.client] = ClientScore(own.client, own.cluster, own.model_id, reply.samples, values, own.mixture)
+    return [scores[client] for client in (engine.clients if among is None else among) if client in scores]
 
 
 def spreads(scores: Sequence[ClientScore]) -> dict[str, Spread]:
@@ -97,14 +81,12 @@ def spreads(scores: Sequence[ClientScore]) -> dict[str, Spread]:
     }
 
 
-def hidden_spreads(
-    hidden: Hidden, engine: Engine, part: str = "test", among: Sequence[str] | None = None, extra: tuple[str, ...] = ()
-) -> dict[str, Spread]:
-    """The mean of every metric over the clients (or those `among`), from a secure sum: no client's value is seen."""
+def hidden_spreads(hidden: Hidden, engine: Engine, part: str, extra: tuple[str, ...] = ()) -> dict[str, Spread]:
+    """The mean of every metric over the clients, from a secure sum: no client's value is seen."""
     task = ScoreHidden(hidden.models, hidden.kept, part, extra)
-    requests = [Request(client, task) for client in (engine.clients if among is None else among)]
-    totals = [block.sums[0] for block in engine.run(requests, Reduction([1.0] * len(requests), [0] * len(requests)))
-              if 0 in block.sums]  # fmt: skip
+    requests = [Request(client, task) for client in engine.clients]
+    reduction = Reduction([1.0] * len(requests), [0] * len(requests))
+    totals = [block.sums[0] for block in engine.run(requests, reduction) if 0 in block.sums]
     if not totals:
         return {}
     values, counts = sum(totals[1:], totals[0]).chunk(2)

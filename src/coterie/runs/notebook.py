@@ -41,12 +41,8 @@ def _tree(tree: list[TreeNode], result: Result) -> str:
     accuracy, nodes = {row.client: row.accuracy for row in result.clients}, {node.id: node for node in tree}
 
     def item(node: TreeNode) -> str:
-        text = escape(describe(node))
-        known = [value for member in node.members if (value := accuracy.get(member)) is not None]
-        if known and not node.children:
-            text += f", accuracy {sum(known) / len(known):.3f}"
         below = "".join(item(nodes[child]) for child in node.children)
-        return f"<li>{text}{f'<ul>{below}</ul>' if below else ''}</li>"
+        return f"<li>{escape(describe(node, accuracy))}{f'<ul>{below}</ul>' if below else ''}</li>"
 
     return f"<ul>{''.join(item(node) for node in tree if node.parent is None)}</ul>"
 

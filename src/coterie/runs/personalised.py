@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 from torch import Tensor
@@ -12,47 +12,36 @@ from coterie.engines.base import Engine
 from coterie.methods import Assignment
 from coterie.randomness import derive
 from coterie.runs.records import Spread
-from coterie.tasks import Evaluate, Personalise, Request
+from coterie.tasks import Evaluate, Personalise, Reply, Request
 from coterie.trainers.base import Training
 
 EPOCHS = 5
 """Local passes of personalisation in the paper."""
 
 
-@dataclass(frozen=True)
-class PersonalScore:
-    """A client's test results with the model it was given, before and after its own fine-tuning."""
-
-    client: str
-    cluster: int
-    samples: int
-    loss: tuple[float, float]
-    accuracy: tuple[float, float]
-
-
 def personalised(
     assignment: Assignment, engine: Engine, training: Training, seed: int, *, epochs: int = EPOCHS
-) -> list[PersonalScore]:
-    """Every client fine-tunes its model for `epochs` on all layers; `training` gives step size and batches."""
+) -> list[Reply]:
+    """Every client fine-tunes its model for `epochs` on all layers; `training` gives step size and batches.
+
+    The replies' values `loss` and `accuracy` are pairs, before and after, on test data.
+    """
     how = replace(training, epochs=epochs, steps=None, proximal=0.0, layers=())
-    requests, cluster_of = [], {}
-    for served in assignment.served():
-        task = Personalise(served.model, how, derive(seed, "personalise", served.client), assignment.private)
-        requests.append(Request(served.client, task))
-        cluster_of[served.client] = served.cluster
-    scores = {}
-    for block in engine.run(requests):
-        for reply in block.replies:
-            loss, accuracy = reply.values["loss"], reply.values["accuracy"]
-            scores[reply.client] = PersonalScore(
-                reply.client, cluster_of[reply.client], reply.samples, (loss[0], loss[1]), (accuracy[0], accuracy[1])
-            )
-    return [scores[client] for client in engine.clients if client in scores]
+    requests = [
+        Request(
+            served.client,
+            Personalise(served.model, how, derive(seed, "personalise", served.client), assignment.private),
+        )
+        for served in assignment.served()
+    ]
+    replies = {reply.client: reply for block in engine.run(requests) for reply in block.replies}
+    return [replies[client] for client in engine.clients if client in replies]
 
 
-def personalised_accuracy(scores: Sequence[PersonalScore], clients: Sequence[str] | None = None) -> float | None:
+def personalised_accuracy(replies: Sequence[Reply], clients: Sequence[str] | None = None) -> float | None:
     """Mean accuracy after fine-tuning, over all clients or those named."""
-    return Spread.of([score.accuracy[1] for score in scores if clients is None or score.client in clients]).mean
+    after = [r.values["accuracy"][1] for r in replies if clients is None or r.client in clients]
+    return Spread.of(after).mean
 
 
 def global_accuracy(model: Tensor, engine: Engine) -> float:

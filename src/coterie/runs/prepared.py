@@ -45,7 +45,6 @@ class Run:
     evaluate_every: int | Literal["auto"] = 1
     """Rounds between two evaluations of all clients. "auto": as many as a client waits for its turn on average, with
     the participants alone evaluated in between, so that evaluating costs about what training does."""
-    save_models: bool = True
     personalise: int = 0
     """Local epochs of every client's own fine-tuning after the last round; 0 leaves it out."""
     save_every_round: bool = False

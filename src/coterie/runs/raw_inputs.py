@@ -152,11 +152,6 @@ class NumberOfCells(nn.Module):
         return answer
 
 
-def of_cells(module: nn.Module, table: Table, names: Sequence[str]) -> nn.Module:
-    """A traced module as one of a table's cells; with names it answers labels."""
-    return LabelOfCells(module, table, names) if names else NumberOfCells(module, table)
-
-
 def _places(column: Column) -> dict[str, int]:
     return {value: i for i, value in enumerate(column.categories)}
 
@@ -228,9 +223,13 @@ class _Nodes:
         keys: dict[str, Any] = {"keys_strings": list(numbers), "values_int64s": values, "default_int64": otherwise}
         return self.add("LabelEncoder", [texts], domain=ML, **keys)
 
+    def rows(self, values: str) -> str:
+        """Values `(n,)` as `(n, 1)`."""
+        return self.add("Unsqueeze", [values, self.constant(np.array([1]))])
+
     def feature(self, values: str) -> str:
         """Values `(n,)` as an input `(n, 1) float32`."""
-        return self.add("Unsqueeze", [self.add("Cast", [values], to=1), self.constant(np.array([1]))])
+        return self.rows(self.add("Cast", [values], to=1))
 
 
 def _column_nodes(nodes: _Nodes, column: Column, cells: str) -> list[str]:
@@ -247,12 +246,8 @@ def _column_nodes(nodes: _Nodes, column: Column, cells: str) -> list[str]:
         spelled = {text: places[usual] for text, usual in BOOLEANS.items() if usual in places}
         place = nodes.encode(cells, {**places, **spelled}, -1)
         each = nodes.constant(np.arange(len(places)))
-        made = [nodes.add("Cast", [nodes.add("Equal", [_as_rows(nodes, place), each])], to=1)]
+        made = [nodes.add("Cast", [nodes.add("Equal", [nodes.rows(place), each])], to=1)]
         if column.other:
             unknown = nodes.add("Equal", [place, nodes.constant(np.int64(-1))])
             made.append(nodes.feature(nodes.add("And", [unknown, nodes.add("Not", [gone])])))
     return made + [nodes.feature(gone)] * column.missing
-
-
-def _as_rows(nodes: _Nodes, values: str) -> str:
-    return nodes.add("Unsqueeze", [values, nodes.constant(np.array([1]))])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie.engines.base import Spent
@@ -36,49 +35,48 @@ class Evaluation:
 
     assignment: Assignment
     scores: list[ClientScore]
-    participants_only: bool = False
-    validation: list[ClientScore] = field(default_factory=list)
-    means: Mapping[str, Spread] = field(default_factory=dict)
-    """Every metric over the clients, where choices are hidden and no client's own scores are known."""
-    validation_means: Mapping[str, Spread] = field(default_factory=dict)
+    """On the clients' test data; empty where choices are hidden, and no client's own scores are known."""
+    validation: list[ClientScore]
+    means: Mapping[str, Spread]
+    """Every metric over the clients, on their test data."""
+    validation_means: Mapping[str, Spread]
+    participants_only: bool
 
     @property
     def spreads(self) -> dict[str, Spread]:
         """Every metric over the clients, on their test data; None for what JSON cannot hold."""
-        return _storable(self.means or metrics.spreads(self.scores))
+        return _storable(self.means)
 
     @property
     def validation_spreads(self) -> dict[str, Spread]:
         """The same on their validation data."""
-        return _storable(self.validation_means or metrics.spreads(self.validation))
+        return _storable(self.validation_means)
 
 
 def evaluate(run: Run, state: Any, t: int, among: Sequence[str] | None = None) -> Evaluation:
     """The models as they are, and the metrics of all clients or those `among`; that is no part of the traffic."""
     assignment = run.method.assignment(state, run.server)
-    if among is not None:
-        scores = run.score(assignment, t, among)
-        run.server.traffic.drain()
-        return Evaluation(assignment, scores, participants_only=True)
-    if assignment.hidden is not None:
-        return _evaluate_hidden(run, assignment)
-    metrics.check_partition(assignment.members, run.server.clients)
-    scores = run.score(assignment, t)
-    validation = run.score(assignment, t, part="validation") if run.validate else []
+    hidden = assignment.hidden if among is None else None
+    if among is None and hidden is None:
+        metrics.check_partition(assignment.members, run.server.clients)
+    scores: dict[str, list[ClientScore]] = {"test": [], "validation": []}
+    means: dict[str, dict[str, Spread]] = {"test": {}, "validation": {}}
+    for part in ("test", "validation") if run.validate and among is None else ("test",):
+        if hidden is None:
+            scores[part] = run.score(assignment, t, among, part)
+            means[part] = metrics.spreads(scores[part])
+        else:
+            found = metrics.hidden_spreads(hidden, run.engine, part, run.metrics)
+            means[part] = means_in_units(found, run.loss_unit)
     run.server.traffic.drain()
-    return Evaluation(assignment, scores, validation=validation)
-
-
-def _evaluate_hidden(run: Run, assignment: Assignment) -> Evaluation:
-    """Means over all clients of models that only they know they chose."""
-    assert assignment.hidden is not None
-    score = partial(metrics.hidden_spreads, assignment.hidden, run.engine, extra=run.metrics)
-    means, held_out = (
-        means_in_units(score(part), run.loss_unit) if part == "test" or run.validate else {}
-        for part in ("test", "validation")
+    return Evaluation(
+        assignment,
+        scores["test"],
+        scores["validation"],
+        means["test"],
+        means["validation"],
+        participants_only=among is not None,
     )
-    run.server.traffic.drain()
-    return Evaluation(assignment, [], means=means, validation_means=held_out)
 
 
 def _storable(spreads: Mapping[str, Spread]) -> dict[str, Spread]:
@@ -150,15 +148,10 @@ def _mixture_changes(assignment: Assignment, known: Mapping[str, Mapping[int, fl
     """Mixtures in hundredths that are others than what is known; an empty one where a client has one model again."""
     changed = {}
     for client in assignment.served():
-        mixture = _hundredths(client.mixture)
+        mixture = {number: rounded for number, weight in client.mixture.items() if (rounded := round(weight, 2))}
         if mixture != known.get(client.client, {}):
             changed[client.client] = mixture
     return changed
-
-
-def _hundredths(mixture: Mapping[int, float]) -> dict[int, float]:
-    """A mixture's weights in hundredths, without those that round to none."""
-    return {number: rounded for number, weight in mixture.items() if (rounded := round(weight, 2))}
 
 
 def event_record(event: Event) -> EventRecord:

@@ -14,6 +14,7 @@ from coterie import plugins
 from coterie.errors import ConfigError, did_you_mean
 from coterie.models.ensemble import Ensemble
 from coterie.parameters import Layout, scatter, span_size
+from coterie.runs import exporting, newcomers, notebook, using
 from coterie.runs.records import ClientRecord, History, Spread, Summary, model_file
 from coterie.runs.target_scaling import TargetScaling
 from coterie.runs.words import mixture_text
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 
     from coterie.federation import Federation
     from coterie.federation.tables import Table
-    from coterie.runs.newcomers import Drift
     from coterie.runs.prepared import Placing
     from coterie_advice import Explanation
 
@@ -70,9 +70,7 @@ class Result:
 
     def _repr_html_(self) -> str:
         """The summary table and the tree, for notebooks."""
-        from coterie.runs.notebook import result_html
-
-        return result_html(self)
+        return notebook.result_html(self)
 
     def record_of(self, client: str) -> ClientRecord:
         """A client's record; ConfigError where there is no such client, or the run does not know its model."""
@@ -105,7 +103,7 @@ class Result:
             alone = rows.get(members[0]) if len(members) == 1 else None
             if alone is not None and alone.private and alone.model is not None:
                 found.append(self._vector(alone))
-            elif (name := model_file(number)) in self.files:  # a run may leave its models out
+            elif (name := model_file(number)) in self.files:  # they may have been removed
                 found.append(self.files[name])
         return found
 
@@ -197,8 +195,6 @@ class Result:
             >>> result.predict(data["client-0"].test.x[:5], client="client-0").shape
             (5,)
         """
-        from coterie.runs import using
-
         return using.predict(self, inputs, client, cluster, probabilities=probabilities)
 
     def evaluate(
@@ -220,8 +216,6 @@ class Result:
             ConfigError: there is no such client, cluster or metric.
             DataError: the data has no labels, or does not fit the model.
         """
-        from coterie.runs import using
-
         return using.evaluate(self, data, client, cluster, metrics=metrics)
 
     def export(
@@ -245,9 +239,7 @@ class Result:
         Raises:
             ConfigError: the format is unknown, its packages are missing, or torch cannot write this model so.
         """
-        from coterie.runs.exporting import export
-
-        return export(self, path, client, cluster, format=format)
+        return exporting.export(self, path, client, cluster, format=format)
 
     def assign(self, data: Any) -> dict[str, int]:
         """Place newcomers in the run's clusters by its own method; no other client is moved, and no model changes.
@@ -267,11 +259,9 @@ class Result:
             ConfigError: the method has no place for newcomers, or needs labels.
             DataError: the data does not fit the run's model.
         """
-        from coterie.runs.newcomers import assign
+        return newcomers.assign(self, data)
 
-        return assign(self, data)
-
-    def drift(self, client: str, data: Any) -> Drift:
+    def drift(self, client: str, data: Any) -> newcomers.Drift:
         """Ask whether a client of the run still fits its cluster.
 
         Args:
@@ -286,9 +276,7 @@ class Result:
             ConfigError: there is no such client.
             DataError: the data has no labels, too few samples, or does not fit the model.
         """
-        from coterie.runs.newcomers import drift
-
-        return drift(self, client, data)
+        return newcomers.drift(self, client, data)
 
     def explain(self, federation: Federation | None = None) -> Explanation:
         """Ask why the clusters differ: each cluster's model is tried on the other clusters' clients.

@@ -15,6 +15,7 @@ from torch import Tensor
 from coterie.errors import ConfigError, DataError, did_you_mean
 from coterie.federation import PARTS, Client, Federation, Split, as_target, as_tensor
 from coterie.federation.images import image_files, read_images
+from coterie.federation.table_files import is_frame
 from coterie.federation.table_sites import read_all
 from coterie.federation.tables import Table
 
@@ -172,8 +173,8 @@ def _read(data: Any, shape: ModelShape) -> Samples:
         return Samples(shape.inputs(data.x), _counted(data.y, shape))
     if isinstance(data, tuple) and len(data) == 2:
         return _checked(*data, shape)
-    if _is_frame(data):
-        return _from_table(data, shape) if shape.table is not None else _checked(data.to_numpy(), None, shape)
+    if shape.table is not None and is_frame(data):
+        return _from_table(data, shape.table, shape)
     return _checked(data, None, shape)
 
 
@@ -182,16 +183,9 @@ def _checked(x: Any, y: Any, shape: ModelShape) -> Samples:
     return Samples(inputs, None if y is None else shape.targets(y, len(inputs)))
 
 
-def _is_frame(data: Any) -> bool:
-    """Whether it is a data frame, without importing a library of them."""
-    return hasattr(data, "columns") and hasattr(data, "to_numpy")
-
-
-def _from_table(data: Any, shape: ModelShape) -> Samples:
-    assert shape.table is not None
-    x, y = shape.table.transform(data)
-    inputs = shape.inputs(x)
-    return Samples(inputs, None if y is None else as_target(y))
+def _from_table(data: Any, table: Table, shape: ModelShape) -> Samples:
+    x, y = table.transform(data)
+    return Samples(shape.inputs(x), y)
 
 
 def _read_file(path: Path, shape: ModelShape) -> Samples:
@@ -203,7 +197,7 @@ def _read_file(path: Path, shape: ModelShape) -> Samples:
                 f"{path}: the run was not trained on tables, so nothing says which columns its inputs are: give a .npz "
                 "file with an array x"
             )
-        return _from_table(path, shape)
+        return _from_table(path, shape.table, shape)
     if path.suffix.lower() not in (".npz", ".npy"):
         return _from_images(path, shape)
     try:
@@ -258,7 +252,7 @@ def read_newcomers(data: Any, shape: ModelShape) -> dict[str, Samples]:
         return {str(name): read_samples(item, shape) for name, item in data.items()}
     if isinstance(data, str | os.PathLike):
         return _newcomers_at(Path(data), shape)
-    return (_by_client(data, shape) if _is_frame(data) else {}) or {NEWCOMER: read_samples(data, shape)}
+    return (_by_client(data, shape) if is_frame(data) else {}) or {NEWCOMER: read_samples(data, shape)}
 
 
 def _newcomers_at(path: Path, shape: ModelShape) -> dict[str, Samples]:
@@ -287,10 +281,8 @@ def _by_client(data: Any, shape: ModelShape) -> dict[str, Samples]:
         return {}
     if table.client_column not in table.read(data).columns:
         return {}
-    return {
-        name: Samples(shape.inputs(table.encode(raw).astype(np.float32)), table.labels(raw))
-        for name, raw in read_all(data, table.client_column, table.decimal).items()
-    }
+    tables = read_all(data, table.client_column, table.decimal)
+    return {name: _from_table(raw, table, shape) for name, raw in tables.items()}
 
 
 def _whole(client: Client, shape: ModelShape, names: tuple[str, ...] = ()) -> Samples:

@@ -81,5 +81,5 @@ class Store:
     def reopen(self) -> None:
         """A run that had ended is taken up again: it is not a finished one any more."""
 
-    def save_result(self, result: Result, models: Mapping[str, Tensor], private: Mapping[str, Tensor]) -> None:
-        """Keep the summary, the clients' records, and the models by file name."""
+    def save_result(self, result: Result) -> None:
+        """Keep the summary, the clients' records, and the models."""

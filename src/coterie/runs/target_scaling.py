@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,7 +63,9 @@ class TargetScaling:
 
     def metrics(self, asked: dict[str, MetricFunction | None]) -> dict[str, MetricFunction | None]:
         """Known metrics (None) and those of the user's own by name, of values in their units."""
-        return {name: MetricInUnits(name, own, self) for name, own in asked.items()} if self.needed else asked
+        return (
+            {name: partial(metric_in_units, name, own, self) for name, own in asked.items()} if self.needed else asked
+        )
 
     def loss_unit(self, loss: Loss | None) -> float:
         """What a loss of standard targets is multiplied by to be one of the targets; 1 where there is no such number.
@@ -74,21 +77,12 @@ class TargetScaling:
         return self.scale if loss is absolute_loss else 1.0
 
 
-UNSCALED = TargetScaling()
-
-
-@dataclass(frozen=True)
-class MetricInUnits:
-    """A metric of standard outputs and targets, measured on both in their units."""
-
-    name: str
-    own: MetricFunction | None
-    scaling: TargetScaling
-
-    def __call__(self, outputs: Tensor, targets: Tensor) -> float:
-        """The metric of outputs and targets `(n, ...)`."""
-        outputs, targets = (self.scaling.to_units(values.double()) for values in (outputs, targets))
-        return measure({self.name: self.own}, outputs, targets)[self.name]
+def metric_in_units(
+    name: str, own: MetricFunction | None, scaling: TargetScaling, outputs: Tensor, targets: Tensor
+) -> float:
+    """A metric of standard outputs and targets `(n, ...)`, measured on both in their units."""
+    outputs, targets = (scaling.to_units(values.double()) for values in (outputs, targets))
+    return measure({name: own}, outputs, targets)[name]
 
 
 class Rescaled(nn.Module):
@@ -126,7 +120,5 @@ def means_in_units(means: dict[str, Spread], unit: float) -> dict[str, Spread]:
 
 def info_in_units(info: Info, unit: float) -> Info:
     """What a method reports of a round, with the clusters' training losses in the targets' units."""
-    if unit == 1.0:
-        return info
     clusters = [c if c.train_loss is None else replace(c, train_loss=unit * c.train_loss) for c in info.clusters]
     return replace(info, clusters=clusters)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from coterie.errors import ConfigError, users_code
-from coterie.metrics import METRICS, compute
+from coterie.metrics import ALWAYS, METRICS, compute
 from coterie.parameters import span_size
 from coterie.runs.records import model_file
 from coterie.runs.samples import ModelShape, read_samples
@@ -42,7 +42,10 @@ def shape_of(result: Result) -> ModelShape:
 def _cluster_vector(result: Result, cluster: int | None) -> Tensor:
     """The parameters `(d,)` of a cluster's model; without a cluster, of the only model there is."""
     ids = result.summary.cluster_ids
-    cluster = _only_cluster(result) if cluster is None else cluster
+    if cluster is None:
+        if len(ids) > 1 or len(result.files) > 1:
+            raise ConfigError(f"the run has models for clusters {_listed(ids)}: say which by client=… or cluster=…")
+        cluster = ids[0]
     members = dict(zip(ids, result.clusters, strict=True)).get(cluster, [])
     alone = result.record_of(members[0]) if len(members) == 1 else None
     if alone is not None and (alone.private or not alone.mixture):
@@ -56,13 +59,6 @@ def _cluster_vector(result: Result, cluster: int | None) -> Tensor:
         known = f"there is one of {_listed(ids)}" if result.files else "it kept no models"
         raise ConfigError(f"the run has no model of cluster {cluster}: {known}")
     return result.files[model_file(cluster)]
-
-
-def _only_cluster(result: Result) -> int:
-    ids = result.summary.cluster_ids
-    if len(ids) > 1 or len(result.files) > 1:
-        raise ConfigError(f"the run has models for clusters {_listed(ids)}: say which by client=… or cluster=…")
-    return ids[0]
 
 
 def _listed(ids: Sequence[int], most: int = 12) -> str:
@@ -121,13 +117,9 @@ def evaluate(
     found = {"loss": value * scaling.loss_unit(loss)}
     if shape.classes:
         found["accuracy"] = float(correct(outputs, y, loss))
-    of_the_run = [name for name in result.summary.metrics if name not in ("loss", "accuracy")]
-    wanted = of_the_run if metrics is None else metrics
-    if not wanted:
-        return found
-    if metrics is None:
-        wanted = [name for name in wanted if name in METRICS]  # one's own functions are given again
-    return found | compute(wanted, outputs, y)
+    if metrics is None:  # those of the run; functions of one's own are given again
+        metrics = [name for name in result.summary.metrics if name in METRICS and name not in ALWAYS]
+    return found | compute(metrics, outputs, y) if metrics else found
 
 
 def loss_of(result: Result, outputs: Tensor, shape: ModelShape) -> Loss:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.errors import ConfigError, did_you_mean
@@ -15,12 +15,14 @@ MOST_MEMBERS = 20
 """Members of a cluster that are named."""
 
 
-def describe(node: TreeNode) -> str:
-    """A node of the tree in one line."""
+def describe(node: TreeNode, accuracy: Mapping[str, float | None] | None = None) -> str:
+    """A node of the tree in one line; with clients' accuracies also the mean of a cluster's members."""
     who = f"{len(node.members)} clients" if len(node.members) != 1 else f"client {node.members[0]}"
-    if not node.children:
-        return f"cluster {node.id}: {who}, since round {node.born}"
-    return f"node {node.id}: {who}, split in round {node.split_round}: {node.reason}"
+    if node.children:
+        return f"node {node.id}: {who}, split in round {node.split_round}: {node.reason}"
+    known = [value for member in node.members if (value := (accuracy or {}).get(member)) is not None]
+    score = f", accuracy {sum(known) / len(known):.3f}" if known else ""
+    return f"cluster {node.id}: {who}, since round {node.born}{score}"
 
 
 def ancestors(nodes: Mapping[int, TreeNode], cluster: int) -> list[TreeNode]:
@@ -60,13 +62,8 @@ def mixture_text(mixture: Mapping[Any, float]) -> str:
     return ", ".join(f"{name}: {100 * weight:.0f} %" for name, weight in shares) or "–"
 
 
-def heaviest_weights(clients: Iterable[ClientRecord]) -> list[float]:
-    """The weight of the heaviest model of each client that is served by a mixture."""
-    return [max(row.mixture.values()) for row in clients if row.mixture]
-
-
 def mixtures_in_words(heaviest: Sequence[float], clients: int) -> str:
-    """How much clients are served by mixtures, from `heaviest_weights`; empty where each has one model."""
+    """How much clients are served by mixtures, from the heaviest weight of each; empty where each has one model."""
     if not heaviest:
         return ""
     who = "Every client is" if len(heaviest) == clients else f"{len(heaviest)} of {clients} clients are"

@@ -65,7 +65,7 @@ def gain_rows(place: Path, table: Mapping[str, Any], baseline: str = "fedavg") -
 
 
 def _read(place: Path, row: Mapping[str, Any], seed: int) -> RunView:
-    return read_run(place / row["folders"][str(seed)], with_matrix=False)
+    return read_run(place / row["folders"][str(seed)])
 
 
 def _course(place: Path, row: Mapping[str, Any], measure: Measure) -> dict[int, list[float]]:
