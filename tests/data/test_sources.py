@@ -13,8 +13,10 @@ from published_files import cifar_arrays, cifar_pickle, idx_bytes, leaf_bytes, w
 from coterie.data.catalog import BY_HAND, CATALOG, TERMS
 from coterie.data.pools import windows
 from coterie.data.sources import (
-    TABLE_SOURCES,
-    TEXT_SOURCES,
+    SOURCES,
+    Source,
+    TableSource,
+    TextSource,
     available,
     data_folder,
     load_source,
@@ -170,8 +172,8 @@ def test_wrong_idx_sets_name_the_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(CATALOG))
 def test_a_missing_set_names_the_command(tmp_path: Path, name: str) -> None:
-    loaders = {**dict.fromkeys(TEXT_SOURCES, load_text_source), **dict.fromkeys(TABLE_SOURCES, load_table_source)}
-    load = loaders.get(name, load_source)
+    loaders = {Source: load_source, TextSource: load_text_source, TableSource: load_table_source}
+    load = loaders[type(SOURCES[name])]
     with pytest.raises(DataError) as caught:
         load(name, tmp_path)
     assert f"coterie data fetch {name}`" in str(caught.value)
