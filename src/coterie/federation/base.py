@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from coterie.errors import DataError
-from coterie.federation.blocks import blocks_of
 from coterie.federation.client import (
     ONE_TYPE,
     PARTS,
@@ -21,6 +20,7 @@ from coterie.federation.client import (
     Client,
     Splits,
     check_id,
+    entry_of,
     make_client,
     several,
     values_of,
@@ -28,7 +28,7 @@ from coterie.federation.client import (
 
 if TYPE_CHECKING:
     from coterie.federation.datasets import Datasets, Values
-    from coterie.federation.labels import Task
+    from coterie.federation.labels import Items, Task
     from coterie.federation.table_sites import Tables
     from coterie.federation.tables import Table
 
@@ -182,17 +182,29 @@ class Federation:
             (('ward-a', 'ward-b'), 16)
         """
         items = list(data.items()) if isinstance(data, Mapping) else [(str(i), item) for i, item in enumerate(data)]
+        return cls._of_items(items, splits, task, label_names, seed, name, classes, groups, blocks)
+
+    @classmethod
+    def _of_items(
+        cls,
+        items: Items,
+        splits: Splits,
+        task: Task | None,
+        label_names: Sequence[str] | None,
+        seed: int,
+        name: str,
+        classes: int | None = None,
+        groups: Mapping[str, int] | Sequence[int] | None = None,
+        blocks: Mapping[str, Any] | Sequence[Any] | None = None,
+    ) -> Federation:
+        """The federation of clients' items by id; see `from_tensors`."""
         from coterie.federation.labels import encode_texts
 
-        items, names = encode_texts(items, label_names)
+        encoded, names = encode_texts(items, label_names)
         clients = []
-        for position, (client_id, item) in enumerate(items):
-            key: Any = client_id if isinstance(groups, Mapping) else position
-            try:
-                group = None if groups is None else groups[key]
-            except (KeyError, IndexError):
-                raise DataError(f"client {client_id!r} has no entry in groups: give every client one") from None
-            block = blocks_of(blocks, client_id, position)
+        for position, (client_id, item) in enumerate(encoded):
+            group = entry_of(groups, "groups", client_id, position)
+            block = entry_of(blocks, "blocks", client_id, position)
             clients.append(make_client(str(client_id), item, splits, seed, group, block))
         return cls._named(clients, classes, name, task, names)
 
@@ -249,10 +261,9 @@ class Federation:
             >>> Federation.from_arrays(x, y, np.repeat(["ann", "bob"], 20)).ids
             ('ann', 'bob')
         """
-        from coterie.federation.datasets import clients_from_arrays
+        from coterie.federation.datasets import items_from_arrays
 
-        clients, names = clients_from_arrays(x, y, client, splits, seed, label_names)
-        return cls._named(clients, None, "arrays", task, names)
+        return cls._of_items(items_from_arrays(x, y, client), splits, task, label_names, seed, "arrays")
 
     @classmethod
     def from_folder(
@@ -362,25 +373,31 @@ class Federation:
             (('north', 'south'), ('no', 'yes'), ['age'])
             >>> folder.cleanup()
         """
-        from coterie.federation.table_sites import tables_name
-        from coterie.federation.tables import clients_from_tables
-
-        clients, table = clients_from_tables(
-            tables,
-            label,
-            client_column=client_column,
-            drop=drop,
-            categorical=categorical,
-            task=task,
-            scale=scale,
-            max_categories=max_categories,
-            decimal=decimal,
-            splits=splits,
-            groups=groups,
-            blocks=blocks,
-            seed=seed,
+        from coterie.federation.labels import classes_of_columns
+        from coterie.federation.table_sites import common_columns, read_all, tables_name
+        from coterie.federation.tables import (
+            Table,
+            check_named,
+            check_options,
+            client_of,
+            column_names,
+            fit_table,
+            report_site,
+            site_of,
         )
-        names = table.label_names
+
+        drop, categorical = column_names(drop, "drop"), column_names(categorical, "categorical")
+        check_options(label, client_column, decimal, max_categories)
+        raw = read_all(tables, client_column, decimal)
+        check_named(raw, label, {"drop": drop, "categorical": categorical, "blocks": (blocks,) if blocks else ()})
+        names = classes_of_columns({one.origin: one.columns[label] for one in raw.values()}, label, task)
+        sites = [site_of(name, one, blocks, splits, seed) for name, one in raw.items()]
+        drop = drop if blocks is None else (*drop, blocks)
+        left_out = {label, client_column, *drop}
+        common_columns({site.raw.origin: [c for c in site.raw.columns if c not in left_out] for site in sites})
+        reports = [report_site(site, label, left_out, categorical) for site in sites]
+        table = fit_table(reports, Table(label, names, (), drop, client_column, decimal), max_categories, scale=scale)
+        clients = [client_of(site, table, groups) for site in sites]
         done: Task = "classification" if names else "regression"
         return cls(clients, name=tables_name(tables), label_names=names, table=table, task=done)
 
@@ -464,10 +481,9 @@ class Federation:
             >>> len(Federation.from_datasets({"ann": one, "bob": one}))
             2
         """
-        from coterie.federation.datasets import clients_from_datasets
+        from coterie.federation.datasets import items_from_datasets
 
-        clients, names = clients_from_datasets(datasets, splits, seed, label_names)
-        return cls._named(clients, None, "datasets", task, names)
+        return cls._of_items(items_from_datasets(datasets), splits, task, label_names, seed, "datasets")
 
     @classmethod
     def from_hub(
@@ -509,10 +525,9 @@ class Federation:
             >>> Federation.from_hub(Dataset.from_dict(rows), x="pixels", client="who").ids
             ('ann', 'bob')
         """
-        from coterie.federation.datasets import clients_from_hub
+        from coterie.federation.datasets import items_from_hub
 
-        clients, names = clients_from_hub(data, x, y, client, transform, splits, seed, label_names)
-        return cls._named(clients, None, "hub", task, names)
+        return cls._of_items(items_from_hub(data, x, y, client, transform), splits, task, label_names, seed, "hub")
 
 
 def _check_ids(ids: Sequence[str]) -> None:

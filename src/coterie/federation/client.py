@@ -182,6 +182,16 @@ def check_id(client_id: str) -> None:
         ) from None
 
 
+def entry_of(given: Mapping[str, L] | Sequence[L] | None, what: str, client_id: str, position: int = 0) -> L | None:
+    """A client's entry in what is given for all clients, by its id or its position; None where nothing is given."""
+    if given is None:
+        return None
+    try:
+        return given[client_id] if isinstance(given, Mapping) else given[position]
+    except (KeyError, IndexError):
+        raise DataError(f"client {client_id!r} has no entry in {what}: give every client one") from None
+
+
 def _describe(value: Any) -> str:
     return f"{type(value).__name__} of length {len(value)}" if hasattr(value, "__len__") else type(value).__name__
 
