@@ -583,30 +583,26 @@ def _whole(targets: Tensor) -> bool:
 
 def _check_labels(clients: Sequence[Client], classes: int | None) -> int:
     """The highest label of the clients."""
+    above = MOST_LABEL if classes is None else classes
     values = values_of(clients, "y")
     low, high = int(values.min()), int(values.max())
-    if low >= 0 and high < (MOST_LABEL if classes is None else classes):
-        return high
-    return _check_labels_one_by_one(clients, classes)
+    if low < 0 or high >= above:
+        _refuse_labels(clients, above)
+    return high
 
 
-def _check_labels_one_by_one(clients: Sequence[Client], classes: int | None) -> int:
-    highest = 0
-    above = MOST_LABEL if classes is None else classes
+def _refuse_labels(clients: Sequence[Client], above: int) -> None:
+    """Name the first client with a label below 0 or not below `above`."""
     for client in clients:
         for part in PARTS:
             y = client.part(part).y
-            if len(y) == 0:
-                continue
-            low, high = int(y.min()), int(y.max())
-            if low < 0 or high >= above:
-                bad = low if low < 0 else high
+            wrong = y[(y < 0) | (y >= above)]
+            if len(wrong):
+                bad = wrong.min() if wrong.min() < 0 else wrong.max()
                 raise DataError(
-                    f"client {client.id!r}, {part}: label {bad} is out of range, expected 0 to {above - 1}: "
+                    f"client {client.id!r}, {part}: label {int(bad)} is out of range, expected 0 to {above - 1}: "
                     "renumber the labels or give the right number of classes"
                 )
-            highest = max(highest, high)
-    return highest
 
 
 def _check_finite(clients: Sequence[Client]) -> None:

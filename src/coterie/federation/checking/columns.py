@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from coterie.federation.checking.findings import LEVEL, Finding, Tables, quoted
+from coterie.federation.checking.findings import LEVEL, Finding, Tables
 from coterie.federation.checking.spelling import plain
 from coterie.federation.corrections import EVERY_SITE, first_of_each
 from coterie.federation.labels import SURELY_CLASSES
-from coterie.federation.table_columns import DATE
+from coterie.federation.table_columns import DATE, listed
 from coterie.federation.table_files import RawColumn, RawTable
 from coterie.federation.table_statistics import CategoryStatistics
 
@@ -82,12 +82,12 @@ def _check_texts(site: str, name: str, column: RawColumn) -> Iterator[Finding]:
     read = {text: found[1] for text in texts if (found := WITH_UNIT.fullmatch(text))}
     if len(read) < len(texts) and sum(texts.values()) == known:
         yield Finding(
-            site, name, f"holds texts such as {quoted(texts, 2)}, other sites numbers", "give numbers, or drop it"
+            site, name, f"holds texts such as {listed(texts, 2)}, other sites numbers", "give numbers, or drop it"
         )
         return
     new = {text: read.get(text, "") for text in texts}
     remedy = "read the numbers in them" if len(read) == len(texts) else "take them for missing values"
-    what = f"{sum(texts.values())} of {known} values are no numbers, such as {quoted(texts, 3)}"
+    what = f"{sum(texts.values())} of {known} values are no numbers, such as {listed(texts, 3)}"
     yield Finding(site, name, what, remedy, {"values": {name: new}})
 
 

@@ -51,9 +51,3 @@ def _joined(one: Any, other: Any) -> Any:
     if isinstance(one, list):
         return list(dict.fromkeys([*one, *(other or [])]))
     return one if other is None else other
-
-
-def quoted(values: Iterable[str], most: int = 5) -> str:
-    """Some values in quotes, the first of many."""
-    names = [repr(value) for value in values]
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

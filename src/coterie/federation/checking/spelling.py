@@ -6,8 +6,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from coterie.federation.checking.findings import Finding, Tables, quoted
+from coterie.federation.checking.findings import Finding, Tables
 from coterie.federation.labels import SURELY_CLASSES
+from coterie.federation.table_columns import listed
 from coterie.federation.table_files import RawColumn
 
 FAMILIES = (
@@ -151,8 +152,8 @@ def check_categories(tables: Tables, label: str | None) -> Iterator[Finding]:
                 changes = {"values": {column: {alone[0]: lacking[0]}}}
                 yield Finding(site, column, f"says {alone[0]!r}, others {lacking[0]!r}", "replace it", changes)
             elif alone and len(alone) == len(known):
-                what = f"has {quoted(alone)}, the other sites {quoted(sorted(elsewhere))}: no value in common"
+                what = f"has {listed(alone)}, the other sites {listed(sorted(elsewhere))}: no value in common"
                 yield Finding(site, column, what, "replace each by the other sites' value")
             elif alone:
-                what = f"no other site has {quoted(alone)}"
+                what = f"no other site has {listed(alone)}"
                 yield Finding(site, column, what, "correct it if it is a mistake", problem=False)

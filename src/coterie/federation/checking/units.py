@@ -16,8 +16,9 @@ from statistics import median
 
 import numpy as np
 
-from coterie.federation.checking.findings import LEVEL, Finding, Tables, quoted
+from coterie.federation.checking.findings import LEVEL, Finding, Tables
 from coterie.federation.labels import SURELY_CLASSES
+from coterie.federation.table_columns import listed
 
 FACTORS = {
     10: "a decimal place, or dm for m", 100: "% for a share, or cm for m", 1000: "g for kg, or mm for m",
@@ -171,7 +172,7 @@ def _other_unit(site: str, column: str, form: Form, middle: Form, fitting: list[
     guess = f"{times} theirs, {names[best]}?" if not offset else f"{names[best]}?"
     what = f"its median is {form.location:.4g}, at the other sites {middle.location:.4g}: {guess}"
     minus = f" minus {offset:.6g}" if offset else ""
-    others = f"; {quoted((names[unit] for unit in further), 3)} would fit too" if further else ""
+    others = f"; {listed((names[unit] for unit in further), 3)} would fit too" if further else ""
     remedy = f"divide it{minus} by {factor:.6g}{others}"
     return Finding(site, column, what, remedy, {"units": {column: best}})
 
