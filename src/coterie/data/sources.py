@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from coterie.data import images
 from coterie.data.catalog import BY_HAND, CATALOG, TERMS
+from coterie.data.formats import Files
 from coterie.data.news_and_plays import load_ag_news, load_shakespeare
 from coterie.data.pools import Pool, TextPool
 from coterie.data.signals import Recordings, load_watch
@@ -19,7 +20,6 @@ from coterie.errors import DataError, did_you_mean
 from coterie.federation.table_files import RawTable
 from coterie.plugins import load_as, offered
 
-Files = Sequence[Sequence[Path]]
 Layout = tuple[str, ...]
 
 VOCABULARY_SIZE = 10_000
