@@ -66,6 +66,11 @@ class Client:
         split: Split = getattr(self, name)
         return split
 
+    def with_targets(self, change: Callable[[Tensor], Tensor]) -> Client:
+        """The same client with other targets, as a function makes them of its own."""
+        train, validation, test = (replace(split, y=change(split.y)) for split in map(self.part, PARTS))
+        return replace(self, train=train, validation=validation, test=test)
+
 
 def make_client(
     client_id: str,
@@ -96,8 +101,9 @@ def make_client(
         parts["train"] = replace(parts["train"], block=block_numbers(client_id, blocks, len(parts["train"])))
     if len(parts) == 1:
         parts = _divide(client_id, parts["train"], splits, seed)
-    empty = _empty_like(parts["train"])
-    return Client(client_id, parts["train"], parts.get("validation", empty), parts.get("test", empty), group, scaled)
+    train = parts["train"]
+    empty = _empty(train.x.shape[1:], train.x.dtype, train.y.shape[1:], train.y.dtype)
+    return Client(client_id, train, parts.get("validation", empty), parts.get("test", empty), group, scaled)
 
 
 def _holds_bytes(pair: Any) -> bool:
@@ -154,14 +160,9 @@ def _as_split(client_id: str, part: str, pair: Any) -> Split:
     return Split(x, y)
 
 
-def _empty_like(split: Split) -> Split:
-    """A split without samples of the same kind; clients of one kind share it."""
-    x, y = split.x, split.y
-    return _empty(x.shape[1:], x.dtype, y.shape[1:], y.dtype)
-
-
 @lru_cache(maxsize=16)
 def _empty(inputs: torch.Size, input_type: torch.dtype, targets: torch.Size, target_type: torch.dtype) -> Split:
+    """A split without samples; clients of one kind share it."""
     return Split(torch.empty(0, *inputs, dtype=input_type), torch.empty(0, *targets, dtype=target_type))
 
 

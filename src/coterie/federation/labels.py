@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -214,7 +213,7 @@ def name_numbers(
         return clients, None
     if not bool(torch.isfinite(values).all() and (values == values.round()).all()):
         raise DataError("task='classification', but the labels are not whole numbers: give classes as whole numbers")
-    named = [_changed(client, lambda y: torch.searchsorted(values, y)) for client in clients]
+    named = [client.with_targets(lambda y: torch.searchsorted(values, y)) for client in clients]
     return named, tuple(number_name(value) for value in values.tolist())
 
 
@@ -222,7 +221,7 @@ def _as_quantities(clients: Sequence[Client], first: Tensor) -> Sequence[Client]
     """The clients with labels as floats."""
     if first.is_floating_point():
         return clients
-    return [_changed(client, lambda y: y.to(torch.float32)) for client in clients]
+    return [client.with_targets(lambda y: y.to(torch.float32)) for client in clients]
 
 
 def _are_quantities(clients: Sequence[Client], task: Task | None) -> bool:
@@ -238,11 +237,6 @@ def _count_from_zero(clients: Sequence[Client], classes: int | None) -> bool:
 def _holds_zero(values: Tensor) -> bool:
     """Whether whole numbers hold a 0, beside which a -1 may stand for "unknown"."""
     return not values.is_floating_point() and bool((values == 0).any())
-
-
-def _changed(client: Client, change: Any) -> Client:
-    train, validation, test = (replace(split, y=change(split.y)) for split in map(client.part, PARTS))
-    return replace(client, train=train, validation=validation, test=test)
 
 
 def _bounds(y: Tensor) -> tuple[int, int]:
