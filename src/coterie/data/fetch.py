@@ -70,18 +70,16 @@ def _fetch_one(item: Download, url: str, folder: Path, progress: Progress) -> No
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / item.filename
     unpacked = folder / f".{item.filename}.unpacked"  # an archive is deleted once unpacked; this remembers that it was
-    if item.members is not None and unpacked.exists() and all((folder / m).exists() for m in _lines(unpacked)):
-        return
+    if item.members is not None and unpacked.exists():
+        names = unpacked.read_text(encoding="utf-8").splitlines()
+        if all((folder / name).exists() for name in names):
+            return
     if not (target.exists() and item.checksum and _digest(target, item.checksum) == item.checksum):
         _download_checked(item, url, target, progress)
     if item.members is not None:
         names = _unpack(target, folder, item.members)
         unpacked.write_text("\n".join(names), encoding="utf-8")
         target.unlink()
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
 
 
 def _digest(path: Path, checksum: str) -> str:

@@ -24,7 +24,8 @@ EXPONENT = 2.0
 
 def disjoint_sets(classes: int, groups: int) -> list[list[int]]:
     """S1: consecutive classes, shared out as evenly as they go; with 10 classes and 5 groups two each."""
-    _check(classes, groups)
+    if not 1 <= groups <= classes:
+        raise ConfigError(f"groups={groups}: {classes} classes do not give each group one: use fewer groups")
     size = -(-classes // groups)
     starts = [round(g * classes / groups) for g in range(groups + 1)]
     if classes % groups and size * (groups - 1) < classes:
@@ -75,11 +76,6 @@ def _federation(
         for m, group in enumerate(groups)
     ]
     return Federation(clients, pool.classes, order.name)
-
-
-def _check(classes: int, groups: int) -> None:
-    if not 1 <= groups <= classes:
-        raise ConfigError(f"groups={groups}: {classes} classes do not give each group one: use fewer groups")
 
 
 _MNIST = Defaults(rounds=100, training=Training(lr=0.01, epochs=1, batch_size=10))

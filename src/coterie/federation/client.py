@@ -257,9 +257,9 @@ def values_of(clients: Sequence[Client], what: str) -> Tensor:
     return joined([getattr(split, what) for split in splits or [clients[0].train]])
 
 
-def label_values(clients: Sequence[Client], summarise: Callable[[Tensor], L]) -> Iterator[L]:
-    """What a function says of the clients' labels, of many clients at a time."""
+def label_values(clients: Sequence[Client]) -> Iterator[Tensor]:
+    """The clients' labels, of many clients at a time."""
     for some in several(clients):
         labels = values_of(some, "y")
         if len(labels):
-            yield summarise(labels)
+            yield labels

@@ -208,7 +208,7 @@ def name_numbers(
     counted = _are_quantities(clients, task) if first.is_floating_point() else _count_from_zero(clients, classes)
     if counted:
         return clients, None
-    values = torch.cat(list(label_values(clients, torch.unique))).unique()
+    values = torch.cat([y.unique() for y in label_values(clients)]).unique()
     if len(values) < 2 or _holds_zero(values):
         return clients, None
     if not bool(torch.isfinite(values).all() and (values == values.round()).all()):
@@ -226,22 +226,14 @@ def _as_quantities(clients: Sequence[Client], first: Tensor) -> Sequence[Client]
 
 def _are_quantities(clients: Sequence[Client], task: Task | None) -> bool:
     """Whether floats are no classes."""
-    return task is None and not all(label_values(clients, _zero_or_one))
+    return task is None and not all(bool(((y == 0) | (y == 1)).all()) for y in label_values(clients))
 
 
 def _count_from_zero(clients: Sequence[Client], classes: int | None) -> bool:
     """Whether whole numbers are classes as they are."""
-    return classes is not None or min(low for low, _ in label_values(clients, _bounds)) == 0
+    return classes is not None or min(int(y.min()) for y in label_values(clients)) == 0
 
 
 def _holds_zero(values: Tensor) -> bool:
     """Whether whole numbers hold a 0, beside which a -1 may stand for "unknown"."""
     return not values.is_floating_point() and bool((values == 0).any())
-
-
-def _bounds(y: Tensor) -> tuple[int, int]:
-    return int(y.min()), int(y.max())
-
-
-def _zero_or_one(y: Tensor) -> bool:
-    return bool(((y == 0) | (y == 1)).all())
