@@ -89,7 +89,7 @@ def hold_out_of(client: Client, fraction: float, seed: int) -> Client:
     if train.block is not None:
         chosen = draw_blocks(train.block, count, generator)
         kept, held = train.take(~chosen), train.take(chosen)
-    elif train.x.numel() * train.x.element_size() > ON_DISK_BYTES:
+    elif train.x.nbytes > ON_DISK_BYTES:
         kept, held = train.take(slice(n - count)), train.take(slice(n - count, None))
     else:
         chosen = torch.zeros(n, dtype=torch.bool)
