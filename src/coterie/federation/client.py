@@ -118,21 +118,13 @@ def as_tensor(values: Any) -> Tensor:
     An array that already has its final type is not copied, so that memory-mapped arrays stay on disk.
     """
     tensor = _real(values)
-    if tensor.dtype is torch.float32:
-        return tensor
-    if tensor.dtype == torch.uint8:
-        return tensor.to(torch.float32) / 255
-    if tensor.is_floating_point():
-        return tensor.to(torch.float32)
-    return tensor.to(torch.int64)
+    return tensor.to(torch.float32) / 255 if tensor.dtype == torch.uint8 else as_target(tensor)
 
 
 def as_target(values: Any) -> Tensor:
     """Targets as a tensor: integers of any width int64 (never scaled), reals float32."""
     tensor = _real(values)
-    if tensor.dtype is torch.int64:
-        return tensor
-    return tensor.to(torch.float32) if tensor.is_floating_point() else tensor.to(torch.int64)
+    return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
 
 
 def _real(values: Any) -> Tensor:
