@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.federation.corrections import EVERY_SITE, Corrections, SiteCorrections
-from coterie.federation.table_files import RawTable
+from coterie.federation.table_files import RawColumn, RawTable
 
 LEVEL = 0.05
 """The chance of a false alarm of one kind in a whole federation of sites that honestly differ."""
@@ -32,6 +32,12 @@ class Finding:
     def __str__(self) -> str:
         where = ", ".join(name for name in (self.site if self.site != EVERY_SITE else "all sites", self.column) if name)
         return f"{where}: {self.what}: {self.remedy}"
+
+
+def columns_of(tables: Tables) -> Iterator[tuple[str, dict[str, RawColumn]]]:
+    """Each column that any site has: its name, and the column by site."""
+    for name in dict.fromkeys(name for table in tables.values() for name in table.columns):
+        yield name, {site: table.columns[name] for site, table in tables.items() if name in table.columns}
 
 
 def merge(findings: Iterable[Finding], data: str = "") -> Corrections:
