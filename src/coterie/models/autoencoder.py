@@ -35,7 +35,10 @@ class ConvAutoencoder(nn.Module):
         features = small[0] * small[1] * small[2]
         self.encoder = nn.Sequential(
             OrderedDict(
-                **halving(nn.Conv2d(channels, 16, 3, padding=1), nn.Conv2d(16, 4, 3, padding=1)),
+                **halving(
+                    nn.Conv2d(channels, 16, 3, padding=1),
+                    nn.Conv2d(16, 4, 3, padding=1),
+                ),
                 code=nn.Linear(features, code),
             )
         )

@@ -41,7 +41,10 @@ def cnn_small(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
 
     return nn.Sequential(
         OrderedDict(
-            **halving(nn.Conv2d(channels, 6, 5, padding=padding), nn.Conv2d(6, 16, 5, padding=padding)),
+            **halving(
+                nn.Conv2d(channels, 6, 5, padding=padding),
+                nn.Conv2d(6, 16, 5, padding=padding),
+            ),
             fc1=nn.Linear(16 * side_after(height) * side_after(width), 120),
             relu3=nn.ReLU(),
             fc2=nn.Linear(120, 84),
@@ -82,7 +85,10 @@ def cnn_leaf(input_shape: tuple[int, ...], classes: int, hidden: int = 2048) -> 
     channels, height, width = image_shape("cnn-leaf", input_shape, smallest=4)
     return nn.Sequential(
         OrderedDict(
-            **halving(nn.Conv2d(channels, 32, 5, padding=2), nn.Conv2d(32, 64, 5, padding=2)),
+            **halving(
+                nn.Conv2d(channels, 32, 5, padding=2),
+                nn.Conv2d(32, 64, 5, padding=2),
+            ),
             hidden=nn.Linear(64 * (height // 4) * (width // 4), hidden),
             relu3=nn.ReLU(),
             head=nn.Linear(hidden, outputs(classes)),
@@ -110,7 +116,10 @@ def cnn_flt(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
     return nn.Sequential(
         OrderedDict(
             colours=ThreeChannels(),
-            **halving(nn.Conv2d(3, 32, 5, padding=2), nn.Conv2d(32, 64, 5)),
+            **halving(
+                nn.Conv2d(3, 32, 5, padding=2),
+                nn.Conv2d(32, 64, 5),
+            ),
             hidden=nn.Linear(64 * ((height // 2 - 4) // 2) * ((width // 2 - 4) // 2), 2048),
             relu3=nn.ReLU(),
             head=nn.Linear(2048, outputs(classes)),
