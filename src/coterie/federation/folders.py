@@ -21,7 +21,11 @@ V = TypeVar("V")
 
 
 def clients_from_folder(
-    folder: Path, splits: Splits, seed: int, memory_bytes: int | None, label_names: Sequence[str] | None
+    folder: Path,
+    splits: Splits,
+    seed: int,
+    memory_bytes: int | None,
+    label_names: Sequence[str] | None,
 ) -> tuple[list[Client], tuple[str, ...] | None]:
     """One client per `<id>.npz`, or per set of files `<id>.x.npy`, `<id>.y.npy`; see `Federation.from_folder`."""
     if not folder.is_dir():
@@ -125,7 +129,11 @@ def _labelled(client_id: str, parts: Parts, label_names: Sequence[str] | None) -
 
 
 def client_from_npy(
-    folder: Path, client_id: str, files: Mapping[str, Path], splits: Splits, label_names: Sequence[str] | None
+    folder: Path,
+    client_id: str,
+    files: Mapping[str, Path],
+    splits: Splits,
+    label_names: Sequence[str] | None,
 ) -> Client:
     """One client from the files of its arrays, by the arrays' names; what is large stays on disk."""
     arrays = mapped_arrays(files)

@@ -23,7 +23,11 @@ def holds_images(folder: Path) -> bool:
 
 
 def clients_from_images(
-    folder: Path, size: int | tuple[int, int] | None, colour: bool | None, splits: Splits, seed: int
+    folder: Path,
+    size: int | tuple[int, int] | None,
+    colour: bool | None,
+    splits: Splits,
+    seed: int,
 ) -> tuple[list[Client], tuple[str, ...]]:
     """One client per folder of images, and the names of the classes; see `Federation.from_images`."""
     pillow = _pillow()
