@@ -562,13 +562,12 @@ def _check_alike(clients: Sequence[Client]) -> None:
             shape, other = x.shape, y.shape
             if shape[0] == other[0] and (shape[1:], x.dtype, other[1:], y.dtype) == alike:
                 continue
-            if len(split.x) != len(split.y):
+            if len(x) != len(y):
                 raise DataError(
-                    f"client {client.id!r}, {part}: x has {len(split.x)} samples and y has {len(split.y)} targets: "
+                    f"client {client.id!r}, {part}: x has {len(x)} samples and y has {len(y)} targets: "
                     "give one target for each sample"
                 )
-            for what in ("x", "y"):
-                here, there = getattr(split, what), getattr(first.train, what)
+            for what, here, there in (("x", x, inputs), ("y", y, targets)):
                 if here.shape[1:] != there.shape[1:] or here.dtype != there.dtype:
                     raise DataError(
                         f"client {client.id!r}, {part}.{what}: shape {tuple(here.shape[1:])} {here.dtype}, but client "
