@@ -28,7 +28,7 @@ from coterie.federation.client import (
 
 if TYPE_CHECKING:
     from coterie.federation.datasets import Datasets, Values
-    from coterie.federation.labels import Items, Task
+    from coterie.federation.labels import Task
     from coterie.federation.table_sites import Tables
     from coterie.federation.tables import Table
 
@@ -182,22 +182,6 @@ class Federation:
             (('ward-a', 'ward-b'), 16)
         """
         items = list(data.items()) if isinstance(data, Mapping) else [(str(i), item) for i, item in enumerate(data)]
-        return cls._of_items(items, splits, task, label_names, seed, name, classes, groups, blocks)
-
-    @classmethod
-    def _of_items(
-        cls,
-        items: Items,
-        splits: Splits,
-        task: Task | None,
-        label_names: Sequence[str] | None,
-        seed: int,
-        name: str,
-        classes: int | None = None,
-        groups: Mapping[str, int] | Sequence[int] | None = None,
-        blocks: Mapping[str, Any] | Sequence[Any] | None = None,
-    ) -> Federation:
-        """The federation of clients' items by id; see `from_tensors`."""
         from coterie.federation.labels import encode_texts
 
         encoded, names = encode_texts(items, label_names)
@@ -263,7 +247,8 @@ class Federation:
         """
         from coterie.federation.datasets import items_from_arrays
 
-        return cls._of_items(items_from_arrays(x, y, client), splits, task, label_names, seed, "arrays")
+        items = items_from_arrays(x, y, client)
+        return cls.from_tensors(items, splits=splits, task=task, label_names=label_names, seed=seed, name="arrays")
 
     @classmethod
     def from_folder(
@@ -483,7 +468,8 @@ class Federation:
         """
         from coterie.federation.datasets import items_from_datasets
 
-        return cls._of_items(items_from_datasets(datasets), splits, task, label_names, seed, "datasets")
+        items = items_from_datasets(datasets)
+        return cls.from_tensors(items, splits=splits, task=task, label_names=label_names, seed=seed, name="datasets")
 
     @classmethod
     def from_hub(
@@ -527,7 +513,8 @@ class Federation:
         """
         from coterie.federation.datasets import items_from_hub
 
-        return cls._of_items(items_from_hub(data, x, y, client, transform), splits, task, label_names, seed, "hub")
+        items = items_from_hub(data, x, y, client, transform)
+        return cls.from_tensors(items, splits=splits, task=task, label_names=label_names, seed=seed, name="hub")
 
 
 def _check_ids(ids: Sequence[str]) -> None:

@@ -12,7 +12,6 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from coterie.errors import DataError
-from coterie.federation.labels import Items
 from coterie.federation.mapped import mapped_array
 
 Values = np.ndarray | str | Path
@@ -20,7 +19,7 @@ Values = np.ndarray | str | Path
 Datasets = Mapping[str, Dataset[Any]] | Sequence[Dataset[Any]]
 
 
-def items_from_arrays(x: Values, y: Values, client: Values) -> Items:
+def items_from_arrays(x: Values, y: Values, client: Values) -> dict[str, Any]:
     """One client per name in the array `client`, with the rows that carry it; see `Federation.from_arrays`."""
     x, y, client = (
         values if isinstance(values, np.ndarray) else mapped_array(Path(values)) for values in (x, y, client)
@@ -28,19 +27,19 @@ def items_from_arrays(x: Values, y: Values, client: Values) -> Items:
     if not len(x) == len(y) == len(client):
         raise DataError(f"x has {len(x)} rows, y {len(y)}, client {len(client)}: expected the same number")
     names, first, owner = np.unique(client, return_index=True, return_inverse=True)
-    items: list[tuple[str, Any]] = []
+    items: dict[str, Any] = {}
     for number in np.argsort(first):
         rows = np.flatnonzero(owner == number)
         together = len(rows) > 0 and rows[-1] - rows[0] + 1 == len(rows)
         index: Any = slice(rows[0], rows[-1] + 1) if together else rows
-        items.append((str(names[number]), (x[index], y[index])))
+        items[str(names[number])] = (x[index], y[index])
     return items
 
 
-def items_from_datasets(datasets: Datasets) -> Items:
+def items_from_datasets(datasets: Datasets) -> dict[str, Any]:
     """One client per torch `Dataset`, read once into tensors; see `Federation.from_datasets`."""
     named = datasets if isinstance(datasets, Mapping) else {str(i): d for i, d in enumerate(datasets)}
-    return [(str(name), _stack(name, data)) for name, data in named.items()]
+    return {name: _stack(str(name), data) for name, data in named.items()}
 
 
 def _stack(name: str, dataset: Dataset[Any]) -> tuple[Tensor, Any]:
@@ -71,7 +70,7 @@ def _as_tensor(value: Any) -> Tensor:
 
 def items_from_hub(
     data: Any, x: str, y: str, client: str | None, transform: Callable[[np.ndarray], np.ndarray] | None
-) -> Items:
+) -> dict[str, Any]:
     """Clients of a Hugging Face data set or a `flwr_datasets` partitioner; see `Federation.from_hub`."""
     if hasattr(data, "num_partitions") and hasattr(data, "load_partition"):
         parts = {str(i): data.load_partition(i) for i in range(data.num_partitions)}
@@ -81,7 +80,7 @@ def items_from_hub(
         _column(data, client)
         owners = np.asarray(data[client])
         parts = {str(owner): data.select(np.flatnonzero(owners == owner)) for owner in dict.fromkeys(owners.tolist())}
-    items: list[tuple[str, Any]] = []
+    items: dict[str, Any] = {}
     for name, part in parts.items():
         for column in (x, y):
             _column(part, column)
@@ -94,8 +93,7 @@ def items_from_hub(
             raise DataError(f"client {name!r}, column {x!r}: expected rows of one shape ({problem})") from problem
         if _stored_type(part, x) == "uint8":
             inputs = inputs.astype(np.uint8)  # the NumPy format widens integers; bytes are to be scaled like images
-        pair = (transform(inputs) if transform else inputs, np.asarray(rows[y][:]))
-        items.append((name, pair))
+        items[name] = (transform(inputs) if transform else inputs, np.asarray(rows[y][:]))
     return items
 
 
