@@ -88,7 +88,7 @@ def test_a_whole_download_with_progress_and_not_twice(mirror: Mirror, tmp_path: 
     assert seen[0] == ("set.bin", 0, len(CONTENT))
     assert seen[-1] == ("set.bin", len(CONTENT), len(CONTENT))
     assert [done for _, done, _ in seen] == sorted(done for _, done, _ in seen)
-    fetch("set", tmp_path, None, mirror.url, one())
+    fetch("set", tmp_path, base_url=mirror.url, catalog=one())
     assert len(mirror.requests) == 1
     assert [path.name for path in (tmp_path / "folder").iterdir()] == ["set.bin"]
 
@@ -97,7 +97,7 @@ def test_broken_off_then_resumed_from_where_it_was(mirror: Mirror, tmp_path: Pat
     mirror.files["/path/set.bin"] = CONTENT
     mirror.break_after = 300_001
     with pytest.raises(DataError, match="resume"):
-        fetch("set", tmp_path, None, mirror.url, one())
+        fetch("set", tmp_path, base_url=mirror.url, catalog=one())
     assert (tmp_path / "folder/set.bin.part").stat().st_size == 300_001
     assert not (tmp_path / "folder/set.bin").exists()
     mirror.break_after = None
@@ -114,7 +114,7 @@ def test_a_server_without_ranges_starts_again(mirror: Mirror, tmp_path: Path) ->
     mirror.ranges = False
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/set.bin.part").write_bytes(b"some beginning")
-    fetch("set", tmp_path, None, mirror.url, one())
+    fetch("set", tmp_path, base_url=mirror.url, catalog=one())
     assert (tmp_path / "folder/set.bin").read_bytes() == CONTENT
 
 
@@ -123,14 +123,14 @@ def test_a_part_that_is_whole_or_too_long(mirror: Mirror, tmp_path: Path, beginn
     mirror.files["/path/set.bin"] = CONTENT
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/set.bin.part").write_bytes(beginning)
-    fetch("set", tmp_path, None, mirror.url, one())
+    fetch("set", tmp_path, base_url=mirror.url, catalog=one())
     assert (tmp_path / "folder/set.bin").read_bytes() == CONTENT
 
 
 def test_a_wrong_checksum_discards_the_download(mirror: Mirror, tmp_path: Path) -> None:
     mirror.files["/path/set.bin"] = CONTENT[:-1] + b"?"
     with pytest.raises(DataError, match=r"/path/set\.bin: the checksum is md5:.*published is md5:"):
-        fetch("set", tmp_path, None, mirror.url, one())
+        fetch("set", tmp_path, base_url=mirror.url, catalog=one())
     assert list((tmp_path / "folder").iterdir()) == []
 
 
@@ -138,13 +138,13 @@ def test_a_damaged_file_is_fetched_again(mirror: Mirror, tmp_path: Path) -> None
     mirror.files["/path/set.bin"] = CONTENT
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder/set.bin").write_bytes(CONTENT[:100])
-    fetch("set", tmp_path, None, mirror.url, one())
+    fetch("set", tmp_path, base_url=mirror.url, catalog=one())
     assert (tmp_path / "folder/set.bin").read_bytes() == CONTENT
 
 
 def test_not_found(mirror: Mirror, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="404"):
-        fetch("set", tmp_path, None, mirror.url, one())
+        fetch("set", tmp_path, base_url=mirror.url, catalog=one())
 
 
 def test_no_network(tmp_path: Path) -> None:
@@ -152,14 +152,14 @@ def test_no_network(tmp_path: Path) -> None:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(DataError, match="check the network") as caught:
-        fetch("set", tmp_path, None, url, one())
+        fetch("set", tmp_path, base_url=url, catalog=one())
     assert "\n" not in str(caught.value)
 
 
 def test_a_folder_that_cannot_be_made(mirror: Mirror, tmp_path: Path) -> None:
     (tmp_path / "folder").write_text("in the way")
     with pytest.raises(DataError, match="cannot write"):
-        fetch("set", tmp_path, None, mirror.url, one())
+        fetch("set", tmp_path, base_url=mirror.url, catalog=one())
 
 
 def tar_of(files: dict[str, bytes], link: str | None = None) -> bytes:
@@ -189,20 +189,20 @@ def test_a_tar_is_unpacked_once_and_its_links_are_not(mirror: Mirror, tmp_path: 
     mirror.files["/path/set.tar.gz"] = archive
     catalog = one(archive, "set.tar.gz", "*")
     for _ in range(2):
-        fetch("set", tmp_path, None, mirror.url, catalog)
+        fetch("set", tmp_path, base_url=mirror.url, catalog=catalog)
     assert len(mirror.requests) == 1
     assert (tmp_path / "folder/batches/deep/b.bin").read_bytes() == b"b"
     names = sorted(path.name for path in (tmp_path / "folder").rglob("*") if not path.is_dir())
     assert names == [".set.tar.gz.unpacked", "a.bin", "b.bin"]
     (tmp_path / "folder/batches/a.bin").unlink()
-    fetch("set", tmp_path, None, mirror.url, catalog)
+    fetch("set", tmp_path, base_url=mirror.url, catalog=catalog)
     assert (tmp_path / "folder/batches/a.bin").read_bytes() == b"a"
 
 
 def test_only_the_wanted_members_of_a_zip(mirror: Mirror, tmp_path: Path) -> None:
     archive = zip_of({"gzip/balanced-a.gz": b"a", "gzip/digits-a.gz": b"no"})
     mirror.files["/path/set.zip"] = archive
-    fetch("set", tmp_path, None, mirror.url, one(archive, "set.zip", "gzip/balanced-*"))
+    fetch("set", tmp_path, base_url=mirror.url, catalog=one(archive, "set.zip", "gzip/balanced-*"))
     assert [path.name for path in (tmp_path / "folder/gzip").iterdir()] == ["balanced-a.gz"]
 
 
@@ -214,7 +214,7 @@ def test_members_stay_inside_the_folder(mirror: Mirror, tmp_path: Path, name: st
     archive = (zip_of if kind == "zip" else tar_of)({name: b"bad"})
     mirror.files[f"/path/set.{kind}"] = archive
     with pytest.raises(DataError, match="would leave the data folder"):
-        fetch("set", tmp_path / "data", None, mirror.url, one(archive, f"set.{kind}", "*"))
+        fetch("set", tmp_path / "data", base_url=mirror.url, catalog=one(archive, f"set.{kind}", "*"))
     assert not list(tmp_path.rglob("*outside*"))
 
 
@@ -223,7 +223,7 @@ def test_what_is_no_archive_is_removed(mirror: Mirror, tmp_path: Path, kind: str
     content = tar_of({"a": bytes(5000)})[:-20] if kind == "tar.gz" else b"PK not really"
     mirror.files[f"/path/set.{kind}"] = content
     with pytest.raises(DataError, match="not a whole archive"):
-        fetch("set", tmp_path, None, mirror.url, one(content, f"set.{kind}", "*"))
+        fetch("set", tmp_path, base_url=mirror.url, catalog=one(content, f"set.{kind}", "*"))
     assert not (tmp_path / f"folder/set.{kind}").exists()
 
 
@@ -261,6 +261,6 @@ def test_more_than_any_data_set_holds_is_not_kept(
         content, name = packed.getvalue(), "set.zip"
     mirror.files[f"/path/{name}"] = content
     with pytest.raises(DataError, match=r"more than .* GB, no data set here is that large"):
-        fetch("set", tmp_path, None, mirror.url, one(content, name, "*" if archive else None))
+        fetch("set", tmp_path, base_url=mirror.url, catalog=one(content, name, "*" if archive else None))
     assert not (tmp_path / "folder/large").exists()
     assert not (tmp_path / "folder/set.bin.part").exists()

@@ -18,7 +18,6 @@ from coterie.data.partitions import (
     classes_per_client,
     dirichlet,
     iid,
-    power_law,
     power_law_sizes,
     structured_power_law,
 )
@@ -82,7 +81,7 @@ def test_power_law_sizes_sum_and_stay_in_order(total: int, clients: int, minimum
 
 @given(seeds)
 def test_power_law_is_complete(seed: int) -> None:
-    parts = power_law(500, 20, minimum=5, exponent=0.5, seed=seed)
+    parts = structured_power_law(np.zeros(500), [[0]], [0] * 20, minimum=5, exponent=0.5, seed=seed)
     check_partition(parts, 500, complete=True)
     assert [len(part) for part in parts] == power_law_sizes(500, 20, 5, 0.5).tolist()
 
@@ -97,7 +96,7 @@ def test_structured_power_law_keeps_groups_in_their_classes() -> None:
         assert set(labels[part]) <= set(sets[group])
     assert [len(parts[m]) for m in (0, 3, 6, 9)] == power_law_sizes(100, 4, 4, 0.6).tolist()
     with pytest.raises(DataError, match="disjoint"):
-        structured_power_law(labels, [[0, 1], [1, 2]], [0, 1])
+        structured_power_law(labels, [[0, 1], [1, 2]], [0, 1], minimum=4, exponent=0.6, seed=3)
 
 
 @given(label_lists, st.integers(1, 12), st.floats(0.001, 1000), seeds, st.integers(1, 4))
@@ -231,11 +230,11 @@ def test_by_group_classes_says_what_is_wrong() -> None:
 
 def test_by_key() -> None:
     keys = np.array([7, 3, 7, 3, 7, 5])
-    assert [part.tolist() for part in by_key(keys)] == [[1, 3], [5], [0, 2, 4]]
-    assert [part.tolist() for part in by_key(keys, minimum=2)] == [[1, 3], [0, 2, 4]]
-    assert len(by_key(keys, clients=2, seed=4)) == 2
+    assert [part.tolist() for part in by_key(keys, 3, 1, seed=0)] == [[1, 3], [5], [0, 2, 4]]
+    assert [part.tolist() for part in by_key(keys, 2, 2, seed=0)] == [[1, 3], [0, 2, 4]]
+    assert len(by_key(keys, 2, 1, seed=4)) == 2
     with pytest.raises(DataError, match=r"ask for 1\.\.2"):
-        by_key(keys, clients=3, minimum=2)
+        by_key(keys, 3, 2, seed=0)
 
 
 LABELS = np.arange(300) % 10
@@ -245,13 +244,12 @@ LABELS = np.arange(300) % 10
     "make",
     [
         lambda seed: iid(300, 10, seed=seed),
-        lambda seed: power_law(300, 10, 5, 0.5, seed),
         lambda seed: structured_power_law(LABELS, [[0, 1, 2], [5, 6]], [0, 1, 0, 1], 5, 0.5, seed),
         lambda seed: dirichlet(LABELS, 10, 0.5, seed),
         lambda seed: dirichlet(LABELS, 10, 0.5, seed, 20),
         lambda seed: classes_per_client(LABELS, 10, 2, seed),
         lambda seed: by_group_classes(LABELS, [[0, 1], [2, 3]], [0, 1, 0], 10, seed),
-        lambda seed: by_key(LABELS, clients=5, seed=seed),
+        lambda seed: by_key(LABELS, 5, 1, seed),
     ],
 )
 def test_a_seed_repeats_and_another_differs(make: Callable[[int], Partition]) -> None:

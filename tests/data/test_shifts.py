@@ -36,19 +36,16 @@ def test_rotate_refuses_what_would_change_shape() -> None:
 
 
 def test_swap_and_permute_by_hand() -> None:
-    y = np.array([0, 1, 2, 1])
-    assert swap_labels(y, 1, 2).tolist() == [0, 2, 1, 2]
-    assert permute_labels(y, [2, 0, 1]).tolist() == [2, 0, 1, 0]
     tensor = torch.tensor([0, 1, 2, 1])
     assert swap_labels(tensor, 1, 2).tolist() == [0, 2, 1, 2]
     assert permute_labels(tensor, [2, 0, 1]).tolist() == [2, 0, 1, 0]
-    assert y.tolist() == tensor.tolist() == [0, 1, 2, 1]
+    assert tensor.tolist() == [0, 1, 2, 1]
 
 
 @pytest.mark.parametrize("permutation", [[0, 0, 1], [1, 2, 3], [0, 1]])
 def test_permute_refuses_what_is_no_permutation_of_the_labels(permutation: list[int]) -> None:
     with pytest.raises(DataError):
-        permute_labels(np.array([0, 1, 2]), permutation)
+        permute_labels(torch.tensor([0, 1, 2]), permutation)
 
 
 @given(st.integers(1, 12), st.integers(1, 30), st.integers(0, 2**32))

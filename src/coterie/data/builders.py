@@ -242,10 +242,9 @@ def news_topics(order: BuildOptions) -> Federation:
     pool = load_text_source("ag-news", order.data_dir, NEWS_WORDS)
     if order.groups > len(pool.keys):
         raise ConfigError(f"groups={order.groups}: AG-News has {len(pool.keys)} topics")
-    groups = groups_of(order)
     clients: dict[int, Client] = {}
     for topic in range(order.groups):
-        members = [number for number, g in enumerate(groups) if g == topic]
+        members = range(topic, order.clients, order.groups)
         rows = np.flatnonzero(pool.key == topic)
         parts = partitions.iid(len(rows), len(members), None, derive(order.seed, "topic", topic))
         for number, part in zip(members, parts, strict=True):
@@ -254,7 +253,7 @@ def news_topics(order: BuildOptions) -> Federation:
                 keep = min(len(x), round(order.samples / HELD_OUT[0]))
                 x, y = x[:keep], y[:keep]
             clients[number] = make_client(client_name(number, order.clients), (x, y), HELD_OUT, order.seed, topic)
-    return Federation([clients[n] for n in sorted(clients)], len(pool.vocabulary), order.name)
+    return Federation([clients[number] for number in range(order.clients)], len(pool.vocabulary), order.name)
 
 
 def speakers(order: BuildOptions) -> Federation:

@@ -62,79 +62,72 @@ QMNIST_LABELS = _files(
         "qmnist-test-labels-idx2-int.gz": "5b5b05890a5e13444e108efe57b788aa",
     },
 )
-EMNIST = (
-    Download(
-        "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
-        "md5:58c8d27c78d21e728a6bc7b3cc06412e",
-        "EMNIST/raw",
-        rename="emnist.zip",
-        members="gzip/emnist-balanced-*",  # the other splits would take another half gigabyte
-    ),
-)
-# The binary form of CIFAR: the same images as the Python form, and nothing to unpickle.
-CIFAR10 = (
-    Download(
-        "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
-        "md5:c32a1d4ab5d03f1284b67883e8d87530",
-        ".",
-        members="*",
-    ),
-)
-CIFAR100 = (
-    Download(
-        "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
-        "md5:03b5dce01913d631647c71ecec9e9cb8",
-        ".",
-        members="*",
-    ),
-)
-AG_NEWS = _files(
-    "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv",
-    "ag_news_csv",
-    {"train.csv": "b1a00f826fdfbd249f79597b59e1dc12", "test.csv": "d52ea96a97a2d943681189a97654912d"},
-)
-SHAKESPEARE = (
-    Download(
-        "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
-        "sha256:86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
-        "shakespeare",
-        rename="tinyshakespeare.txt",
-    ),
-)
 
-# Neither UCI nor Rdatasets publishes checksums; the readers check what the files hold.
 _UCI = "https://archive.ics.uci.edu/ml/machine-learning-databases/heart-disease"
-HEART_DISEASE = tuple(
-    Download(f"{_UCI}/processed.{name}.data", None, "heart-disease")
-    for name in ("cleveland", "hungarian", "switzerland", "va")
-)
 _RDATASETS = "https://vincentarelbundock.github.io/Rdatasets/csv/mlmRev"
 SCHOOLS = {
     name.lower(): (Download(f"{_RDATASETS}/{name}.csv", None, "schools", rename=f"{name.lower()}.csv"),)
     for name in ("Hsb82", "Exam", "Chem97")
 }
-AIR = (
-    Download(
-        "https://archive.ics.uci.edu/ml/machine-learning-databases/00501/PRSA2017_Data_20130301-20170228.zip",
-        None,
-        "beijing-air",
-        members="PRSA_Data_20130301-20170228/PRSA_Data_*.csv",
-    ),
-)
 
 CATALOG: dict[str, tuple[Download, ...]] = {
     "mnist": MNIST,
     "fashion-mnist": FASHION_MNIST,
     "mnist+fashion": MNIST + FASHION_MNIST,
     "mnist-writers": MNIST + QMNIST_LABELS,
-    "emnist": EMNIST,
-    "cifar10": CIFAR10,
-    "cifar100": CIFAR100,
-    "ag-news": AG_NEWS,
-    "shakespeare": SHAKESPEARE,
-    "heart-disease": HEART_DISEASE,
+    "emnist": (
+        Download(
+            "https://biometrics.nist.gov/cs_links/EMNIST/gzip.zip",
+            "md5:58c8d27c78d21e728a6bc7b3cc06412e",
+            "EMNIST/raw",
+            rename="emnist.zip",
+            members="gzip/emnist-balanced-*",  # the other splits would take another half gigabyte
+        ),
+    ),
+    # The binary form of CIFAR: the same images as the Python form, and nothing to unpickle.
+    "cifar10": (
+        Download(
+            "https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz",
+            "md5:c32a1d4ab5d03f1284b67883e8d87530",
+            ".",
+            members="*",
+        ),
+    ),
+    "cifar100": (
+        Download(
+            "https://www.cs.toronto.edu/~kriz/cifar-100-binary.tar.gz",
+            "md5:03b5dce01913d631647c71ecec9e9cb8",
+            ".",
+            members="*",
+        ),
+    ),
+    "ag-news": _files(
+        "https://raw.githubusercontent.com/mhjabreel/CharCnn_Keras/master/data/ag_news_csv",
+        "ag_news_csv",
+        {"train.csv": "b1a00f826fdfbd249f79597b59e1dc12", "test.csv": "d52ea96a97a2d943681189a97654912d"},
+    ),
+    "shakespeare": (
+        Download(
+            "https://raw.githubusercontent.com/karpathy/char-rnn/master/data/tinyshakespeare/input.txt",
+            "sha256:86c4e6aa9db7c042ec79f339dcb96d42b0075e16b8fc2e86bf0ca57e2dc565ed",
+            "shakespeare",
+            rename="tinyshakespeare.txt",
+        ),
+    ),
+    # Neither UCI nor Rdatasets publishes checksums; the readers check what the files hold.
+    "heart-disease": tuple(
+        Download(f"{_UCI}/processed.{name}.data", None, "heart-disease")
+        for name in ("cleveland", "hungarian", "switzerland", "va")
+    ),
     **SCHOOLS,
-    "air": AIR,
+    "air": (
+        Download(
+            "https://archive.ics.uci.edu/ml/machine-learning-databases/00501/PRSA2017_Data_20130301-20170228.zip",
+            None,
+            "beijing-air",
+            members="PRSA_Data_20130301-20170228/PRSA_Data_*.csv",
+        ),
+    ),
 }
 
 BY_HAND: dict[str, str] = {

@@ -28,7 +28,7 @@ from coterie.data.builders import (
 )
 from coterie.data.pools import IntArray, Pool
 from coterie.data.shifts import Shift
-from coterie.data.sources import GROUP, SOURCES, load_source
+from coterie.data.sources import GROUP, SOURCES, Source, load_source
 from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import Client, Federation
 from coterie.plugins import offered
@@ -152,8 +152,9 @@ _PARTS: dict[str, Callable[[Term], Any]] = {
 def check_source(formula: Formula) -> None:
     """The source is one of ours or of an installed package, which stays unloaded; else a ConfigError."""
     name = formula.source
-    if name not in SOURCES and name not in offered(GROUP):
-        _refuse(formula.text, 0, f"{name!r} is no data set of images: {did_you_mean(name, [*SHORT, *SOURCES])}")
+    images = [source.name for source in SOURCES.values() if isinstance(source, Source)]
+    if name not in images and name not in offered(GROUP):
+        _refuse(formula.text, 0, f"{name!r} is no data set of images: {did_you_mean(name, [*SHORT, *images])}")
 
 
 def combined(text: str) -> Callable[[BuildOptions], Federation]:

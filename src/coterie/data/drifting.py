@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from coterie.data import shifts
 from coterie.data.builders import BuildOptions
 from coterie.data.combined import combined
-from coterie.data.shifts import IntArray
 from coterie.errors import ConfigError
-from coterie.federation import ChangingFederation, Client, Federation, Split
+from coterie.federation import ChangingFederation, Client, Federation
 from coterie.randomness import derive
 
 EXCHANGE, RETURN, NEW_GROUP = 31, 61, 91
@@ -38,7 +38,8 @@ def drifting(source: str) -> Callable[[BuildOptions], Federation]:
             for client in plain:
                 concept = concept_of[client.id]
                 if (client.id, concept) not in made:
-                    made[client.id, concept] = _relabelled(client, tables[concept], concept)
+                    relabel = partial(shifts.permute_labels, permutation=tables[concept])
+                    made[client.id, concept] = replace(client.with_targets(relabel), group=concept)
             return plain.with_clients([made[client, concept_of[client]] for client in plain.ids])
 
         return ChangingFederation(
@@ -51,11 +52,3 @@ def drifting(source: str) -> Callable[[BuildOptions], Federation]:
         )
 
     return make
-
-
-def _relabelled(client: Client, table: IntArray, group: int) -> Client:
-    """The client with every label c replaced by `table[c]`, in that group."""
-    train, validation, test = (
-        Split(part.x, shifts.permute_labels(part.y, table)) for part in (client.train, client.validation, client.test)
-    )
-    return replace(client, train=train, validation=validation, test=test, group=group)

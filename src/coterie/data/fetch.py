@@ -31,7 +31,7 @@ MOST_BYTES = 8 * 10**9
 def fetch(
     name: str,
     data_dir: Path,
-    progress: Progress | None = None,
+    progress: Progress = lambda name, done, total: None,
     base_url: str | None = None,
     catalog: Mapping[str, Sequence[Download]] = CATALOG,
 ) -> None:
@@ -53,7 +53,7 @@ def fetch(
             ) from error
 
 
-def _download_checked(item: Download, url: str, target: Path, progress: Progress | None) -> None:
+def _download_checked(item: Download, url: str, target: Path, progress: Progress) -> None:
     """Download beside the target, and put it there if it is what was published."""
     part = target.with_name(item.filename + ".part")
     _download(url, part, progress, item.filename)
@@ -66,22 +66,20 @@ def _download_checked(item: Download, url: str, target: Path, progress: Progress
     os.replace(part, target)
 
 
-def _fetch_one(item: Download, url: str, folder: Path, progress: Progress | None) -> None:
+def _fetch_one(item: Download, url: str, folder: Path, progress: Progress) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / item.filename
     unpacked = folder / f".{item.filename}.unpacked"  # an archive is deleted once unpacked; this remembers that it was
-    if item.members is not None and unpacked.exists() and all((folder / m).exists() for m in _lines(unpacked)):
-        return
+    if item.members is not None and unpacked.exists():
+        names = unpacked.read_text(encoding="utf-8").splitlines()
+        if all((folder / name).exists() for name in names):
+            return
     if not (target.exists() and item.checksum and _digest(target, item.checksum) == item.checksum):
         _download_checked(item, url, target, progress)
     if item.members is not None:
         names = _unpack(target, folder, item.members)
         unpacked.write_text("\n".join(names), encoding="utf-8")
         target.unlink()
-
-
-def _lines(path: Path) -> list[str]:
-    return path.read_text(encoding="utf-8").splitlines()
 
 
 def _digest(path: Path, checksum: str) -> str:
@@ -91,7 +89,7 @@ def _digest(path: Path, checksum: str) -> str:
         return f"{algorithm}:{hashlib.file_digest(file, algorithm).hexdigest()}"
 
 
-def _download(url: str, part: Path, progress: Progress | None, label: str) -> None:
+def _download(url: str, part: Path, progress: Progress, label: str) -> None:
     """Brings `part` to the full content of `url`, going on from the bytes it already has."""
     have = part.stat().st_size if part.exists() else 0
     try:
@@ -119,7 +117,7 @@ def _download(url: str, part: Path, progress: Progress | None, label: str) -> No
         raise DataError(f"{url}: broke off after {done} of {total} bytes: run the same command again to resume")
 
 
-def _received(url: str, part: Path, have: int, progress: Progress | None, label: str) -> tuple[int, int | None]:
+def _received(url: str, part: Path, have: int, progress: Progress, label: str) -> tuple[int, int | None]:
     """Write what the server sends from byte `have` on; the bytes there are then, and how many it announced."""
     request = urllib.request.Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     with urllib.request.urlopen(request, timeout=TIMEOUT_SECONDS) as response:
@@ -129,21 +127,13 @@ def _received(url: str, part: Path, have: int, progress: Progress | None, label:
         total = done + int(length) if length and length.isdigit() else None
         _check_size(url, total or done)
         with part.open("ab" if resumed else "wb") as file:
-            for there in _written(response, file, done):
-                done = there
+            progress(label, done, total)
+            while chunk := response.read(CHUNK):
+                file.write(chunk)
+                done += len(chunk)
                 _check_size(url, done)
-                if progress is not None:
-                    progress(label, done, total)
+                progress(label, done, total)
     return done, total
-
-
-def _written(response: http.client.HTTPResponse, file: IO[bytes], done: int) -> Iterator[int]:
-    """Write what comes; the bytes there are, before the first and after every chunk."""
-    yield done
-    while chunk := response.read(CHUNK):
-        file.write(chunk)
-        done += len(chunk)
-        yield done
 
 
 def _check_size(url: str, size: int) -> None:

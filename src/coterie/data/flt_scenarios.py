@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from coterie.data import partitions
-from coterie.data.builders import BuildOptions, by_writer, client_name, groups_of
+from coterie.data.builders import BuildOptions, by_writer, client_name, groups_of, pooled_client
 from coterie.data.pools import Pool
 from coterie.data.scenario import Defaults, Scenario
 from coterie.data.sources import load_source
 from coterie.errors import ConfigError
-from coterie.federation import Client, Federation, Split
+from coterie.federation import Federation
 from coterie.randomness import derive
 from coterie.trainers.base import Training
 
@@ -24,7 +24,8 @@ EXPONENT = 2.0
 
 def disjoint_sets(classes: int, groups: int) -> list[list[int]]:
     """S1: consecutive classes, shared out as evenly as they go; with 10 classes and 5 groups two each."""
-    _check(classes, groups)
+    if not 1 <= groups <= classes:
+        raise ConfigError(f"groups={groups}: {classes} classes do not give each group one: use fewer groups")
     size = -(-classes // groups)
     starts = [round(g * classes / groups) for g in range(groups + 1)]
     if classes % groups and size * (groups - 1) < classes:
@@ -70,74 +71,61 @@ def _federation(
 ) -> Federation:
     """Clients with the given training samples, and an equal share of the test samples of their group's classes."""
     test = partitions.by_group_classes(pool.y_test, sets, groups, None, derive(order.seed, "test"))
-    clients = []
-    for number, group in enumerate(groups):
-        own = Split(pool.images(train[number]), pool.labels(train[number]))
-        nothing = Split(own.x[:0], own.y[:0])
-        judged = Split(pool.images(test[number], "test"), pool.labels(test[number], "test"))
-        clients.append(Client(client_name(number, order.clients), own, nothing, judged, group))
+    clients = [
+        pooled_client(client_name(m, order.clients), pool, (train[m], train[m][:0], test[m]), group)
+        for m, group in enumerate(groups)
+    ]
     return Federation(clients, pool.classes, order.name)
 
 
-def _check(classes: int, groups: int) -> None:
-    if not 1 <= groups <= classes:
-        raise ConfigError(f"groups={groups}: {classes} classes do not give each group one: use fewer groups")
-
-
-SCENARIOS: list[Scenario] = []
 _MNIST = Defaults(rounds=100, training=Training(lr=0.01, epochs=1, batch_size=10))
 _CIFAR = Defaults(model="cnn-cifar", rounds=100, training=Training(lr=0.01, epochs=5, batch_size=10))
 _DIGITS = Defaults(rounds=50, training=Training(lr=0.05, epochs=1, batch_size=10))
 
-for _ending, _title, _source, _defaults, _clients in (
-    ("", "MNIST", "mnist", _MNIST, 100),
-    ("-fashion", "Fashion-MNIST", "fashion-mnist", _MNIST, 100),
-    ("-cifar", "CIFAR-10", "cifar10", _CIFAR, 100),
-    ("-digits", "scikit-learn digits (8×8)", "digits", _DIGITS, 20),
-):
-    for _name, _what, _sets in (
-        ("flt-s1", "each group two classes of its own", disjoint_sets),
-        ("flt-s2", "each group three classes, neighbours share one", overlapping_sets),
-    ):
-        SCENARIOS.append(
-            Scenario(
-                _name + _ending,
-                f"FLT's scenario {_name[-1]} on {_title}: {_what}",
-                by_classes(_source, _sets),
-                clients=_clients,
-                groups=5,
-                defaults=_defaults,
-            )
-        )
 
-for _name, _source, _title, _model in (
-    ("flt-s3", "mnist-writers", "MNIST by its writers (QMNIST)", "mlp"),
-    ("flt-s3-femnist", "femnist", "LEAF FEMNIST", "mlp"),
-):
-    SCENARIOS.append(
-        Scenario(
-            _name,
-            f"FLT's scenario 3 on {_title}: natural clients without known groups",
-            by_writer(_source),
+def scenarios() -> Iterator[Scenario]:
+    """The named federations of S1 to S4."""
+    for ending, title, source, defaults, clients in (
+        ("", "MNIST", "mnist", _MNIST, 100),
+        ("-fashion", "Fashion-MNIST", "fashion-mnist", _MNIST, 100),
+        ("-cifar", "CIFAR-10", "cifar10", _CIFAR, 100),
+        ("-digits", "scikit-learn digits (8×8)", "digits", _DIGITS, 20),
+    ):
+        for number, what, sets in (
+            (1, "each group two classes of its own", disjoint_sets),
+            (2, "each group three classes, neighbours share one", overlapping_sets),
+        ):
+            yield Scenario(
+                f"flt-s{number}{ending}",
+                f"FLT's scenario {number} on {title}: {what}",
+                by_classes(source, sets),
+                clients=clients,
+                groups=5,
+                defaults=defaults,
+            )
+    for name, source, title in (
+        ("flt-s3", "mnist-writers", "MNIST by its writers (QMNIST)"),
+        ("flt-s3-femnist", "femnist", "LEAF FEMNIST"),
+    ):
+        yield Scenario(
+            name,
+            f"FLT's scenario 3 on {title}: natural clients without known groups",
+            by_writer(source),
             clients=200,
             groups=1,
-            defaults=replace(_MNIST, model=_model, training=Training(lr=0.01, epochs=5, batch_size=10)),
+            defaults=replace(_MNIST, training=Training(lr=0.01, epochs=5, batch_size=10)),
         )
-    )
-
-for _name, _source, _title, _clients, _groups, _smallest, _defaults in (
-    ("flt-s4", "mnist+fashion", "MNIST and Fashion-MNIST as 20 classes", 2400, 10, SMALLEST, _MNIST),
-    ("flt-s4-emnist", "emnist", "EMNIST balanced", 2400, 10, SMALLEST, _MNIST),
-    ("flt-s4-digits", "digits", "scikit-learn digits (8×8)", 40, 5, 10, _DIGITS),
-):
-    _epochs = 1 if _source == "digits" else 5
-    SCENARIOS.append(
-        Scenario(
-            _name,
-            f"FLT's scenario 4 on {_title}: {_groups} groups with classes of their own, power-law sizes",
-            by_power_law(_source, _smallest),
-            clients=_clients,
-            groups=_groups,
-            defaults=replace(_defaults, training=replace(_defaults.training, epochs=_epochs)),
+    for name, source, title, clients, groups, smallest, defaults in (
+        ("flt-s4", "mnist+fashion", "MNIST and Fashion-MNIST as 20 classes", 2400, 10, SMALLEST, _MNIST),
+        ("flt-s4-emnist", "emnist", "EMNIST balanced", 2400, 10, SMALLEST, _MNIST),
+        ("flt-s4-digits", "digits", "scikit-learn digits (8×8)", 40, 5, 10, _DIGITS),
+    ):
+        epochs = 1 if source == "digits" else 5
+        yield Scenario(
+            name,
+            f"FLT's scenario 4 on {title}: {groups} groups with classes of their own, power-law sizes",
+            by_power_law(source, smallest),
+            clients=clients,
+            groups=groups,
+            defaults=replace(defaults, training=replace(defaults.training, epochs=epochs)),
         )
-    )

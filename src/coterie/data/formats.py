@@ -9,7 +9,7 @@ import json
 import pickle
 import struct
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,6 +18,8 @@ import numpy.typing as npt
 
 from coterie.errors import DataError
 
+Files = Sequence[Sequence[Path]]
+"""The files that match each pattern of a layout."""
 IntArray = npt.NDArray[np.int64]
 Bytes = npt.NDArray[np.uint8]
 

@@ -13,6 +13,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from coterie.data.formats import (
+    Files,
     damaged,
     read_cifar_binary,
     read_cifar_pickle,
@@ -24,7 +25,6 @@ from coterie.data.formats import (
 from coterie.data.pools import IntArray, Pool
 from coterie.randomness import numpy_generator
 
-Files = Sequence[Sequence[Path]]
 Labelled = tuple[npt.NDArray[np.uint8], IntArray]
 
 DIGITS_TEST_SHARE = 0.2
@@ -146,14 +146,9 @@ def load_emnist(files: Files) -> Pool:
 def load_both(files: Files) -> Pool:
     """MNIST's classes as 0..9 and Fashion-MNIST's as 10..19."""
     a, b = load_mnist(files[:4]), load_fashion(files[4:])
-    return Pool(
-        "mnist+fashion",
-        np.concatenate([a.x, b.x]),
-        np.concatenate([a.y, b.y + 10]),
-        np.concatenate([a.x_test, b.x_test]),
-        np.concatenate([a.y_test, b.y_test + 10]),
-        20,
-    )
+    train = _joined([(a.x, a.y), (b.x, b.y + 10)])
+    test = _joined([(a.x_test, a.y_test), (b.x_test, b.y_test + 10)])
+    return Pool("mnist+fashion", *train, *test, 20)
 
 
 def load_writers(files: Files) -> Pool:
@@ -204,7 +199,7 @@ def load_femnist(files: Files) -> Pool:
             raise damaged(part[0][0], "holds no samples")
         for path, _, _, y in rows:
             _check_labels(path, y, 62)
-        labelled.append((np.concatenate([x for _, _, x, _ in rows]), np.concatenate([y for *_, y in rows])))
+        labelled.append(_joined([(x, y) for _, _, x, y in rows]))
         writers.append(np.concatenate([np.full(len(y), number[user], dtype=np.int64) for _, user, _, y in rows]))
     return Pool("femnist", *labelled[0], *labelled[1], 62, writers[0], writers[1])
 

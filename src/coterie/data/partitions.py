@@ -92,21 +92,13 @@ def power_law_sizes(total: int, clients: int, minimum: int, exponent: float) -> 
     return spread_out + minimum
 
 
-def power_law(n: int, clients: int, minimum: int = 10, exponent: float = 0.5, seed: int = 0) -> Partition:
-    """All n indices, shuffled, dealt in the sizes of `power_law_sizes`: client 0 holds the fewest (or the most, when
-    there are fewer than `minimum + 1` samples per client and the law falls)."""
-    sizes = power_law_sizes(n, clients, minimum, exponent)
-    order = numpy_generator(seed, "power-law").permutation(n)
-    return [np.sort(part) for part in np.split(order, np.cumsum(sizes)[:-1])]
-
-
 def structured_power_law(
     labels: npt.ArrayLike,
     class_sets: Sequence[Sequence[int]],
     group_of: Sequence[int],
-    minimum: int = 10,
-    exponent: float = 0.5,
-    seed: int = 0,
+    minimum: int,
+    exponent: float,
+    seed: int,
 ) -> Partition:
     """FLT's structured federation (Algorithm 4): the samples of a group's classes, by power law over its clients.
 
@@ -123,9 +115,10 @@ def structured_power_law(
         if not members:
             continue
         held = np.flatnonzero(np.isin(labels, classes))
-        dealt = power_law(len(held), len(members), minimum, exponent, derive(seed, "structured", group))
-        for m, part in zip(members, dealt, strict=True):
-            parts[m] = held[part]
+        sizes = power_law_sizes(len(held), len(members), minimum, exponent)
+        order = numpy_generator(derive(seed, "structured", group), "power-law").permutation(held)
+        for m, part in zip(members, np.split(order, np.cumsum(sizes)[:-1]), strict=True):
+            parts[m] = np.sort(part)
     return parts
 
 
@@ -221,22 +214,20 @@ def by_group_classes(
     return deal(labels, counts, seed)
 
 
-def by_key(keys: npt.ArrayLike, clients: int | None = None, minimum: int = 1, seed: int = 0) -> Partition:
-    """One client for each key (a writer, a topic, a speaker) that has at least `minimum` samples, in order of the key.
+def by_key(keys: npt.ArrayLike, clients: int, minimum: int, seed: int) -> Partition:
+    """Each client has the samples of one key (a writer): drawn among keys of `minimum` samples, in order of the key.
 
-    `keys: (n,)`. With `clients`, that many of those keys are drawn at random. Client m's key is `keys[part[0]]`.
+    `keys: (n,)`. Client m's key is `keys[part[0]]`.
     """
     keys = np.asarray(keys)
     _, inverse, counts = np.unique(keys, return_inverse=True, return_counts=True)
-    chosen = np.flatnonzero(counts >= max(minimum, 1))
-    wanted = len(chosen) if clients is None else clients
-    if not 1 <= wanted <= len(chosen):
+    enough = np.flatnonzero(counts >= minimum)
+    if not 1 <= clients <= len(enough):
         raise DataError(
-            f"{wanted} clients asked, but {len(chosen)} of {len(counts)} keys have at least {minimum} samples: "
-            f"ask for 1..{len(chosen)} clients, or lower the minimum"
+            f"{clients} clients asked, but {len(enough)} of {len(counts)} keys have at least {minimum} samples: "
+            f"ask for 1..{len(enough)} clients, or lower the minimum"
         )
-    if clients is not None:
-        chosen = np.sort(numpy_generator(seed, "by-key").permutation(chosen)[:clients])
+    chosen = np.sort(numpy_generator(seed, "by-key").permutation(enough)[:clients])
     order = np.argsort(inverse, kind="stable").astype(np.int64)
     ends = np.cumsum(counts)
     return [order[ends[k] - counts[k] : ends[k]] for k in chosen]

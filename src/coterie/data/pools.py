@@ -10,8 +10,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from coterie.errors import DataError
-
 IntArray = npt.NDArray[np.int64]
 Part = Literal["train", "test"]
 
@@ -69,18 +67,13 @@ class TextPool:
     """Token texts by id; built from the training part only. Id 0 stands for everything unknown."""
 
 
-def windows(tokens: IntArray | Sequence[IntArray], length: int) -> tuple[IntArray, IntArray]:
+def windows(tokens: Sequence[IntArray], length: int) -> tuple[IntArray, IntArray]:
     """Next-token pairs x, y, both (n, length): y[i, t] is the token that follows x[i, t].
 
-    Consecutive windows share no target; several sequences are read as one, end to end; a rest shorter than a window
+    Consecutive windows share no target; sequences are read as one, end to end; a rest shorter than a window
     is left out.
     """
-    if length < 1:
-        raise DataError(f"windows of length {length}: ask for at least 1")
-    if isinstance(tokens, np.ndarray):
-        line = tokens.astype(np.int64)
-    else:
-        line = np.concatenate([np.empty(0, dtype=np.int64), *tokens]).astype(np.int64)
+    line = np.concatenate([np.empty(0, dtype=np.int64), *tokens])
     count = max(len(line) - 1, 0) // length
     used = count * length
     return line[:used].reshape(count, length).copy(), line[1 : used + 1].reshape(count, length).copy()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from coterie.data import builders, drifting, flt_scenarios, natural
@@ -14,19 +15,11 @@ from coterie.trainers.base import Training
 
 GROUP = "coterie.scenarios"
 """The group of entry points in which packages offer scenarios."""
-_SCENARIOS: dict[str, Scenario] = {}
-
-
 ALIASES = {
     "cifar": "cifar-iid", "cifar10": "cifar-iid", "cifar-10": "cifar-iid", "digits": "digits-iid",
     "fashion": "fashion-iid", "fashion-mnist": "fashion-iid", "mnist": "mnist-iid",
 }  # fmt: skip
 """Data sets that are asked for by name alone: all clients of one distribution."""
-
-
-def register(scenario: Scenario) -> None:
-    """Make a scenario known by its name in this process; a package offers it to all by an entry point."""
-    _SCENARIOS[scenario.name] = scenario
 
 
 def find_scenario(name: str) -> Scenario:
@@ -54,6 +47,8 @@ def scenario_names() -> list[str]:
 
 _DIGITS = Defaults(rounds=100, training=Training(lr=0.1, epochs=3, batch_size=32))
 _CIFAR = Defaults(model="cnn-cifar", rounds=150, training=Training(lr=0.05, epochs=3, batch_size=100))
+_PUPILS = Defaults(model="linear", rounds=50, training=Training(lr=0.05, epochs=1, batch_size=32))
+_TOY = Defaults(model="logistic", rounds=50, training=Training(lr=0.1, epochs=1, batch_size=None))
 USUAL: dict[str, tuple[int | None, Defaults]] = {
     "digits": (None, _DIGITS),
     **dict.fromkeys(("mnist", "fashion-mnist", "mnist+fashion", "emnist"), (500, _DIGITS)),
@@ -79,57 +74,89 @@ SHIFTS = {
     "swapped": "each group has two labels swapped",
     "rotated": "each group's images are turned by 0, 90, 180, 270 degrees",
 }
-for _short, _title, _source in (
-    ("digits", "scikit-learn digits (8×8)", "digits"),
-    ("mnist", "MNIST", "mnist"),
-    ("fashion", "Fashion-MNIST", "fashion-mnist"),
-    ("cifar", "CIFAR-10", "cifar10"),
-):
-    for _shift, _difference in SHIFTS.items():
-        _formula = f"{_short}:{'none' if _shift == 'iid' else _shift}"
-        register(replace(by_formula(_formula), name=f"{_short}-{_shift}", summary=f"{_title}: {_difference}"))
-    register(
-        replace(
-            by_formula(f"{_short}:none+dirichlet(0.3)"),
-            name=f"{_short}-dirichlet",
-            summary=f"{_title}: label skew by Dirichlet(0.3), no groups",
+
+
+def _of_images() -> Iterator[Scenario]:
+    """Four sets of images with every shift, and with labels skewed in three ways."""
+    for short, title, source in (
+        ("digits", "scikit-learn digits (8×8)", "digits"),
+        ("mnist", "MNIST", "mnist"),
+        ("fashion", "Fashion-MNIST", "fashion-mnist"),
+        ("cifar", "CIFAR-10", "cifar10"),
+    ):
+        for shift, difference in SHIFTS.items():
+            formula = f"{short}:{'none' if shift == 'iid' else shift}"
+            yield replace(by_formula(formula), name=f"{short}-{shift}", summary=f"{title}: {difference}")
+        yield replace(
+            by_formula(f"{short}:none+dirichlet(0.3)"),
+            name=f"{short}-dirichlet",
+            summary=f"{title}: label skew by Dirichlet(0.3), no groups",
         )
-    )
-    _samples, _defaults = USUAL[_source]
-    register(
-        Scenario(
-            f"{_short}-dirichlet-quarters",
-            f"{_title}: a quarter of the clients each with Dirichlet α = 1000, 1, 0.5, 0.1",
-            builders.dirichlet_quarters(_source),
-            clients=20 if _short == "digits" else 100,
-            defaults=_defaults,
+        _, defaults = USUAL[source]
+        yield Scenario(
+            f"{short}-dirichlet-quarters",
+            f"{title}: a quarter of the clients each with Dirichlet α = 1000, 1, 0.5, 0.1",
+            builders.dirichlet_quarters(source),
+            clients=20 if short == "digits" else 100,
+            defaults=defaults,
         )
-    )
-    register(
-        Scenario(
-            f"{_short}-halves",
-            f"{_title}: classes 0-4 and 5-9 with different clients; one model can fit both (congruent)",
-            builders.class_sets(_source, lambda groups: builders.even_class_sets(10, groups)),
-            samples=None if _short == "digits" else 500,
+        yield Scenario(
+            f"{short}-halves",
+            f"{title}: classes 0-4 and 5-9 with different clients; one model can fit both (congruent)",
+            builders.class_sets(source, lambda groups: builders.even_class_sets(10, groups)),
+            samples=None if short == "digits" else 500,
             groups=2,
-            defaults=_defaults,
+            defaults=defaults,
         )
-    )
-for _short, _title in (("digits", "scikit-learn digits (8×8)"), ("mnist", "MNIST")):
-    register(
-        Scenario(
-            f"{_short}-drift",
-            f"{_title}: label permutations that groups exchange from round {drifting.EXCHANGE} on, take back from "
+
+
+def _drifting() -> Iterator[Scenario]:
+    """Groups that change with time."""
+    for short, title in (("digits", "scikit-learn digits (8×8)"), ("mnist", "MNIST")):
+        yield Scenario(
+            f"{short}-drift",
+            f"{title}: label permutations that groups exchange from round {drifting.EXCHANGE} on, take back from "
             f"{drifting.RETURN}, and a new group from {drifting.NEW_GROUP}",
-            drifting.drifting(_short),
+            drifting.drifting(short),
             clients=12,
-            samples=USUAL[_short][0],
+            samples=USUAL[short][0],
             groups=2,
             defaults=Defaults(rounds=120, training=Training(lr=0.1, epochs=3, batch_size=32)),
         )
-    )
 
-register(
+
+def _schools() -> Iterator[Scenario]:
+    """Pupils by school."""
+    for name, label, schools, drop, summary in (
+        ("hsb82", "mAch", 100, ("rownames", "school"), "pupils of real schools in the USA: mathematics achievement"),
+        (
+            "exam",
+            "normexam",
+            50,
+            ("rownames", "school", "student"),
+            "pupils of real schools in London: examination score",
+        ),
+        (
+            "chem97",
+            "score",
+            100,
+            ("rownames", "school", "student", "lea", "gcsecnt"),
+            "pupils of real schools in Britain: chemistry score",
+        ),
+    ):
+        yield Scenario(
+            name,
+            f"{summary} (regression)",
+            natural.sites(name, label, task="regression", drop=drop),
+            clients=schools,
+            groups=1,
+            defaults=_PUPILS,
+        )
+
+
+_OURS = (
+    *_of_images(),
+    *_drifting(),
     Scenario(
         "mnist-writers",
         "MNIST by its real writers (QMNIST): a natural federation without known groups",
@@ -137,9 +164,7 @@ register(
         clients=200,
         groups=1,
         defaults=_DIGITS,
-    )
-)
-register(
+    ),
     Scenario(
         "femnist",
         "LEAF FEMNIST by its real writers",
@@ -147,9 +172,7 @@ register(
         clients=200,
         groups=1,
         defaults=replace(_DIGITS, model="cnn-leaf"),
-    )
-)
-register(
+    ),
     Scenario(
         "agnews-topics",
         "AG-News: next-word prediction, each group one topic",
@@ -157,18 +180,14 @@ register(
         defaults=Defaults(
             model="lstm:embedding=32,hidden=64", rounds=60, training=Training(lr=3.0, epochs=1, batch_size=16)
         ),
-    )
-)
-register(
+    ),
     Scenario(
         "shakespeare-speakers",
         "Shakespeare's plays: next-character prediction, each client one speaker",
         builders.speakers,
         groups=1,
         defaults=Defaults(model="lstm", rounds=60, training=Training(lr=1.0, epochs=1, batch_size=16)),
-    )
-)
-register(
+    ),
     Scenario(
         "linear-mixture",
         "synthetic linear regressions, each group its own weights (IFCA's theory setting)",
@@ -177,9 +196,7 @@ register(
         samples=100,
         groups=2,
         defaults=Defaults(model="linear", rounds=300, training=Training(lr=0.1, steps=1, batch_size=None)),
-    )
-)
-register(
+    ),
     Scenario(
         "heart-disease",
         "patients of four real hospitals: heart disease from 13 features, of which some hospitals lack several",
@@ -189,31 +206,8 @@ register(
         clients=4,
         groups=1,
         defaults=Defaults(model="logistic", rounds=50, training=Training(lr=0.1, epochs=1, batch_size=32)),
-    )
-)
-_PUPILS = Defaults(model="linear", rounds=50, training=Training(lr=0.05, epochs=1, batch_size=32))
-for _name, _label, _schools, _drop, _summary in (
-    ("hsb82", "mAch", 100, ("rownames", "school"), "pupils of real schools in the USA: mathematics achievement"),
-    ("exam", "normexam", 50, ("rownames", "school", "student"), "pupils of real schools in London: examination score"),
-    (
-        "chem97",
-        "score",
-        100,
-        ("rownames", "school", "student", "lea", "gcsecnt"),
-        "pupils of real schools in Britain: chemistry score",
     ),
-):
-    register(
-        Scenario(
-            _name,
-            f"{_summary} (regression)",
-            natural.sites(_name, _label, task="regression", drop=_drop),
-            clients=_schools,
-            groups=1,
-            defaults=_PUPILS,
-        )
-    )
-register(
+    *_schools(),
     Scenario(
         "air",
         "hours of 12 stations in Beijing, urban or suburban: log PM2.5, trained on three years, tested on the fourth "
@@ -231,9 +225,7 @@ register(
         samples=2000,
         groups=2,
         defaults=Defaults(rounds=50, training=Training(lr=0.05, epochs=1, batch_size=32)),
-    )
-)
-register(
+    ),
     Scenario(
         "landmine",
         "29 minefields, foliated or desert: mine or clutter from nine radar features (see metrics=auc)",
@@ -247,18 +239,14 @@ register(
         clients=29,
         groups=2,
         defaults=Defaults(model="logistic", rounds=50, training=Training(lr=0.1, epochs=1, batch_size=32)),
-    )
-)
-register(
+    ),
     Scenario(
         "digits-4",
         "digits from four origins, MNIST, USPS, optdigits and semeion, at 28×28: each group one of them",
         builders.by_site("digits-4"),
         samples=200,
         defaults=_DIGITS,
-    )
-)
-register(
+    ),
     Scenario(
         "watch",
         "real people with a six-axis watch: seven exercises from 3 s of signal, tested on the other arm",
@@ -266,10 +254,7 @@ register(
         clients=10,
         groups=1,
         defaults=Defaults(model="cnn-1d", rounds=50, training=Training(lr=0.1, epochs=3, batch_size=32)),
-    )
-)
-_TOY = Defaults(model="logistic", rounds=50, training=Training(lr=0.1, epochs=1, batch_size=None))
-register(
+    ),
     Scenario(
         "xor",
         "federated XOR: each group linearly separable, both together not, for a linear model",
@@ -277,9 +262,7 @@ register(
         samples=100,
         groups=2,
         defaults=_TOY,
-    )
-)
-register(
+    ),
     Scenario(
         "opposite",
         "opposite conditionals: the same points, the labels turned around in the second group",
@@ -287,8 +270,7 @@ register(
         samples=100,
         groups=2,
         defaults=_TOY,
-    )
+    ),
+    *flt_scenarios.scenarios(),
 )
-
-for _scenario in flt_scenarios.SCENARIOS:
-    register(_scenario)
+_SCENARIOS = {scenario.name: scenario for scenario in _OURS}

@@ -37,15 +37,15 @@ def rotate(x: Array, quarter_turns: int) -> Array:
     return np.ascontiguousarray(np.rot90(x, quarter_turns, axes=(-2, -1))).copy()
 
 
-def swap_labels(y: Array, a: int, b: int) -> Array:
+def swap_labels(y: torch.Tensor, a: int, b: int) -> torch.Tensor:
     """Labels `y: (n,)` with every `a` turned into `b` and every `b` into `a`; the others stay."""
-    swapped = y.clone() if isinstance(y, torch.Tensor) else y.copy()
+    swapped = y.clone()
     swapped[y == a] = b
     swapped[y == b] = a
     return swapped
 
 
-def permute_labels(y: Array, permutation: npt.ArrayLike) -> Array:
+def permute_labels(y: torch.Tensor, permutation: npt.ArrayLike) -> torch.Tensor:
     """Labels `y: (n,)` with every label c replaced by `permutation[c]`, `permutation: (classes,)`."""
     table = np.asarray(permutation, dtype=np.int64)
     if not np.array_equal(np.sort(table), np.arange(table.size)):
@@ -55,9 +55,7 @@ def permute_labels(y: Array, permutation: npt.ArrayLike) -> Array:
             f"labels run from {int(y.min())} to {int(y.max())}, but the permutation covers 0..{table.size - 1}: "
             "give one entry for every class"
         )
-    if isinstance(y, torch.Tensor):
-        return torch.from_numpy(table)[y.long()].to(y.dtype)
-    return table[y.astype(np.int64)].astype(y.dtype)
+    return torch.from_numpy(table)[y.long()].to(y.dtype)
 
 
 def group_permutations(classes: int, groups: int, seed: int) -> IntArray:

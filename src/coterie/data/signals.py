@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import io
 import zipfile
-from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from coterie.data.formats import damaged, read_bytes
+from coterie.data.formats import Files, damaged, read_bytes
 
-Files = Sequence[Sequence[Path]]
 IntArray = npt.NDArray[np.int64]
 
 WATCH_FIELDS = ("length", "subject", "exercise", "side")

@@ -9,11 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from coterie.data.formats import damaged, read_mat, read_text
+from coterie.data.formats import Files, damaged, read_mat, read_text
 from coterie.federation.table_files import RawColumn, RawTable, number_name, parse_table
 from coterie.federation.table_sites import by_client
-
-Files = Sequence[Sequence[Path]]
 
 HEART_COLUMNS = (
     "age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak", "slope", "ca", "thal",

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from coterie.data import images
 from coterie.data.catalog import BY_HAND, CATALOG, TERMS
+from coterie.data.formats import Files
 from coterie.data.news_and_plays import load_ag_news, load_shakespeare
 from coterie.data.pools import Pool, TextPool
 from coterie.data.signals import Recordings, load_watch
@@ -19,7 +20,6 @@ from coterie.errors import DataError, did_you_mean
 from coterie.federation.table_files import RawTable
 from coterie.plugins import load_as, offered
 
-Files = Sequence[Sequence[Path]]
 Layout = tuple[str, ...]
 
 VOCABULARY_SIZE = 10_000
@@ -28,52 +28,44 @@ GROUP = "coterie.sources"
 
 
 @dataclass(frozen=True)
-class Source:
-    """A named data set of images, or of anything else whose samples are arrays of one shape."""
+class AnySource:
+    """A named data set, and where its files may lie."""
 
     name: str
     summary: str
     classes: int
+    """0 where what is predicted is a quantity, or where the classes depend on the text."""
     layouts: tuple[Layout, ...]
     """Ways the set may lie in the data folder, each a list of file patterns; any of them may also end in .gz."""
+
+
+@dataclass(frozen=True)
+class Source(AnySource):
+    """A named data set of images, or of anything else whose samples are arrays of one shape."""
+
     load: Callable[[Files], Pool]
     """Makes the pool of the files that match each pattern of one layout."""
 
 
 @dataclass(frozen=True)
-class TextSource:
-    """A named data set of text; `classes` counts its topics, or is 0 where the keys depend on the text."""
+class TextSource(AnySource):
+    """A named data set of text; `classes` counts its topics."""
 
-    name: str
-    summary: str
-    classes: int
-    layouts: tuple[Layout, ...]
     load: Callable[[Files, int], TextPool]
 
 
 @dataclass(frozen=True)
-class TableSource:
-    """A named data set of tables, one per site; `classes` is 0 where what is predicted is a quantity."""
+class TableSource(AnySource):
+    """A named data set of tables, one per site."""
 
-    name: str
-    summary: str
-    classes: int
-    layouts: tuple[Layout, ...]
     load: Callable[[Files], dict[str, RawTable]]
 
 
 @dataclass(frozen=True)
-class SignalSource:
+class SignalSource(AnySource):
     """A named data set of signals, recorded from people."""
 
-    name: str
-    summary: str
-    classes: int
-    layouts: tuple[Layout, ...]
     load: Callable[[Files], Recordings]
-
-
-AnySource = Source | TextSource | TableSource | SignalSource
 
 
 class Availability(NamedTuple):
@@ -117,92 +109,78 @@ _FEMNIST = tuple((f"{folder}/train/*.json", f"{folder}/test/*.json") for folder 
 _OTHERS = ("digits-4/USPS.mat", "digits-4/semeion.data", "digits-4/optdigits.tes", "digits-4/optdigits.tra")
 _FOUR = ((*_OTHERS, "digits-4/optdigits.hol"), _OTHERS)
 
-SOURCES: dict[str, Source] = {
-    source.name: source
-    for source in (
-        Source("digits", "1,797 handwritten digits, 8x8, part of scikit-learn", 10, ((),), images.load_digits_pool),
-        Source("mnist", "70,000 handwritten digits, 28x28", 10, _MNIST, images.load_mnist),
-        Source("fashion-mnist", "70,000 pieces of clothing, 28x28", 10, _FASHION, images.load_fashion),
-        Source("mnist+fashion", "digits and clothing as one set", 20, _both(_MNIST, _FASHION), images.load_both),
-        Source("mnist-writers", "MNIST by its writers (QMNIST)", 10, _both(_MNIST, _QMNIST), images.load_writers),
-        Source("emnist", "131,600 digits and letters, 28x28, the balanced split", 47, _EMNIST, images.load_emnist),
-        Source("femnist", "digits and letters by writer, 28x28, LEAF's files", 62, _FEMNIST, images.load_femnist),
-        Source("digits-4", "digits of four origins, 28x28", 10, _both(_MNIST, _FOUR), images.load_four_sites),
-        Source("cifar10", "60,000 colour photographs, 32x32", 10, _CIFAR10, images.load_cifar10),
-        Source("cifar100", "60,000 colour photographs, 32x32", 100, _CIFAR100, images.load_cifar100),
-    )
-}
-TEXT_SOURCES: dict[str, TextSource] = {
-    source.name: source
-    for source in (
-        TextSource(
-            "ag-news",
-            "news in four topics, by word",
-            4,
-            (("ag_news_csv/train.csv", "ag_news_csv/test.csv"),),
-            load_ag_news,
-        ),
-        TextSource(
-            "shakespeare",
-            "plays by speaker, by character",
-            0,
-            (("shakespeare/tinyshakespeare.txt",), ("shakespeare/input.txt",)),
-            load_shakespeare,
-        ),
-    )
-}
-
 
 def _schools(name: str) -> tuple[Layout, ...]:
     return ((f"schools/{name.lower()}.csv",), (f"schools/{name}.csv",))
 
 
-TABLE_SOURCES: dict[str, TableSource] = {
-    source.name: source
-    for source in (
-        TableSource(
-            "heart-disease",
-            "920 patients of four hospitals, 13 features, many missing",
-            2,
-            (tuple(f"heart-disease/processed.{name}.data" for name in HOSPITALS),),
-            load_heart,
-        ),
-        TableSource(
-            "hsb82", "7,185 pupils of 160 schools in the USA, mathematics", 0, _schools("Hsb82"), load_schools("mAch")
-        ),
-        TableSource("exam", "4,059 pupils of 65 schools in London", 0, _schools("Exam"), load_schools("normexam")),
-        TableSource(
-            "chem97",
-            "31,022 pupils of 2,410 schools in Britain, chemistry",
-            0,
-            _schools("Chem97"),
-            load_schools("score"),
-        ),
-        TableSource(
-            "air",
-            "420,768 hours of air and weather at 12 stations in Beijing",
-            0,
-            tuple((f"beijing-air/{folder}PRSA_Data_*.csv",) for folder in ("", "PRSA_Data_20130301-20170228/")),
-            load_air,
-        ),
-        TableSource(
-            "landmine",
-            "14,820 places in 29 minefields, radar features",
-            2,
-            (("landmine/LandmineData.mat",),),
-            load_landmine,
-        ),
-    )
-}
-SIGNAL_SOURCES: dict[str, SignalSource] = {
-    "watch": SignalSource(
+_OURS: tuple[AnySource, ...] = (
+    Source("digits", "1,797 handwritten digits, 8x8, part of scikit-learn", 10, ((),), images.load_digits_pool),
+    Source("mnist", "70,000 handwritten digits, 28x28", 10, _MNIST, images.load_mnist),
+    Source("fashion-mnist", "70,000 pieces of clothing, 28x28", 10, _FASHION, images.load_fashion),
+    Source("mnist+fashion", "digits and clothing as one set", 20, _both(_MNIST, _FASHION), images.load_both),
+    Source("mnist-writers", "MNIST by its writers (QMNIST)", 10, _both(_MNIST, _QMNIST), images.load_writers),
+    Source("emnist", "131,600 digits and letters, 28x28, the balanced split", 47, _EMNIST, images.load_emnist),
+    Source("femnist", "digits and letters by writer, 28x28, LEAF's files", 62, _FEMNIST, images.load_femnist),
+    Source("digits-4", "digits of four origins, 28x28", 10, _both(_MNIST, _FOUR), images.load_four_sites),
+    Source("cifar10", "60,000 colour photographs, 32x32", 10, _CIFAR10, images.load_cifar10),
+    Source("cifar100", "60,000 colour photographs, 32x32", 100, _CIFAR100, images.load_cifar100),
+    TextSource(
+        "ag-news",
+        "news in four topics, by word",
+        4,
+        (("ag_news_csv/train.csv", "ag_news_csv/test.csv"),),
+        load_ag_news,
+    ),
+    TextSource(
+        "shakespeare",
+        "plays by speaker, by character",
+        0,
+        (("shakespeare/tinyshakespeare.txt",), ("shakespeare/input.txt",)),
+        load_shakespeare,
+    ),
+    TableSource(
+        "heart-disease",
+        "920 patients of four hospitals, 13 features, many missing",
+        2,
+        (tuple(f"heart-disease/processed.{name}.data" for name in HOSPITALS),),
+        load_heart,
+    ),
+    TableSource(
+        "hsb82", "7,185 pupils of 160 schools in the USA, mathematics", 0, _schools("Hsb82"), load_schools("mAch")
+    ),
+    TableSource("exam", "4,059 pupils of 65 schools in London", 0, _schools("Exam"), load_schools("normexam")),
+    TableSource(
+        "chem97",
+        "31,022 pupils of 2,410 schools in Britain, chemistry",
+        0,
+        _schools("Chem97"),
+        load_schools("score"),
+    ),
+    TableSource(
+        "air",
+        "420,768 hours of air and weather at 12 stations in Beijing",
+        0,
+        tuple((f"beijing-air/{folder}PRSA_Data_*.csv",) for folder in ("", "PRSA_Data_20130301-20170228/")),
+        load_air,
+    ),
+    TableSource(
+        "landmine",
+        "14,820 places in 29 minefields, radar features",
+        2,
+        (("landmine/LandmineData.mat",),),
+        load_landmine,
+    ),
+    SignalSource(
         "watch",
         "140 recordings of ten people at seven exercises, six axes of a watch",
         7,
         (("watch/watch.npz",),),
         load_watch,
-    )
-}
+    ),
+)
+SOURCES = {source.name: source for source in _OURS}
+"""All sets by name, in the order in which they are listed."""
 
 
 def data_folder(data_dir: Path | str | None = None) -> Path:
@@ -215,15 +193,12 @@ def data_folder(data_dir: Path | str | None = None) -> Path:
 
 def find_source(name: str) -> AnySource:
     """The data set of that name, or a DataError with a suggestion; packages that offer others stay unloaded."""
-    known: dict[str, AnySource] = {**SOURCES, **TEXT_SOURCES, **TABLE_SOURCES, **SIGNAL_SOURCES}
-    if name in known:
-        return known[name]
+    if name in SOURCES:
+        return SOURCES[name]
     points = offered(GROUP)
     if name not in points:
-        raise DataError(f"unknown data set {name!r}: {did_you_mean(name, [*known, *points])}")
-    found = load_as(points[name], "data set", Source, TextSource)
-    assert isinstance(found, Source | TextSource)
-    return found
+        raise DataError(f"unknown data set {name!r}: {did_you_mean(name, [*SOURCES, *points])}")
+    return load_as(points[name], "data set", Source, TextSource)
 
 
 _BY_SCENARIO = "tables or signals: use a scenario"
@@ -265,7 +240,7 @@ def load_signal_source(name: str, data_dir: Path | str | None = None) -> Recordi
 
 def source_names() -> list[str]:
     """The names of all data sets: ours, and those that installed packages offer as `coterie.sources` entry points."""
-    return list(dict.fromkeys([*SOURCES, *TEXT_SOURCES, *TABLE_SOURCES, *SIGNAL_SOURCES, *offered(GROUP)]))
+    return list(dict.fromkeys([*SOURCES, *offered(GROUP)]))
 
 
 def available(data_dir: Path | str | None = None) -> list[Availability]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from dataclasses import dataclass
 from functools import lru_cache
@@ -114,7 +113,6 @@ def conv_layout(shape: tuple[int, ...], code: int) -> Layout:
     return Layout.of(_blank_network(shape, code))
 
 
-@lru_cache(maxsize=16)
 def _blank_network(shape: tuple[int, ...], code: int) -> ConvAutoencoder:
     with torch.random.fork_rng(devices=[]):  # building draws an initialisation, which is not used
         return ConvAutoencoder(shape, code)
@@ -122,6 +120,6 @@ def _blank_network(shape: tuple[int, ...], code: int) -> ConvAutoencoder:
 
 def conv_network(encoder: Encoder) -> ConvAutoencoder:
     """The autoencoder with the encoder's numbers."""
-    network = copy.deepcopy(_blank_network(encoder.shape, encoder.code))  # drawing one afresh takes longer
+    network = _blank_network(encoder.shape, encoder.code)
     conv_layout(encoder.shape, encoder.code).write(encoder.weights, network)
     return network

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from coterie.errors import DataError
-from coterie.federation.blocks import blocks_of
 from coterie.federation.client import (
     ONE_TYPE,
     PARTS,
@@ -21,6 +20,7 @@ from coterie.federation.client import (
     Client,
     Splits,
     check_id,
+    entry_of,
     make_client,
     several,
     values_of,
@@ -184,15 +184,11 @@ class Federation:
         items = list(data.items()) if isinstance(data, Mapping) else [(str(i), item) for i, item in enumerate(data)]
         from coterie.federation.labels import encode_texts
 
-        items, names = encode_texts(items, label_names)
+        encoded, names = encode_texts(items, label_names)
         clients = []
-        for position, (client_id, item) in enumerate(items):
-            key: Any = client_id if isinstance(groups, Mapping) else position
-            try:
-                group = None if groups is None else groups[key]
-            except (KeyError, IndexError):
-                raise DataError(f"client {client_id!r} has no entry in groups: give every client one") from None
-            block = blocks_of(blocks, client_id, position)
+        for position, (client_id, item) in enumerate(encoded):
+            group = entry_of(groups, "groups", client_id, position)
+            block = entry_of(blocks, "blocks", client_id, position)
             clients.append(make_client(str(client_id), item, splits, seed, group, block))
         return cls._named(clients, classes, name, task, names)
 
@@ -249,10 +245,10 @@ class Federation:
             >>> Federation.from_arrays(x, y, np.repeat(["ann", "bob"], 20)).ids
             ('ann', 'bob')
         """
-        from coterie.federation.datasets import clients_from_arrays
+        from coterie.federation.datasets import items_from_arrays
 
-        clients, names = clients_from_arrays(x, y, client, splits, seed, label_names)
-        return cls._named(clients, None, "arrays", task, names)
+        items = items_from_arrays(x, y, client)
+        return cls.from_tensors(items, splits=splits, task=task, label_names=label_names, seed=seed, name="arrays")
 
     @classmethod
     def from_folder(
@@ -362,25 +358,31 @@ class Federation:
             (('north', 'south'), ('no', 'yes'), ['age'])
             >>> folder.cleanup()
         """
-        from coterie.federation.table_sites import tables_name
-        from coterie.federation.tables import clients_from_tables
-
-        clients, table = clients_from_tables(
-            tables,
-            label,
-            client_column=client_column,
-            drop=drop,
-            categorical=categorical,
-            task=task,
-            scale=scale,
-            max_categories=max_categories,
-            decimal=decimal,
-            splits=splits,
-            groups=groups,
-            blocks=blocks,
-            seed=seed,
+        from coterie.federation.labels import classes_of_columns
+        from coterie.federation.table_sites import common_columns, read_all, tables_name
+        from coterie.federation.tables import (
+            Table,
+            check_named,
+            check_options,
+            client_of,
+            column_names,
+            fit_table,
+            report_site,
+            site_of,
         )
-        names = table.label_names
+
+        drop, categorical = column_names(drop, "drop"), column_names(categorical, "categorical")
+        check_options(label, client_column, decimal, max_categories)
+        raw = read_all(tables, client_column, decimal)
+        check_named(raw, label, {"drop": drop, "categorical": categorical, "blocks": (blocks,) if blocks else ()})
+        names = classes_of_columns({one.origin: one.columns[label] for one in raw.values()}, label, task)
+        sites = [site_of(name, one, blocks, splits, seed) for name, one in raw.items()]
+        drop = drop if blocks is None else (*drop, blocks)
+        left_out = {label, client_column, *drop}
+        common_columns({site.raw.origin: [c for c in site.raw.columns if c not in left_out] for site in sites})
+        reports = [report_site(site, label, left_out, categorical) for site in sites]
+        table = fit_table(reports, Table(label, names, (), drop, client_column, decimal), max_categories, scale=scale)
+        clients = [client_of(site, table, groups) for site in sites]
         done: Task = "classification" if names else "regression"
         return cls(clients, name=tables_name(tables), label_names=names, table=table, task=done)
 
@@ -464,10 +466,10 @@ class Federation:
             >>> len(Federation.from_datasets({"ann": one, "bob": one}))
             2
         """
-        from coterie.federation.datasets import clients_from_datasets
+        from coterie.federation.datasets import items_from_datasets
 
-        clients, names = clients_from_datasets(datasets, splits, seed, label_names)
-        return cls._named(clients, None, "datasets", task, names)
+        items = items_from_datasets(datasets)
+        return cls.from_tensors(items, splits=splits, task=task, label_names=label_names, seed=seed, name="datasets")
 
     @classmethod
     def from_hub(
@@ -509,10 +511,10 @@ class Federation:
             >>> Federation.from_hub(Dataset.from_dict(rows), x="pixels", client="who").ids
             ('ann', 'bob')
         """
-        from coterie.federation.datasets import clients_from_hub
+        from coterie.federation.datasets import items_from_hub
 
-        clients, names = clients_from_hub(data, x, y, client, transform, splits, seed, label_names)
-        return cls._named(clients, None, "hub", task, names)
+        items = items_from_hub(data, x, y, client, transform)
+        return cls.from_tensors(items, splits=splits, task=task, label_names=label_names, seed=seed, name="hub")
 
 
 def _check_ids(ids: Sequence[str]) -> None:
@@ -547,13 +549,12 @@ def _check_alike(clients: Sequence[Client]) -> None:
             shape, other = x.shape, y.shape
             if shape[0] == other[0] and (shape[1:], x.dtype, other[1:], y.dtype) == alike:
                 continue
-            if len(split.x) != len(split.y):
+            if len(x) != len(y):
                 raise DataError(
-                    f"client {client.id!r}, {part}: x has {len(split.x)} samples and y has {len(split.y)} targets: "
+                    f"client {client.id!r}, {part}: x has {len(x)} samples and y has {len(y)} targets: "
                     "give one target for each sample"
                 )
-            for what in ("x", "y"):
-                here, there = getattr(split, what), getattr(first.train, what)
+            for what, here, there in (("x", x, inputs), ("y", y, targets)):
                 if here.shape[1:] != there.shape[1:] or here.dtype != there.dtype:
                     raise DataError(
                         f"client {client.id!r}, {part}.{what}: shape {tuple(here.shape[1:])} {here.dtype}, but client "
@@ -568,30 +569,26 @@ def _whole(targets: Tensor) -> bool:
 
 def _check_labels(clients: Sequence[Client], classes: int | None) -> int:
     """The highest label of the clients."""
+    above = MOST_LABEL if classes is None else classes
     values = values_of(clients, "y")
     low, high = int(values.min()), int(values.max())
-    if low >= 0 and high < (MOST_LABEL if classes is None else classes):
-        return high
-    return _check_labels_one_by_one(clients, classes)
+    if low < 0 or high >= above:
+        _refuse_labels(clients, above)
+    return high
 
 
-def _check_labels_one_by_one(clients: Sequence[Client], classes: int | None) -> int:
-    highest = 0
-    above = MOST_LABEL if classes is None else classes
+def _refuse_labels(clients: Sequence[Client], above: int) -> None:
+    """Name the first client with a label below 0 or not below `above`."""
     for client in clients:
         for part in PARTS:
             y = client.part(part).y
-            if len(y) == 0:
-                continue
-            low, high = int(y.min()), int(y.max())
-            if low < 0 or high >= above:
-                bad = low if low < 0 else high
+            wrong = y[(y < 0) | (y >= above)]
+            if len(wrong):
+                bad = wrong.min() if wrong.min() < 0 else wrong.max()
                 raise DataError(
-                    f"client {client.id!r}, {part}: label {bad} is out of range, expected 0 to {above - 1}: "
+                    f"client {client.id!r}, {part}: label {int(bad)} is out of range, expected 0 to {above - 1}: "
                     "renumber the labels or give the right number of classes"
                 )
-            highest = max(highest, high)
-    return highest
 
 
 def _check_finite(clients: Sequence[Client]) -> None:

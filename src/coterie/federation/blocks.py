@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,16 +20,6 @@ def block_numbers(client_id: str, names: Any, n: int) -> Tensor:
             f"client {client_id!r}: blocks of shape {values.shape} for {n} samples: give each sample its block"
         )
     return torch.from_numpy(np.unique(values, return_inverse=True)[1].astype(np.int64))
-
-
-def blocks_of(given: Mapping[str, Any] | Sequence[Any] | None, client_id: str, position: int) -> Any:
-    """A client's entry among the blocks of all clients, by its id or its position; None where there are none."""
-    if given is None:
-        return None
-    try:
-        return given[client_id] if isinstance(given, Mapping) else given[position]
-    except (KeyError, IndexError):
-        raise DataError(f"client {client_id!r} has no entry in blocks: give every client one") from None
 
 
 def draw_blocks(block: Tensor, count: int, generator: torch.Generator) -> Tensor:

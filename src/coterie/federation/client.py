@@ -66,6 +66,11 @@ class Client:
         split: Split = getattr(self, name)
         return split
 
+    def with_targets(self, change: Callable[[Tensor], Tensor]) -> Client:
+        """The same client with other targets, as a function makes them of its own."""
+        train, validation, test = (replace(split, y=change(split.y)) for split in map(self.part, PARTS))
+        return replace(self, train=train, validation=validation, test=test)
+
 
 def make_client(
     client_id: str,
@@ -96,8 +101,9 @@ def make_client(
         parts["train"] = replace(parts["train"], block=block_numbers(client_id, blocks, len(parts["train"])))
     if len(parts) == 1:
         parts = _divide(client_id, parts["train"], splits, seed)
-    empty = _empty_like(parts["train"])
-    return Client(client_id, parts["train"], parts.get("validation", empty), parts.get("test", empty), group, scaled)
+    train = parts["train"]
+    empty = _empty(train.x.shape[1:], train.x.dtype, train.y.shape[1:], train.y.dtype)
+    return Client(client_id, train, parts.get("validation", empty), parts.get("test", empty), group, scaled)
 
 
 def _holds_bytes(pair: Any) -> bool:
@@ -112,21 +118,13 @@ def as_tensor(values: Any) -> Tensor:
     An array that already has its final type is not copied, so that memory-mapped arrays stay on disk.
     """
     tensor = _real(values)
-    if tensor.dtype is torch.float32:
-        return tensor
-    if tensor.dtype == torch.uint8:
-        return tensor.to(torch.float32) / 255
-    if tensor.is_floating_point():
-        return tensor.to(torch.float32)
-    return tensor.to(torch.int64)
+    return tensor.to(torch.float32) / 255 if tensor.dtype == torch.uint8 else as_target(tensor)
 
 
 def as_target(values: Any) -> Tensor:
     """Targets as a tensor: integers of any width int64 (never scaled), reals float32."""
     tensor = _real(values)
-    if tensor.dtype is torch.int64:
-        return tensor
-    return tensor.to(torch.float32) if tensor.is_floating_point() else tensor.to(torch.int64)
+    return tensor.to(torch.float32 if tensor.is_floating_point() else torch.int64)
 
 
 def _real(values: Any) -> Tensor:
@@ -154,14 +152,9 @@ def _as_split(client_id: str, part: str, pair: Any) -> Split:
     return Split(x, y)
 
 
-def _empty_like(split: Split) -> Split:
-    """A split without samples of the same kind; clients of one kind share it."""
-    x, y = split.x, split.y
-    return _empty(x.shape[1:], x.dtype, y.shape[1:], y.dtype)
-
-
 @lru_cache(maxsize=16)
 def _empty(inputs: torch.Size, input_type: torch.dtype, targets: torch.Size, target_type: torch.dtype) -> Split:
+    """A split without samples; clients of one kind share it."""
     return Split(torch.empty(0, *inputs, dtype=input_type), torch.empty(0, *targets, dtype=target_type))
 
 
@@ -180,6 +173,16 @@ def check_id(client_id: str) -> None:
         raise DataError(
             f"client id {client_id!r}: not text in UTF-8: rename the client, or the file that names it"
         ) from None
+
+
+def entry_of(given: Mapping[str, L] | Sequence[L] | None, what: str, client_id: str, position: int = 0) -> L | None:
+    """A client's entry in what is given for all clients, by its id or its position; None where nothing is given."""
+    if given is None:
+        return None
+    try:
+        return given[client_id] if isinstance(given, Mapping) else given[position]
+    except (KeyError, IndexError):
+        raise DataError(f"client {client_id!r} has no entry in {what}: give every client one") from None
 
 
 def _describe(value: Any) -> str:
@@ -246,9 +249,9 @@ def values_of(clients: Sequence[Client], what: str) -> Tensor:
     return joined([getattr(split, what) for split in splits or [clients[0].train]])
 
 
-def label_values(clients: Sequence[Client], summarise: Callable[[Tensor], L]) -> Iterator[L]:
-    """What a function says of the clients' labels, of many clients at a time."""
+def label_values(clients: Sequence[Client]) -> Iterator[Tensor]:
+    """The clients' labels, of many clients at a time."""
     for some in several(clients):
         labels = values_of(some, "y")
         if len(labels):
-            yield summarise(labels)
+            yield labels

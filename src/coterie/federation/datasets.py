@@ -12,8 +12,6 @@ from torch import Tensor
 from torch.utils.data import Dataset, TensorDataset
 
 from coterie.errors import DataError
-from coterie.federation.client import STANDARD, Client, Splits, make_client
-from coterie.federation.labels import Items, encode_texts
 from coterie.federation.mapped import mapped_array
 
 Values = np.ndarray | str | Path
@@ -21,18 +19,7 @@ Values = np.ndarray | str | Path
 Datasets = Mapping[str, Dataset[Any]] | Sequence[Dataset[Any]]
 
 
-Named = tuple[list[Client], tuple[str, ...] | None]
-"""Clients, and the names of their classes if those were not numbers."""
-
-
-def clients_from_arrays(
-    x: Values,
-    y: Values,
-    client: Values,
-    splits: Splits = STANDARD,
-    seed: int = 0,
-    label_names: Sequence[str] | None = None,
-) -> Named:
+def items_from_arrays(x: Values, y: Values, client: Values) -> dict[str, Any]:
     """One client per name in the array `client`, with the rows that carry it; see `Federation.from_arrays`."""
     x, y, client = (
         values if isinstance(values, np.ndarray) else mapped_array(Path(values)) for values in (x, y, client)
@@ -40,27 +27,19 @@ def clients_from_arrays(
     if not len(x) == len(y) == len(client):
         raise DataError(f"x has {len(x)} rows, y {len(y)}, client {len(client)}: expected the same number")
     names, first, owner = np.unique(client, return_index=True, return_inverse=True)
-    items: list[tuple[str, Any]] = []
+    items: dict[str, Any] = {}
     for number in np.argsort(first):
         rows = np.flatnonzero(owner == number)
         together = len(rows) > 0 and rows[-1] - rows[0] + 1 == len(rows)
         index: Any = slice(rows[0], rows[-1] + 1) if together else rows
-        items.append((str(names[number]), (x[index], y[index])))
-    return _clients(items, splits, seed, label_names)
+        items[str(names[number])] = (x[index], y[index])
+    return items
 
 
-def _clients(items: Items, splits: Splits, seed: int, label_names: Sequence[str] | None) -> Named:
-    """The clients of items, whose labels may be texts."""
-    numbered, names = encode_texts(items, label_names)
-    return [make_client(client_id, item, splits, seed) for client_id, item in numbered], names
-
-
-def clients_from_datasets(
-    datasets: Datasets, splits: Splits = STANDARD, seed: int = 0, label_names: Sequence[str] | None = None
-) -> Named:
+def items_from_datasets(datasets: Datasets) -> dict[str, Any]:
     """One client per torch `Dataset`, read once into tensors; see `Federation.from_datasets`."""
     named = datasets if isinstance(datasets, Mapping) else {str(i): d for i, d in enumerate(datasets)}
-    return _clients([(str(name), _stack(name, data)) for name, data in named.items()], splits, seed, label_names)
+    return {name: _stack(str(name), data) for name, data in named.items()}
 
 
 def _stack(name: str, dataset: Dataset[Any]) -> tuple[Tensor, Any]:
@@ -89,16 +68,9 @@ def _as_tensor(value: Any) -> Tensor:
     return torch.from_numpy(pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1).copy())
 
 
-def clients_from_hub(
-    data: Any,
-    x: str,
-    y: str,
-    client: str | None = None,
-    transform: Callable[[np.ndarray], np.ndarray] | None = None,
-    splits: Splits = STANDARD,
-    seed: int = 0,
-    label_names: Sequence[str] | None = None,
-) -> Named:
+def items_from_hub(
+    data: Any, x: str, y: str, client: str | None, transform: Callable[[np.ndarray], np.ndarray] | None
+) -> dict[str, Any]:
     """Clients of a Hugging Face data set or a `flwr_datasets` partitioner; see `Federation.from_hub`."""
     if hasattr(data, "num_partitions") and hasattr(data, "load_partition"):
         parts = {str(i): data.load_partition(i) for i in range(data.num_partitions)}
@@ -108,7 +80,7 @@ def clients_from_hub(
         _column(data, client)
         owners = np.asarray(data[client])
         parts = {str(owner): data.select(np.flatnonzero(owners == owner)) for owner in dict.fromkeys(owners.tolist())}
-    items: list[tuple[str, Any]] = []
+    items: dict[str, Any] = {}
     for name, part in parts.items():
         for column in (x, y):
             _column(part, column)
@@ -121,9 +93,8 @@ def clients_from_hub(
             raise DataError(f"client {name!r}, column {x!r}: expected rows of one shape ({problem})") from problem
         if _stored_type(part, x) == "uint8":
             inputs = inputs.astype(np.uint8)  # the NumPy format widens integers; bytes are to be scaled like images
-        pair = (transform(inputs) if transform else inputs, np.asarray(rows[y][:]))
-        items.append((name, pair))
-    return _clients(items, splits, seed, label_names)
+        items[name] = (transform(inputs) if transform else inputs, np.asarray(rows[y][:]))
+    return items
 
 
 def _stored_type(data: Any, name: str) -> str | None:

@@ -22,10 +22,10 @@ V = TypeVar("V")
 
 def clients_from_folder(
     folder: Path,
-    splits: Splits = STANDARD,
-    seed: int = 0,
-    memory_bytes: int | None = None,
-    label_names: Sequence[str] | None = None,
+    splits: Splits,
+    seed: int,
+    memory_bytes: int | None,
+    label_names: Sequence[str] | None,
 ) -> tuple[list[Client], tuple[str, ...] | None]:
     """One client per `<id>.npz`, or per set of files `<id>.x.npy`, `<id>.y.npy`; see `Federation.from_folder`."""
     if not folder.is_dir():
@@ -132,8 +132,8 @@ def client_from_npy(
     folder: Path,
     client_id: str,
     files: Mapping[str, Path],
-    splits: Splits = STANDARD,
-    label_names: Sequence[str] | None = None,
+    splits: Splits,
+    label_names: Sequence[str] | None,
 ) -> Client:
     """One client from the files of its arrays, by the arrays' names; what is large stays on disk."""
     arrays = mapped_arrays(files)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.errors import ConfigError, DataError, extra
-from coterie.federation.client import PARTS, STANDARD, Client, Splits, check_regular, make_client
+from coterie.federation.client import PARTS, Client, Splits, check_regular, make_client
 
 GREY = frozenset({"1", "L", "LA", "I", "I;16", "F"})
 """Pillow's modes without colour."""
@@ -24,10 +24,10 @@ def holds_images(folder: Path) -> bool:
 
 def clients_from_images(
     folder: Path,
-    size: int | tuple[int, int] | None = None,
-    colour: bool | None = None,
-    splits: Splits = STANDARD,
-    seed: int = 0,
+    size: int | tuple[int, int] | None,
+    colour: bool | None,
+    splits: Splits,
+    seed: int,
 ) -> tuple[list[Client], tuple[str, ...]]:
     """One client per folder of images, and the names of the classes; see `Federation.from_images`."""
     pillow = _pillow()

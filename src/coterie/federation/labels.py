@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -209,12 +208,12 @@ def name_numbers(
     counted = _are_quantities(clients, task) if first.is_floating_point() else _count_from_zero(clients, classes)
     if counted:
         return clients, None
-    values = torch.cat(list(label_values(clients, torch.unique))).unique()
+    values = torch.cat([y.unique() for y in label_values(clients)]).unique()
     if len(values) < 2 or _holds_zero(values):
         return clients, None
     if not bool(torch.isfinite(values).all() and (values == values.round()).all()):
         raise DataError("task='classification', but the labels are not whole numbers: give classes as whole numbers")
-    named = [_changed(client, lambda y: torch.searchsorted(values, y)) for client in clients]
+    named = [client.with_targets(lambda y: torch.searchsorted(values, y)) for client in clients]
     return named, tuple(number_name(value) for value in values.tolist())
 
 
@@ -222,32 +221,19 @@ def _as_quantities(clients: Sequence[Client], first: Tensor) -> Sequence[Client]
     """The clients with labels as floats."""
     if first.is_floating_point():
         return clients
-    return [_changed(client, lambda y: y.to(torch.float32)) for client in clients]
+    return [client.with_targets(lambda y: y.to(torch.float32)) for client in clients]
 
 
 def _are_quantities(clients: Sequence[Client], task: Task | None) -> bool:
     """Whether floats are no classes."""
-    return task is None and not all(label_values(clients, _zero_or_one))
+    return task is None and not all(bool(((y == 0) | (y == 1)).all()) for y in label_values(clients))
 
 
 def _count_from_zero(clients: Sequence[Client], classes: int | None) -> bool:
     """Whether whole numbers are classes as they are."""
-    return classes is not None or min(low for low, _ in label_values(clients, _bounds)) == 0
+    return classes is not None or min(int(y.min()) for y in label_values(clients)) == 0
 
 
 def _holds_zero(values: Tensor) -> bool:
     """Whether whole numbers hold a 0, beside which a -1 may stand for "unknown"."""
     return not values.is_floating_point() and bool((values == 0).any())
-
-
-def _changed(client: Client, change: Any) -> Client:
-    train, validation, test = (replace(split, y=change(split.y)) for split in map(client.part, PARTS))
-    return replace(client, train=train, validation=validation, test=test)
-
-
-def _bounds(y: Tensor) -> tuple[int, int]:
-    return int(y.min()), int(y.max())
-
-
-def _zero_or_one(y: Tensor) -> bool:
-    return bool(((y == 0) | (y == 1)).all())

@@ -122,7 +122,7 @@ def _divided_between(clients: Iterable[Client], budget: int, file: BinaryIO) -> 
     stored: dict[int, list[_Stored]] = {}
     for client in clients:
         tensors = [values for part in PARTS for values in (client.part(part).x, client.part(part).y)]
-        size = sum(values.numel() * values.element_size() for values in tensors)
+        size = sum(values.nbytes for values in tensors)
         if size <= budget:
             budget -= size
             kept.append(client)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,9 +16,7 @@ from coterie.federation.table_statistics import (
     CategoryStatistics,
     ColumnStatistics,
     NumberStatistics,
-    combine_categories,
     combine_numbers,
-    describe_column,
 )
 
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
@@ -68,10 +67,10 @@ class Column:
         return encoded
 
 
-def listed(names: Sequence[str]) -> str:
+def listed(names: Iterable[str], most: int = NAMED_AT_ONCE) -> str:
     """The first of some names, in quotes."""
-    more = f" and {len(names) - NAMED_AT_ONCE} more" if len(names) > NAMED_AT_ONCE else ""
-    return ", ".join(repr(name) for name in names[:NAMED_AT_ONCE]) + more
+    quoted = [repr(name) for name in names]
+    return ", ".join(quoted[:most]) + (f" and {len(quoted) - most} more" if len(quoted) > most else "")
 
 
 def checked_numbers(column: RawColumn, name: str, origin: str) -> np.ndarray:
@@ -104,10 +103,12 @@ def describe_site_column(table: RawTable, rows: np.ndarray, name: str, categoric
             f"{origin}, column {name!r}: row {row} holds {text!r} among numbers"
             + (hint(text) or f": correct it or leave it empty, or give --categorical {name}")
         )
-    if not categorical and column.numbers is not None:
-        checked_numbers(column, name, origin)
-    found = describe_column(column, rows, categorical)
-    if categorical or not isinstance(found, CategoryStatistics):
+    if column.empty:
+        return NumberStatistics(0, 0.0, 0.0, len(rows))
+    if column.numbers is not None and not categorical:
+        return NumberStatistics.of(checked_numbers(column, name, origin)[rows])
+    found = CategoryStatistics.of(column.texts[rows])
+    if categorical:
         return found
     if all(map(DATE.match, found.counts)):
         raise DataError(
@@ -144,7 +145,9 @@ def fit_column(name: str, found: Mapping[str, ColumnStatistics], max_categories:
         return Column(name, "number", missing, whole.mean, whole.scale, whole.mean)
     if not categories:
         return None
-    counts = combine_categories(list(categories.values())).counts
+    counts: Counter[str] = Counter()
+    for part in categories.values():
+        counts.update(part.counts)
     if len(counts) <= max_categories:
         return Column(name, "category", missing, categories=tuple(sorted(counts)))
     kept = sorted(counts, key=lambda value: (-counts[value], value))[:max_categories]

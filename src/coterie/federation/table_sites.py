@@ -155,17 +155,13 @@ def common_columns(columns: Mapping[str, Sequence[str]]) -> list[str]:
     for origin, names in columns.items():
         lacking = next((name for name in usual if name not in names), None)
         if lacking is not None:
-            raise _no_column(lacking, origin, columns)
+            other = next(o for o, names in columns.items() if lacking in names)
+            raise DataError(
+                f"{origin}: no column {lacking!r}, which {other} has: add it (empty will do), or leave it out "
+                f"everywhere with --drop {lacking} (Python: drop=[…])"
+            )
     origin, extra = next((o, n) for o, names in columns.items() for n in names if n not in usual)
     raise DataError(
         f"{origin}: column {extra!r} is not in the other tables: add it there (empty will do), or leave it out with "
         f"--drop {extra} (Python: drop=[…])"
-    )
-
-
-def _no_column(name: str, origin: str, columns: Mapping[str, Sequence[str]]) -> DataError:
-    other = next(o for o, names in columns.items() if name in names)
-    return DataError(
-        f"{origin}: no column {name!r}, which {other} has: add it (empty will do), or leave it out "
-        f"everywhere with --drop {name} (Python: drop=[…])"
     )

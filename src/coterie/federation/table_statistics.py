@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from coterie.errors import DataError
-from coterie.federation.table_files import RawColumn
 
 IDENTIFIER = 0.9
 """Texts of which more than this share are different name rows, they do not describe them."""
@@ -95,15 +94,6 @@ class CategoryStatistics:
 ColumnStatistics = NumberStatistics | CategoryStatistics
 
 
-def describe_column(column: RawColumn, rows: np.ndarray, categorical: bool) -> ColumnStatistics:
-    """What a site says of a column, by its training rows."""
-    if column.empty:
-        return NumberStatistics(0, 0.0, 0.0, len(rows))
-    if column.numbers is None or categorical:
-        return CategoryStatistics.of(column.texts[rows])
-    return NumberStatistics.of(column.numbers[rows])
-
-
 def combine_numbers(parts: Sequence[NumberStatistics], where: str) -> NumberStatistics:
     """The statistics of all sites' numbers together, combined two by two."""
     level = list(parts)
@@ -112,11 +102,3 @@ def combine_numbers(parts: Sequence[NumberStatistics], where: str) -> NumberStat
     if not np.isfinite([level[0].mean, level[0].m2]).all():
         raise DataError(f"{where}: its numbers are too large to be squared: give them in another unit, or drop it")
     return level[0]
-
-
-def combine_categories(parts: Sequence[CategoryStatistics]) -> CategoryStatistics:
-    """The counts of all sites together."""
-    counts: Counter[str] = Counter()
-    for part in parts:
-        counts.update(part.counts)
-    return CategoryStatistics(dict(counts), sum(part.missing for part in parts))

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from coterie.errors import ConfigError, DataError, did_you_mean
 from coterie.federation.blocks import block_numbers
-from coterie.federation.client import PARTS, STANDARD, Client, Split, Splits, split_rows
-from coterie.federation.labels import Task, classes_of_columns, encode_column
+from coterie.federation.client import PARTS, Client, Split, Splits, entry_of, split_rows
+from coterie.federation.labels import encode_column
 from coterie.federation.table_columns import Column, counts_rows, describe_site_column, fit_column, listed
 from coterie.federation.table_files import RawTable, is_frame, read_frame, read_table
-from coterie.federation.table_sites import Tables, common_columns, read_all
+from coterie.federation.table_sites import common_columns
 from coterie.federation.table_statistics import ColumnStatistics, NumberStatistics, combine_numbers
 
 FORMAT = 1
@@ -150,37 +150,6 @@ class Site:
     """The block of each row (n,), where a column names it."""
 
 
-def clients_from_tables(
-    tables: Tables,
-    label: str,
-    *,
-    client_column: str | None = None,
-    drop: Iterable[str] = (),
-    categorical: Iterable[str] = (),
-    task: Task | None = None,
-    scale: bool = True,
-    max_categories: int = MOST_CATEGORIES,
-    decimal: str | None = None,
-    splits: Splits = STANDARD,
-    groups: Mapping[str, int] | None = None,
-    blocks: str | None = None,
-    seed: int = 0,
-) -> tuple[list[Client], Table]:
-    """The clients in tables, and the preprocessing that was fitted; see `Federation.from_tables`."""
-    drop, categorical = column_names(drop, "drop"), column_names(categorical, "categorical")
-    _check_options(label, client_column, decimal, max_categories)
-    raw = read_all(tables, client_column, decimal)
-    check_named(raw, label, {"drop": drop, "categorical": categorical, "blocks": (blocks,) if blocks else ()})
-    names = classes_of_columns({table.origin: table.columns[label] for table in raw.values()}, label, task)
-    sites = [site_of(name, table, blocks, splits, seed) for name, table in raw.items()]
-    drop = drop if blocks is None else (*drop, blocks)
-    left_out = {label, client_column, *drop}
-    common_columns({site.raw.origin: [c for c in site.raw.columns if c not in left_out] for site in sites})
-    reports = [report_site(site, label, left_out, categorical) for site in sites]
-    table = fit_table(reports, Table(label, names, (), drop, client_column, decimal), max_categories, scale=scale)
-    return [client_of(site, table, groups) for site in sites], table
-
-
 @dataclass(frozen=True)
 class SiteReport:
     """All that a site says of its rows for the preprocessing: statistics of its training rows, column by column."""
@@ -213,7 +182,7 @@ def fit_table(
     fitted = [column for column in columns.values() if column is not None]
     empty = [name for name, column in columns.items() if column is None]
     if empty:
-        warnings.warn(f"column {listed(empty)} has no value in any table and is left out", stacklevel=4)
+        warnings.warn(f"column {listed(empty)} has no value in any table and is left out", stacklevel=3)
     if not fitted:
         raise DataError(
             f"no column is left beside the label {unfitted.label!r}: give tables with columns to learn from"
@@ -229,7 +198,8 @@ def fit_table(
     return replace(table, label_mean=whole.mean, label_scale=whole.scale)
 
 
-def _check_options(label: str, client_column: str | None, decimal: str | None, max_categories: int) -> None:
+def check_options(label: str, client_column: str | None, decimal: str | None, max_categories: int) -> None:
+    """Refuse options that are out of range, or the same column for two ends."""
     if decimal not in (None, ".", ","):
         raise ConfigError(f"decimal={decimal!r}: expected '.' or ','")
     if max_categories < 1:
@@ -259,9 +229,7 @@ def client_of(site: Site, table: Table, groups: Mapping[str, int] | None = None)
         raise DataError(f"{site.raw.origin}: has no labels")
     everything = Split(inputs, labels, site.block)
     train, validation, test = (everything.take(torch.from_numpy(site.rows[part])) for part in PARTS)
-    if groups is not None and site.id not in groups:
-        raise DataError(f"client {site.id!r} has no entry in groups: give every client one")
-    return Client(site.id, train, validation, test, None if groups is None else groups[site.id])
+    return Client(site.id, train, validation, test, entry_of(groups, "groups", site.id))
 
 
 def column_names(given: Iterable[str], option: str) -> tuple[str, ...]:
@@ -299,5 +267,5 @@ def _warn_of_row_numbers(reports: Sequence[SiteReport], columns: Sequence[Column
         warnings.warn(
             f"column {listed(counting)} counts the rows and is used as an input: give --drop {counting[0]} if it is "
             "only the number of a row",
-            stacklevel=5,
+            stacklevel=4,
         )

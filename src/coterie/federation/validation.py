@@ -86,15 +86,11 @@ def hold_out_of(client: Client, fraction: float, seed: int) -> Client:
     if count == 0:
         return client
     generator = torch_generator(seed, "validation", client.id)
-    if train.block is not None:
-        chosen = draw_blocks(train.block, count, generator)
-        kept, held = train.take(~chosen), train.take(chosen)
-    elif train.x.numel() * train.x.element_size() > ON_DISK_BYTES:
+    if train.block is None and train.x.nbytes > ON_DISK_BYTES:
         kept, held = train.take(slice(n - count)), train.take(slice(n - count, None))
     else:
-        chosen = torch.zeros(n, dtype=torch.bool)
-        chosen[_drawn(train.y, count, generator)] = True
-        kept, held = train.take(~chosen), train.take(chosen)
+        drawn = _drawn(train.y, count, generator) if train.block is None else draw_blocks(train.block, count, generator)
+        kept, held = train.take(~drawn), train.take(drawn)
     old = client.validation
     if len(old):
         held = Split(torch.cat([old.x, held.x]), torch.cat([old.y, held.y]))
@@ -102,10 +98,12 @@ def hold_out_of(client: Client, fraction: float, seed: int) -> Client:
 
 
 def _drawn(targets: Tensor, count: int, generator: torch.Generator) -> Tensor:
-    """Places of `count` samples: at equal steps through a random order that is sorted by class."""
+    """Which of the samples (n,) are `count` at equal steps through a random order that is sorted by class."""
     n = len(targets)
     order = torch.randperm(n, generator=generator)
     if targets.ndim == 1 and not targets.is_floating_point():
         order = order[torch.sort(targets[order], stable=True).indices]
     steps = (torch.arange(count, dtype=torch.float64) + 0.5) * (n / count)
-    return order[steps.long()]
+    drawn = torch.zeros(n, dtype=torch.bool)
+    drawn[order[steps.long()]] = True
+    return drawn

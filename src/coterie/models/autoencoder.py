@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from coterie.errors import ConfigError
+from coterie.models.convolutional import halving
 from coterie.models.requirements import at_least_one, image_shape
 
 
@@ -34,13 +35,10 @@ class ConvAutoencoder(nn.Module):
         features = small[0] * small[1] * small[2]
         self.encoder = nn.Sequential(
             OrderedDict(
-                conv1=nn.Conv2d(channels, 16, 3, padding=1),
-                relu1=nn.ReLU(),
-                pool1=nn.MaxPool2d(2),
-                conv2=nn.Conv2d(16, 4, 3, padding=1),
-                relu2=nn.ReLU(),
-                pool2=nn.MaxPool2d(2),
-                flatten=nn.Flatten(),
+                **halving(
+                    nn.Conv2d(channels, 16, 3, padding=1),
+                    nn.Conv2d(16, 4, 3, padding=1),
+                ),
                 code=nn.Linear(features, code),
             )
         )

@@ -18,6 +18,14 @@ _STRETCHES = 4
 """Parts of a signal that cnn-1d averages apart, so that their order counts."""
 
 
+def halving(*convolutions: nn.Conv2d) -> dict[str, nn.Module]:
+    """Convolutions, each with a ReLU and a pooling that halves the image behind it, and what flattens the last."""
+    layers: dict[str, nn.Module] = {}
+    for number, convolution in enumerate(convolutions, start=1):
+        layers |= {f"conv{number}": convolution, f"relu{number}": nn.ReLU(), f"pool{number}": nn.MaxPool2d(2)}
+    return {**layers, "flatten": nn.Flatten()}
+
+
 def cnn_small(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
     """The CFL notebook's network: two 5x5 convolutions (6 and 16 channels) and layers of 120, 84 and `classes`.
 
@@ -33,13 +41,10 @@ def cnn_small(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
 
     return nn.Sequential(
         OrderedDict(
-            conv1=nn.Conv2d(channels, 6, 5, padding=padding),
-            relu1=nn.ReLU(),
-            pool1=nn.MaxPool2d(2),
-            conv2=nn.Conv2d(6, 16, 5, padding=padding),
-            relu2=nn.ReLU(),
-            pool2=nn.MaxPool2d(2),
-            flatten=nn.Flatten(),
+            **halving(
+                nn.Conv2d(channels, 6, 5, padding=padding),
+                nn.Conv2d(6, 16, 5, padding=padding),
+            ),
             fc1=nn.Linear(16 * side_after(height) * side_after(width), 120),
             relu3=nn.ReLU(),
             fc2=nn.Linear(120, 84),
@@ -58,16 +63,11 @@ def cnn_cifar(input_shape: tuple[int, ...], classes: int, width: int = 32, hidde
     channels, rows, columns = image_shape("cnn-cifar", input_shape, smallest=8)
     return nn.Sequential(
         OrderedDict(
-            conv1=nn.Conv2d(channels, width, 3, padding=1),
-            relu1=nn.ReLU(),
-            pool1=nn.MaxPool2d(2),
-            conv2=nn.Conv2d(width, 2 * width, 3, padding=1),
-            relu2=nn.ReLU(),
-            pool2=nn.MaxPool2d(2),
-            conv3=nn.Conv2d(2 * width, 2 * width, 3, padding=1),
-            relu3=nn.ReLU(),
-            pool3=nn.MaxPool2d(2),
-            flatten=nn.Flatten(),
+            **halving(
+                nn.Conv2d(channels, width, 3, padding=1),
+                nn.Conv2d(width, 2 * width, 3, padding=1),
+                nn.Conv2d(2 * width, 2 * width, 3, padding=1),
+            ),
             hidden=nn.Linear(2 * width * (rows // 8) * (columns // 8), hidden),
             relu4=nn.ReLU(),
             head=nn.Linear(hidden, outputs(classes)),
@@ -85,13 +85,10 @@ def cnn_leaf(input_shape: tuple[int, ...], classes: int, hidden: int = 2048) -> 
     channels, height, width = image_shape("cnn-leaf", input_shape, smallest=4)
     return nn.Sequential(
         OrderedDict(
-            conv1=nn.Conv2d(channels, 32, 5, padding=2),
-            relu1=nn.ReLU(),
-            pool1=nn.MaxPool2d(2),
-            conv2=nn.Conv2d(32, 64, 5, padding=2),
-            relu2=nn.ReLU(),
-            pool2=nn.MaxPool2d(2),
-            flatten=nn.Flatten(),
+            **halving(
+                nn.Conv2d(channels, 32, 5, padding=2),
+                nn.Conv2d(32, 64, 5, padding=2),
+            ),
             hidden=nn.Linear(64 * (height // 4) * (width // 4), hidden),
             relu3=nn.ReLU(),
             head=nn.Linear(hidden, outputs(classes)),
@@ -119,13 +116,10 @@ def cnn_flt(input_shape: tuple[int, ...], classes: int) -> nn.Sequential:
     return nn.Sequential(
         OrderedDict(
             colours=ThreeChannels(),
-            conv1=nn.Conv2d(3, 32, 5, padding=2),
-            relu1=nn.ReLU(),
-            pool1=nn.MaxPool2d(2),
-            conv2=nn.Conv2d(32, 64, 5),
-            relu2=nn.ReLU(),
-            pool2=nn.MaxPool2d(2),
-            flatten=nn.Flatten(),
+            **halving(
+                nn.Conv2d(3, 32, 5, padding=2),
+                nn.Conv2d(32, 64, 5),
+            ),
             hidden=nn.Linear(64 * ((height // 2 - 4) // 2) * ((width // 2 - 4) // 2), 2048),
             relu3=nn.ReLU(),
             head=nn.Linear(2048, outputs(classes)),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from coterie.federation import PARTS, Client, Federation
+from coterie.federation import Client, Federation
 from coterie.metrics import MetricFunction, measure
 from coterie.trainers.losses import Loss, absolute_loss, squared_loss
 
@@ -52,10 +52,7 @@ class TargetScaling:
 
     def client(self, client: Client) -> Client:
         """A client as it is trained on."""
-        if not self.needed:
-            return client
-        train, validation, test = (replace(part, y=self.to_standard(part.y)) for part in map(client.part, PARTS))
-        return replace(client, train=train, validation=validation, test=test)
+        return client.with_targets(self.to_standard) if self.needed else client
 
     def module(self, trained: nn.Module) -> nn.Module:
         """The trained module with answers in the targets' units."""

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from coterie.federation.checking.findings import LEVEL, Finding, Tables, quoted
+from coterie.federation.checking.findings import LEVEL, Finding, Tables, columns_of
 from coterie.federation.checking.spelling import plain
 from coterie.federation.corrections import EVERY_SITE, first_of_each
 from coterie.federation.labels import SURELY_CLASSES
-from coterie.federation.table_columns import DATE
+from coterie.federation.table_columns import DATE, listed
 from coterie.federation.table_files import RawColumn, RawTable
 from coterie.federation.table_statistics import CategoryStatistics
 
@@ -65,8 +65,7 @@ def _lacks(site: str, name: str, is_label: bool) -> Finding:
 
 def check_cells(tables: Tables, label: str | None) -> Iterator[Finding]:
     """Texts among numbers, infinite numbers and codes for missing values."""
-    for name in dict.fromkeys(name for table in tables.values() for name in table.columns):
-        columns = {site: table.columns[name] for site, table in tables.items() if name in table.columns}
+    for name, columns in columns_of(tables):
         numeric = sum(column.numbers is not None for column in columns.values() if not column.empty)
         for site, column in columns.items():
             if column.numbers is not None:
@@ -82,12 +81,12 @@ def _check_texts(site: str, name: str, column: RawColumn) -> Iterator[Finding]:
     read = {text: found[1] for text in texts if (found := WITH_UNIT.fullmatch(text))}
     if len(read) < len(texts) and sum(texts.values()) == known:
         yield Finding(
-            site, name, f"holds texts such as {quoted(texts, 2)}, other sites numbers", "give numbers, or drop it"
+            site, name, f"holds texts such as {listed(texts, 2)}, other sites numbers", "give numbers, or drop it"
         )
         return
     new = {text: read.get(text, "") for text in texts}
     remedy = "read the numbers in them" if len(read) == len(texts) else "take them for missing values"
-    what = f"{sum(texts.values())} of {known} values are no numbers, such as {quoted(texts, 3)}"
+    what = f"{sum(texts.values())} of {known} values are no numbers, such as {listed(texts, 3)}"
     yield Finding(site, name, what, remedy, {"values": {name: new}})
 
 
@@ -130,14 +129,13 @@ def _beyond(code: float, others: np.ndarray) -> bool:
 
 def check_meanings(tables: Tables, label: str | None) -> Iterator[Finding]:
     """Dates, and columns that name rows: what is learnt from them does not hold for other rows."""
-    names = list(dict.fromkeys(name for table in tables.values() for name in table.columns if name != label))
-    for name in names:
-        columns = [table.columns[name] for table in tables.values() if name in table.columns]
+    known = {name: list(columns.values()) for name, columns in columns_of(tables) if name != label}
+    for name, columns in known.items():
         date = _date_in(columns)
         if date is not None:
             remedy = "leave it out, or write numbers such as days since an event"
             yield Finding(EVERY_SITE, name, f"holds dates such as {date!r}", remedy, {"drop": [name]})
-        elif _names_rows(name, columns, LEVEL / len(names)):
+        elif _names_rows(name, columns, LEVEL / len(known)):
             what = "another value in nearly every row: it names rows"
             yield Finding(EVERY_SITE, name, what, "leave it out", {"drop": [name]})
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.federation.corrections import EVERY_SITE, Corrections, SiteCorrections
-from coterie.federation.table_files import RawTable
+from coterie.federation.table_files import RawColumn, RawTable
 
 LEVEL = 0.05
 """The chance of a false alarm of one kind in a whole federation of sites that honestly differ."""
@@ -34,6 +34,12 @@ class Finding:
         return f"{where}: {self.what}: {self.remedy}"
 
 
+def columns_of(tables: Tables) -> Iterator[tuple[str, dict[str, RawColumn]]]:
+    """Each column that any site has: its name, and the column by site."""
+    for name in dict.fromkeys(name for table in tables.values() for name in table.columns):
+        yield name, {site: table.columns[name] for site, table in tables.items() if name in table.columns}
+
+
 def merge(findings: Iterable[Finding], data: str = "") -> Corrections:
     """The corrections that apply all remedies."""
     sites: dict[str, dict[str, Any]] = {}
@@ -51,9 +57,3 @@ def _joined(one: Any, other: Any) -> Any:
     if isinstance(one, list):
         return list(dict.fromkeys([*one, *(other or [])]))
     return one if other is None else other
-
-
-def quoted(values: Iterable[str], most: int = 5) -> str:
-    """Some values in quotes, the first of many."""
-    names = [repr(value) for value in values]
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")

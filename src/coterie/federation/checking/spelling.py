@@ -6,8 +6,9 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from coterie.federation.checking.findings import Finding, Tables, quoted
+from coterie.federation.checking.findings import Finding, Tables, columns_of
 from coterie.federation.labels import SURELY_CLASSES
+from coterie.federation.table_columns import listed
 from coterie.federation.table_files import RawColumn
 
 FAMILIES = (
@@ -39,15 +40,14 @@ def check_spelling(tables: Tables, label: str | None, rule: Callable[[Counts], S
 
 def _categories(tables: Tables, label: str | None) -> Iterator[tuple[str, Counts]]:
     """How often each text occurs at each site, by column."""
-    for column in dict.fromkeys(name for table in tables.values() for name in table.columns):
-        counts = _counts(tables, column, is_label=column == label)
+    for column, columns in columns_of(tables):
+        counts = _counts(columns, is_label=column == label)
         if len(counts) > 1:
             yield column, counts
 
 
-def _counts(tables: Tables, column: str, is_label: bool) -> dict[str, Counter[str]]:
+def _counts(columns: Mapping[str, RawColumn], is_label: bool) -> dict[str, Counter[str]]:
     """How often each text occurs at each site; empty for a column that is one of numbers, or mostly so."""
-    columns = {site: table.columns[column] for site, table in tables.items() if column in table.columns}
     texts = [known for known in columns.values() if known.numbers is None and not known.empty]
     of_numbers = not texts or any(known.odd for known in texts)
     if of_numbers and not is_label:
@@ -151,8 +151,8 @@ def check_categories(tables: Tables, label: str | None) -> Iterator[Finding]:
                 changes = {"values": {column: {alone[0]: lacking[0]}}}
                 yield Finding(site, column, f"says {alone[0]!r}, others {lacking[0]!r}", "replace it", changes)
             elif alone and len(alone) == len(known):
-                what = f"has {quoted(alone)}, the other sites {quoted(sorted(elsewhere))}: no value in common"
+                what = f"has {listed(alone)}, the other sites {listed(sorted(elsewhere))}: no value in common"
                 yield Finding(site, column, what, "replace each by the other sites' value")
             elif alone:
-                what = f"no other site has {quoted(alone)}"
+                what = f"no other site has {listed(alone)}"
                 yield Finding(site, column, what, "correct it if it is a mistake", problem=False)

@@ -16,8 +16,10 @@ from statistics import median
 
 import numpy as np
 
-from coterie.federation.checking.findings import LEVEL, Finding, Tables, quoted
+from coterie.federation.checking.findings import LEVEL, Finding, Tables, columns_of
 from coterie.federation.labels import SURELY_CLASSES
+from coterie.federation.table_columns import listed
+from coterie.federation.table_files import RawColumn
 
 FACTORS = {
     10: "a decimal place, or dm for m", 100: "% for a share, or cm for m", 1000: "g for kg, or mm for m",
@@ -74,7 +76,7 @@ class Form:
 
 def check_units(tables: Tables) -> Iterator[Finding]:
     """Columns whose numbers at a site are in another unit, or far outside the other sites'."""
-    columns = {name: forms for name in _quantities(tables) if len(forms := _forms(tables, name)) > 1}
+    columns = {name: forms for name, known in columns_of(tables) if len(forms := _forms(known)) > 1}
     tests = sum(len(forms) for forms in columns.values())
     usual = _usual_variance(columns.values())
     freedom = max(1, sum(len(forms) - 1 for forms in columns.values()) - 1)
@@ -84,17 +86,6 @@ def check_units(tables: Tables) -> Iterator[Finding]:
             yield from _judge(site, name, form, list(others.values()), usual, freedom, tests)
 
 
-def _quantities(tables: Tables) -> list[str]:
-    """The columns that hold numbers at all sites, and more than may be codes."""
-    found = []
-    for name in dict.fromkeys(name for table in tables.values() for name in table.columns):
-        numbers = [table.columns[name].numbers for table in tables.values() if name in table.columns]
-        known = [values for values in numbers if values is not None]
-        if len(known) == len(numbers) and _are_quantities(np.unique(np.concatenate(known))):
-            found.append(name)
-    return found
-
-
 def _are_quantities(values: np.ndarray) -> bool:
     """Whether a column with these values holds more than may be codes."""
     values = values[np.isfinite(values)]
@@ -102,9 +93,12 @@ def _are_quantities(values: np.ndarray) -> bool:
     return len(values) > 2 and not may_be_codes
 
 
-def _forms(tables: Tables, name: str) -> dict[str, Form]:
-    numbers = {site: table.columns[name].numbers for site, table in tables.items() if name in table.columns}
-    forms = {site: Form.of(values[np.isfinite(values)]) for site, values in numbers.items() if values is not None}
+def _forms(columns: Mapping[str, RawColumn]) -> dict[str, Form]:
+    """A column's form at each site; none unless it holds numbers at all sites, and more than may be codes."""
+    numbers = {site: column.numbers for site, column in columns.items() if column.numbers is not None}
+    if len(numbers) < len(columns) or not _are_quantities(np.unique(np.concatenate(list(numbers.values())))):
+        return {}
+    forms = {site: Form.of(values[np.isfinite(values)]) for site, values in numbers.items()}
     return {site: form for site, form in forms.items() if form is not None}
 
 
@@ -171,7 +165,7 @@ def _other_unit(site: str, column: str, form: Form, middle: Form, fitting: list[
     guess = f"{times} theirs, {names[best]}?" if not offset else f"{names[best]}?"
     what = f"its median is {form.location:.4g}, at the other sites {middle.location:.4g}: {guess}"
     minus = f" minus {offset:.6g}" if offset else ""
-    others = f"; {quoted((names[unit] for unit in further), 3)} would fit too" if further else ""
+    others = f"; {listed((names[unit] for unit in further), 3)} would fit too" if further else ""
     remedy = f"divide it{minus} by {factor:.6g}{others}"
     return Finding(site, column, what, remedy, {"units": {column: best}})
 
