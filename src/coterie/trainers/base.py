@@ -20,6 +20,7 @@ from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import Split
 from coterie.metrics import MetricFunction
 from coterie.parameters import Layout
+from coterie.trainers.losses import Loss, correct, sample_losses
 
 OutputSink = Callable[[int, int, Tensor], None]
 """Takes the positions of a client and of a model, and the model's outputs for the client's next samples."""
@@ -170,6 +171,8 @@ class Trainer(ABC):
     """The computations a client needs, for several clients at once. Every engine has one."""
 
     layout: Layout
+    loss: Loss
+    dtype: torch.dtype
     masked: bool = False
     """Whether vectors come and go transformed, because the server must not read them."""
     key: bytes | None = None
@@ -240,13 +243,13 @@ class Trainer(ABC):
         before, after = self.outputs(Split(data.x[:1], data.y[:1]), torch.stack([model, raised]))
         return after.shape[-1:] == added.shape and torch.allclose(after - before, added.expand_as(after), rtol=1e-2)
 
-    @abstractmethod
     def accuracy_of(self, outputs: Tensor, targets: Tensor) -> float:
         """The share of labels that outputs `(n, ..., outputs)` predict rightly; NaN for real targets."""
+        return float(correct(outputs, targets, self.loss))
 
-    @abstractmethod
     def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each sample `(k, n)`, for outputs `(k, n, ..., outputs)` of k models and targets `(n, ...)`."""
+        return sample_losses(self.loss, outputs, targets.to(self.dtype) if targets.is_floating_point() else targets)
 
     @abstractmethod
     def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:

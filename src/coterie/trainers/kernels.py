@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.trainers.losses import Loss
+
 # Looked up once: to find the right one of an operation's signatures takes longer than a small operation.
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
 _tanh_backward = torch.ops.aten.tanh_backward.grad_input
@@ -31,10 +33,10 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """A feed-forward network as stages in order, with its loss ("softmax", or a key of `step_losses.ELEMENTWISE`)."""
+    """A feed-forward network as stages in order, with its loss (one for which `step_losses` has the gradient)."""
 
     stages: tuple[Stage, ...]
-    loss: str
+    loss: Loss
     flattens: bool
     """Whether samples of any shape are flattened first."""
     size: int
