@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from coterie.engines.local import LocalEngine, Privacy, available_cores, block_width, in_sequence
+from coterie.engines.local import LocalEngine, Privacy, available_cores, block_width
 from coterie.engines.ray_pool import ActorPool
 from coterie.engines.ray_worker import SHARD_BYTES, client_bytes
 from coterie.errors import ConfigError, extra
@@ -77,22 +77,14 @@ class RayEngine(LocalEngine):
         self.shard_bytes = shard_bytes
         self._ray = find_ray()
         _send_by_value(self._ray, architecture(0), loss, *(metrics or {}).values())
-        self._actors: ActorPool | None = None
         joined = join(self._ray, address, available_cores() if workers == "auto" else workers)
         self._leave = weakref.finalize(self, leave, self._ray) if joined else None
 
-    def _pool_for(self, requests: Sequence[Request], blocks: int, work: float) -> ActorPool | None:
-        """The actors; None where the work is done here: they are busy, its order counts, or it is not worth the way."""
-        busy = self._actors is not None and self._actors.busy
-        # A question that is answered here before it would have travelled: an evaluation of a few clients.
-        brief = work < WORK_FOR_ACTORS and not self._send_vectors(requests)
-        if not blocks or busy or brief or in_sequence(requests):
-            return None
-        if self._actors is None:
-            self._actors = self._start_actors()
-        return self._actors
+    def _worth_sending(self, requests: Sequence[Request], work: float) -> bool:
+        # An evaluation of a few clients is answered here before it would have travelled.
+        return work >= WORK_FOR_ACTORS or self._send_vectors(requests)
 
-    def _start_actors(self) -> ActorPool:
+    def _start_pool(self) -> ActorPool:
         processors = int(self._ray.cluster_resources().get("CPU", 0))
         if processors == 0:
             raise ConfigError("the Ray cluster has no processors (CPU=0): add a machine to it")
@@ -119,12 +111,9 @@ class RayEngine(LocalEngine):
 
     def close(self) -> None:
         """End the actors, and leave the cluster or, if it was started here, end it."""
-        if self._actors is not None:
-            self._actors.close()
-            self._actors = None
+        super().close()
         if self._leave is not None:
             self._leave()
-        super().close()
 
 
 def _send_by_value(ray: Any, module: nn.Module, *functions: Any) -> None:
