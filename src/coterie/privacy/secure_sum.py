@@ -103,10 +103,6 @@ class Quantiser(NamedTuple):
         """The sum that the words `(d,)` stand for."""
         return np.asarray(total.astype(np.int32).astype(np.float64) * self.step)
 
-    def error(self, count: int) -> float:
-        """The most that a number of the sum of `count` vectors is off, where none was cut."""
-        return count * self.step / 2
-
 
 class WideQuantiser(NamedTuple):
     """Numbers up to 2^30, whatever their size, as two words each: a coarse one, and a fine one of what that leaves."""
