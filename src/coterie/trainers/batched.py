@@ -34,6 +34,7 @@ from coterie.trainers.kernels import (
     forward,
     leading,
     side_by_side,
+    subtract,
 )
 from coterie.trainers.losses import class_weights_of, predicted_labels, softmax_loss
 from coterie.trainers.optimizers import Moving, Optimizer
@@ -104,6 +105,12 @@ class _Group:
     def in_sample_space(self) -> bool:
         """Whether the first layer's weights are never formed."""
         return self.way in (Way.SAMPLES, Way.SAMPLE_BLOCKS)
+
+    @property
+    def origin(self) -> Tensor:
+        """The starts `(b, d)`; one that all share is not copied."""
+        shared = len({start.data_ptr() for start in self.starts}) == 1
+        return self.starts[0].expand(len(self.starts), -1) if shared else torch.stack(self.starts)
 
     @property
     def steps(self) -> Tensor:
@@ -212,15 +219,14 @@ class BatchedTrainer(Trainer):
 
     def _train_in_blocks(self, group: _Group, training: Training, updates: Tensor) -> Tensor:
         """Write the updates `(b, d)`, and give the sums of losses `(b,)`; steps are taken in blocks."""
-        plan, starts = self.plan, group.starts
+        plan = self.plan
         order = BatchOrder(group.samples, group.jobs, training)
-        shared = len({start.data_ptr() for start in starts}) == 1
-        origin = affines(plan.stages, starts[0].expand(len(starts), -1) if shared else torch.stack(list(starts)))
+        origin = affines(plan.stages, group.origin)
         rows = rows_in_block(plan.stages[0], order.size)
         first = FirstWeights(origin[0], group.trained[0], order, rows, training.lr)
         above = side_by_side(origin[1:])
         losses = train_in_blocks(plan, first, above, order, rows, training.lr, group.trained)
-        _write_difference(plan, [first.layer, *above], origin, updates)
+        subtract([first.layer, *above], origin, into=affines(plan.stages, updates))
         return losses
 
     def _samples(self, job: TrainingJob, training: Training) -> Samples:
@@ -274,15 +280,14 @@ class BatchedTrainer(Trainer):
 
     def _train_group(self, group: _Group, training: Training, updates: Tensor) -> Tensor:
         """Write the updates `(b, d)`, and give the sums of losses `(b,)`."""
-        plan, jobs, starts, samples, trained = self.plan, group.jobs, group.starts, group.samples, group.trained
+        plan, jobs, samples, trained = self.plan, group.jobs, group.samples, group.trained
         feed: FullFeed | BatchFeed
         outputs = plan.stages[-1].outputs
         if training.augment is None and all(s.full for s in samples):
             feed = FullFeed(samples, plan.loss, outputs)
         else:
             feed = BatchFeed(samples, jobs, training, plan.loss, outputs)
-        shared = len({start.data_ptr() for start in starts}) == 1
-        origin = affines(plan.stages, starts[0].expand(len(starts), -1) if shared else torch.stack(list(starts)))
+        origin = affines(plan.stages, group.origin)
         weights = side_by_side(origin)
         gradients: list[Affine] = []
         optimizer = None
@@ -311,7 +316,7 @@ class BatchedTrainer(Trainer):
                 optimizer.step(active)
         if optimizer is not None:
             optimizer.remember()
-        _write_difference(plan, weights, origin, updates)
+        subtract(weights, origin, into=affines(plan.stages, updates))
         return losses
 
     def _optimizer(
@@ -442,11 +447,3 @@ def _joined(pieces: Sequence[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, Tenso
     if len(pieces) == 1:
         return owners, pieces[0][1], pieces[0][2]
     return owners, torch.cat([x for _, x, _ in pieces]), torch.cat([y for _, _, y in pieces])
-
-
-def _write_difference(plan: Plan, end: Sequence[Affine], start: Sequence[Affine], updates: Tensor) -> None:
-    """Write `end` minus `start` to the clients' rows of `updates: (b, d)`."""
-    for after, before, update in zip(end, start, affines(plan.stages, updates), strict=True):
-        torch.sub(after.weight, before.weight, out=update.weight)
-        if after.bias is not None and before.bias is not None and update.bias is not None:
-            torch.sub(after.bias, before.bias, out=update.bias)

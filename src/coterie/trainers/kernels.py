@@ -85,6 +85,14 @@ def side_by_side(layers: Sequence[Affine]) -> list[Affine]:
     return [Affine(copy(weight), None if bias is None else copy(bias)) for weight, bias in layers]
 
 
+def subtract(end: Sequence[Affine], start: Sequence[Affine], into: Sequence[Affine]) -> None:
+    """Write how far the weights moved from `start` to `end` to `into`, which may be `start` itself."""
+    for after, before, moved in zip(end, start, into, strict=True):
+        torch.sub(after.weight, before.weight, out=moved.weight)
+        if after.bias is not None and before.bias is not None and moved.bias is not None:
+            torch.sub(after.bias, before.bias, out=moved.bias)
+
+
 def leading(layers: Sequence[Affine], count: int) -> list[Affine]:
     """Views of the first `count` clients' weights."""
     return [Affine(weight[:count], None if bias is None else bias[:count]) for weight, bias in layers]

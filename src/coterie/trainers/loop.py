@@ -150,9 +150,6 @@ class LoopTrainer(Trainer):
         with users_code("the loss"):
             return self.loss(outputs, y)
 
-    def _mean_loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return self._loss_of(self._outputs(x), y)
-
     def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:
         updates = torch.empty(len(jobs), self.layout.size, dtype=self.dtype, device=self.device)
         losses = torch.empty(len(jobs), dtype=self.dtype)
@@ -317,7 +314,8 @@ class LoopTrainer(Trainer):
             self.grad.zero_()
             total = 0.0
             for x, y in zip(split.x.split(EVALUATION_ROWS), split.y.split(EVALUATION_ROWS), strict=True):
-                loss = self._mean_loss(self._placed(x), self._placed(y)) * (len(y) / len(split))
+                outputs = self._outputs(self._placed(x))
+                loss = self._loss_of(outputs, self._placed(y)) * (len(y) / len(split))
                 loss.backward()
                 total += float(loss.detach())
             gradients[i, : self.layout.trainable] = self.grad
