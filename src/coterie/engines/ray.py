@@ -16,14 +16,13 @@ from typing import Any, Literal
 
 from torch import nn
 
-from coterie.engines.local import LocalEngine, Privacy, available_cores, block_width
+from coterie.engines.local import LocalEngine, available_cores, block_width
 from coterie.engines.ray_pool import ActorPool
 from coterie.engines.ray_worker import SHARD_BYTES, client_bytes
 from coterie.errors import ConfigError, extra
 from coterie.federation import Federation
 from coterie.metrics import MetricFunction
 from coterie.models.custom import FILE_MODULE
-from coterie.privacy.keys import Secret
 from coterie.tasks.base import Request
 from coterie.trainers.losses import Loss
 
@@ -45,6 +44,7 @@ class RayEngine(LocalEngine):
     started on this machine and ended by `close`. A Ray that this process already uses is used as it is. `workers` is
     the number of actors ("auto": one for each processor of the cluster). Every actor keeps its share of the clients'
     data and as much again, within `memory_bytes`, and fetches other shards of `shard_bytes` when it needs them.
+    Other options are those of `LocalEngine`.
     """
 
     def __init__(
@@ -55,25 +55,12 @@ class RayEngine(LocalEngine):
         address: str | None = None,
         loss: Loss | None = None,
         workers: int | Literal["auto"] = "auto",
-        memory_bytes: int | None = None,
-        precision: str = "float32",
-        privacy: Privacy = "none",
-        secret: Secret = 0,
         shard_bytes: int = SHARD_BYTES,
         metrics: Mapping[str, MetricFunction] | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            federation,
-            architecture,
-            loss=loss,
-            workers=workers,
-            memory_bytes=memory_bytes,
-            precision=precision,
-            privacy=privacy,
-            secret=secret,
-            device="cpu",  # as the actors
-            metrics=metrics,
-        )
+        # The processor, as the actors.
+        super().__init__(federation, architecture, loss=loss, workers=workers, metrics=metrics, device="cpu", **options)
         self.shard_bytes = shard_bytes
         self._ray = find_ray()
         _send_by_value(self._ray, architecture(0), loss, *(metrics or {}).values())

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
-from coterie.engines.base import Spent
+from coterie.engines.base import Traffic
 from coterie.methods import Assignment, ClusterInfo, ClusterSplit, Event, Info, Server
 from coterie.runs import metrics
 from coterie.runs.metrics import ClientScore
@@ -93,7 +93,7 @@ def round_record(
     evaluation: Evaluation | None,
     known: Mapping[str, int | None],
     mixed: Mapping[str, Mapping[int, float]],
-    spent: Spent,
+    spent: Traffic,
 ) -> RoundRecord:
     """The round's record; `known` is the cluster of every client as recorded so far, `mixed` the mixtures."""
     record = RoundRecord(

@@ -26,8 +26,8 @@ from coterie.tasks.base import (
     train_clients,
     training_jobs,
 )
-from coterie.tasks.gradient import as_trained, buffer_spans
-from coterie.trainers.base import Trainer, Training
+from coterie.tasks.gradient import buffer_spans
+from coterie.trainers.base import Trained, Trainer, Training
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Choose(Task):
         data = [context.client.train for context in contexts]
         choices, values = self._choose(data, trainer)
         if self.training is None:
-            trained = as_trained(*self._gradients(data, choices, trainer), trainer.layout)
+            trained = Trained.of(*self._gradients(data, choices, trainer), trainer.layout)
         else:
             jobs = training_jobs(tasks, contexts, [self.models[choice] for choice in choices])
             trained = train_clients(jobs, contexts, trainer, self.training)

@@ -113,8 +113,7 @@ def _without_private(
         context.state["private"] = own
         for span in spans:
             row[span] = 0
-    norms = torch.linalg.vector_norm(trained.vectors[:, : layout.trainable], dim=1)
-    return trained._replace(norms=norms)
+    return Trained.of(trained.vectors, trained.losses, layout)
 
 
 def _train_personal_models(

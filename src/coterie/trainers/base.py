@@ -166,6 +166,12 @@ class Trained(NamedTuple):
     groups: Sequence[int]
     """The sum that each update went to."""
 
+    @classmethod
+    def of(cls, vectors: Tensor, losses: Tensor, layout: Layout) -> Trained:
+        """Vectors `(jobs, d)` that are not added up, with their norms over the trainable numbers."""
+        norms = torch.linalg.vector_norm(vectors[:, : layout.trainable], dim=1)
+        return cls(vectors, {}, norms, losses, [0] * len(vectors))
+
 
 class Trainer(ABC):
     """The computations a client needs, for several clients at once. Every engine has one."""
@@ -187,9 +193,7 @@ class Trainer(ABC):
     def train(self, jobs: Sequence[TrainingJob], training: Training, reduce: Reduction | None = None) -> Trained:
         """Train every job and return the updates or, with `reduce`, their weighted sums by group."""
         if reduce is None:
-            vectors, losses = self._updates(jobs, training)
-            norms = torch.linalg.vector_norm(vectors[:, : self.layout.trainable], dim=1)
-            return Trained(vectors, {}, norms, losses, [0] * len(jobs))
+            return Trained.of(*self._updates(jobs, training), self.layout)
         groups = [0 if group is None else group for group in reduce.groups]
         norms, losses = torch.empty(2, len(jobs), dtype=torch.float64)
         sums: dict[int, Tensor] = {}

@@ -165,15 +165,3 @@ def above_first(plan: Plan) -> tuple[list[slice], list[Stage]]:
         stage._replace(weight=joined(stage.weight), bias=None if stage.bias is None else joined(stage.bias))
         for stage in rest
     ]
-
-
-__all__ = [
-    "FirstLayer",
-    "FirstWeights",
-    "above_first",
-    "cost_in_blocks",
-    "cost_of_steps",
-    "cost_within",
-    "rows_in_block",
-    "train_in_blocks",
-]
