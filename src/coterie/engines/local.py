@@ -177,18 +177,24 @@ class LocalEngine:
     def _start_pool(self) -> BlockScheduler[Any]:
         count = available_cores() if self.workers == "auto" else self.workers
         vector = self.layout.size * self.dtype.itemsize
-        block = block_width(10**9, self.layout.size, self.batched) * vector
-        slots = 2 * count + 1
-        if self.memory_bytes is not None:
-            slots = max(count, min(slots, self.memory_bytes // 4 // max(block, 1)))
         return WorkerPool(
             count,
             self.contexts,
             partial(self._make_trainer, self._grams // count),
-            slots=slots,
-            slot_bytes=max(block, SUMS * 2 * vector) + 2**20,
+            slots=self._slots(count),
+            slot_bytes=max(self._block_bytes(), SUMS * 2 * vector) + 2**20,
             broadcast_bytes=BROADCAST_MODELS * vector + 2**20,
         )
+
+    def _block_bytes(self) -> int:
+        """The vectors of the largest block of replies."""
+        return block_width(10**9, self.layout.size, self.batched) * self.layout.size * self.dtype.itemsize
+
+    def _slots(self, count: int) -> int:
+        """How many blocks that many workers may have on their way, within the memory."""
+        if self.memory_bytes is None:
+            return 2 * count + 1
+        return max(count, min(2 * count + 1, self.memory_bytes // 4 // max(self._block_bytes(), 1)))
 
     def _work(self, costs: Sequence[float]) -> float:
         """Roughly how many multiplications requests of such costs take."""

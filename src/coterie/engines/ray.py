@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from torch import nn
 
-from coterie.engines.local import LocalEngine, available_cores, block_width
+from coterie.engines.local import LocalEngine, available_cores
 from coterie.engines.ray_pool import ActorPool
 from coterie.engines.ray_worker import SHARD_BYTES, client_bytes
 from coterie.errors import ConfigError, extra
@@ -80,18 +80,15 @@ class RayEngine(LocalEngine):
         here = -(-count // max(machines, 1))  # actors on one machine
         data = sum(map(client_bytes, self.federation))
         kept = max(KEPT_BYTES, 2 * data // count)
-        slots = 2 * count + 1
         if self.memory_bytes is not None:
             kept = min(kept, self.memory_bytes // 4 // here)
-            block = block_width(10**9, self.layout.size, self.batched) * self.layout.size * self.dtype.itemsize
-            slots = max(count, min(slots, self.memory_bytes // 4 // max(block, 1)))
         return ActorPool(
             self._ray,
             count,
             self.contexts,
             partial(self._make_trainer, self._grams // here),
             self.trainer,
-            slots=slots,
+            slots=self._slots(count),
             shard_bytes=self.shard_bytes,
             kept_bytes=kept,
         )

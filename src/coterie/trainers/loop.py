@@ -172,14 +172,8 @@ class LoopTrainer(Trainer):
     @contextmanager
     def _frozen(self, layers: tuple[str, ...]) -> Iterator[None]:
         """Ask for no gradient inside of parameters that are not among `layers` (empty: all are)."""
-        trained = self.layout.select(layers) if layers else (slice(0, self.layout.size),)
-        parameters = dict(self.module.named_parameters())
-        frozen = [
-            parameters[entry.name]
-            for entry in self.layout.entries
-            if not entry.buffer and not any(span.start <= entry.start < span.stop for span in trained)
-        ]
-        frozen = [parameter for parameter in frozen if parameter.requires_grad]
+        others = self.layout.complement(self.layout.select(layers)) if layers else ()
+        frozen = [parameter for parameter in self._at(others) if parameter.requires_grad]
         for parameter in frozen:
             parameter.requires_grad_(False)
         try:
