@@ -125,22 +125,22 @@ def test_every_method_gives_the_bits_of_the_local_engine(
 
 def test_there_is_an_actor_on_each_node(engine: RayEngine) -> None:
     outcome(engine, "fedavg")
-    assert engine._actors is not None
+    assert engine._pool is not None
 
     def where(_: RayWorker) -> str:
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
 
-    nodes = {ray.get(actor.handle.__ray_call__.remote(where)) for actor in engine._actors._actors}
+    nodes = {ray.get(actor.handle.__ray_call__.remote(where)) for actor in engine._pool._actors}
     assert len(nodes) == 2
 
 
 def test_two_blocks_go_to_two_actors(engine: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for answers, so that the actor that answers first does not get both."""
     replies_of(engine, training_requests(engine, 1))
-    assert engine._actors is not None
-    pool, held = engine._actors, []
+    assert engine._pool is not None
+    pool, held = engine._pool, []
     wait: Any = pool.collect
     monkeypatch.setattr(pool, "collect", lambda now: (held.append([len(a.blocks) for a in pool._actors]), wait(now)))
     requests = training_requests(engine, 1)[: 2 * BATCHED]
@@ -150,24 +150,24 @@ def test_two_blocks_go_to_two_actors(engine: RayEngine, monkeypatch: pytest.Monk
 
 def test_a_brief_evaluation_is_done_here(engine: RayEngine, monkeypatch: pytest.MonkeyPatch) -> None:
     replies_of(engine, training_requests(engine, 1))
-    assert engine._actors is not None
-    before = engine._actors.runs
+    assert engine._pool is not None
+    before = engine._pool.runs
     requests = [Request(client, Evaluate(engine.initial_model(0)[None])) for client in engine.clients]
     travelled = bits(replies_of(engine, requests))
-    assert engine._actors.runs == before + 1
+    assert engine._pool.runs == before + 1
     monkeypatch.setattr("coterie.engines.ray.WORK_FOR_ACTORS", 10**9)
     assert bits(replies_of(engine, requests)) == travelled
-    assert engine._actors.runs == before + 1
+    assert engine._pool.runs == before + 1
     replies_of(engine, training_requests(engine, 1))
-    assert engine._actors.runs == before + 2
+    assert engine._pool.runs == before + 2
 
 
 def test_a_killed_actor_changes_nothing(engine: RayEngine) -> None:
     requests = training_requests(engine, steps=800) * 2  # enough work for many blocks
     expected = bits(replies_of(LocalEngine(DIGITS, perceptron), requests))
     replies_of(engine, training_requests(engine, 1))
-    assert engine._actors is not None
-    pool = engine._actors
+    assert engine._pool is not None
+    pool = engine._pool
     pids = {actor.handle: ray.get(actor.handle.pid.remote()) for actor in pool._actors}
     replies = []
     for number, block in enumerate(engine.run(requests)):
@@ -189,7 +189,7 @@ def test_a_block_that_every_actor_dies_of_ends_the_run(engine: RayEngine) -> Non
 
     def murder() -> None:
         while not over.is_set():
-            for actor in engine._actors._actors if engine._actors else []:
+            for actor in engine._pool._actors if engine._pool else []:
                 if actor.blocks:
                     ray.kill(actor.handle)
             time.sleep(0.05)

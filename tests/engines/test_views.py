@@ -126,7 +126,8 @@ def test_clients_with_views_of_the_same_model_work_together(
 ) -> None:
     data = federation().subset(["c0", "c1", "c2", "c3"])
     trainer = Counting()
-    engine = LocalEngine(data, network, trainer=trainer)
+    engine = LocalEngine(data, network)
+    engine.trainer = trainer
     engine.batched = True  # blocks of several clients, though there are few
     models = torch.stack([engine.initial_model(1), engine.initial_model(2)])
     requests = [Request(client, make(models)) for client in data.ids]

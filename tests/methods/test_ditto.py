@@ -14,7 +14,7 @@ from coterie.trainers.base import Training, TrainingJob
 from coterie.trainers.batched import BatchedTrainer
 from coterie.trainers.loop import LoopTrainer
 from coterie.trainers.losses import softmax_loss
-from coterie.trainers.recognition import recognise
+from coterie.trainers.recognition import plan_of
 
 SMALL: dict[str, Any] = {
     "scenario": "digits-permuted", "clients": 6, "samples": 40, "groups": 2, "model": "mlp:hidden=8", "rounds": 3,
@@ -75,8 +75,7 @@ def test_the_fast_trainer_pulls_to_the_same_centre_as_the_loop(optimizer: str) -
         {f"c{i}": (torch.randn(20 + i, 5), torch.randint(0, 3, (20 + i,))) for i in range(3)}, classes=3
     )
     loop = LoopTrainer(module, softmax_loss, torch.float64)
-    plan = recognise(module, softmax_loss)
-    assert plan is not None
+    plan = plan_of(module, softmax_loss)
     fast = BatchedTrainer(module, plan, torch.float64)
     centre = torch.randn(loop.layout.size, dtype=torch.float64)
     jobs = [

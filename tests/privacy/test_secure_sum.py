@@ -26,23 +26,24 @@ def test_the_sum_of_those_that_came_through_is_exact_whoever_drops_out(n, silent
     silent = min(silent, n - threshold)
     mute = min(mute, n - silent - threshold)
     vectors, quantiser = vectors_of(n, 20, seed), ss.Quantiser.for_sums(3.0, n)
-    order = np.random.default_rng(seed).permutation(n).tolist()
+    order = (np.random.default_rng(seed).permutation(n) + 1).tolist()
     lost, quiet = order[:silent], order[silent : silent + mute]
-    total, who, _ = ss.secure_sum(vectors, quantiser, threshold, 2, lost, quiet)
-    assert sorted(who) == sorted(set(range(n)) - set(lost))
-    words = sum((quantiser.encode(vectors[i]) for i in who), np.zeros(20, dtype=np.uint32))
-    np.testing.assert_array_equal(total, quantiser.decode(words))
-    exact = sum(vectors[i] for i in who)
-    assert float(np.abs(total - exact).max()) <= quantiser.error(len(who)) * (1 + 1e-9)
+    words = {i: quantiser.encode(vectors[i - 1]) for i in range(1, n + 1) if i not in lost}
+    clients, terms, dealt, masked = protocol(n, minimum=2, words=words)
+    revealed = revealed_by({i: clients[i] for i in masked if i not in quiet}, masked)
+    total, culprits = ss.open_sum(masked, revealed, terms.keys, dealt, threshold)
+    assert not culprits
+    np.testing.assert_array_equal(total, sum(words.values(), np.zeros(20, dtype=np.uint32)))
+    exact = sum(vectors[i - 1] for i in masked)
+    assert float(np.abs(quantiser.decode(total) - exact).max()) <= len(masked) * quantiser.step / 2 * (1 + 1e-9)
 
 
 def test_the_stated_error_is_reached_and_not_passed():
     quantiser = ss.Quantiser(1.0, 0.5)
-    assert quantiser.error(1) == 0.25
     np.testing.assert_array_equal(quantiser.decode(quantiser.encode(np.array([0.24, -0.26, 7.0]))), [0.0, -0.5, 1.0])
     fine = ss.Quantiser.for_sums(2.0, 10)
     largest = sum((fine.encode(np.array([2.0, -2.0])) for _ in range(10)), np.zeros(2, dtype=np.uint32))
-    np.testing.assert_allclose(fine.decode(largest), [20.0, -20.0], atol=fine.error(10))  # no overflow at the limit
+    np.testing.assert_allclose(fine.decode(largest), [20.0, -20.0], atol=10 * fine.step / 2)  # no overflow at the limit
     with pytest.raises(ConfigError, match="limit=0"):
         ss.Quantiser.for_sums(0, 3)
 
@@ -53,15 +54,16 @@ def terms_of(clients, minimum=3, threshold=None, **changed):
     return ss.Terms("sum", ("task",), keys, dict.fromkeys(keys, 1.0), threshold, minimum)._replace(**changed)
 
 
-def protocol(n=5, d=4000, minimum=3):
-    """A sum up to its vectors; every client's is the same, so that nothing but masks tells them apart."""
+def protocol(n=5, d=4000, minimum=3, words=None):
+    """A sum up to its vectors; by default every client's is the same, so that nothing but masks tells them apart."""
     clients = {i: ss.SecureClient(i) for i in range(1, n + 1)}
     terms = terms_of(clients, minimum)
     dealt = {i: client.shares(terms) for i, client in clients.items()}
     for i, client in clients.items():
         assert client.check(*for_client(dealt, i)) == set()
     confirmed = {i: client.confirmation() for i, client in clients.items()}
-    masked = {i: client.masked(np.full(d, 7, dtype=np.uint32), confirmed) for i, client in clients.items()}
+    words = dict.fromkeys(clients, np.full(d, 7, dtype=np.uint32)) if words is None else words
+    masked = {i: clients[i].masked(own, confirmed) for i, own in words.items()}
     return clients, terms, dealt, masked
 
 
@@ -221,9 +223,8 @@ def test_a_changed_bit_in_any_share_names_who_showed_it_and_the_sum_is_right(dro
             np.testing.assert_array_equal(total, np.full(5, 7 * 6, dtype=np.uint32))
 
 
-def test_bytes_grow_with_the_vector_and_with_the_square_of_the_clients():
-    assert ss.traffic(10, 1000).up - ss.traffic(10, 0).up == 10 * 4 * 1000
-    assert ss.traffic(20, 0).down > 3.5 * ss.traffic(10, 0).down
+def test_bytes_grow_with_the_square_of_the_clients():
+    assert ss.traffic(20).down > 3.5 * ss.traffic(10).down
 
 
 def test_a_sum_of_just_the_minimum_must_not_show_one_large_weight():

@@ -21,7 +21,7 @@ from coterie.tasks.wire import reply_bytes, task_bytes
 from coterie.trainers.base import Training, TrainingJob
 from coterie.trainers.batched import BatchedTrainer
 from coterie.trainers.losses import output_offset, softmax_loss
-from coterie.trainers.recognition import recognise
+from coterie.trainers.recognition import plan_of
 
 
 def answer(task, split, trainer):
@@ -104,7 +104,7 @@ def test_validation_data_is_judged_with_an_offset_from_the_training_data():
 def test_outputs_are_the_same_on_every_trainer():
     module = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
     loop, start = trainer_of(module)
-    fast = BatchedTrainer(module, recognise(module, softmax_loss), F64)
+    fast = BatchedTrainer(module, plan_of(module, softmax_loss), F64)
     split = data()
     models = torch.stack([start, 2 * start])
     outputs = loop.outputs(split, models)

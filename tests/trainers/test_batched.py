@@ -13,7 +13,8 @@ from coterie.trainers.base import Trainer, Training, TrainingJob
 from coterie.trainers.batched import BatchedTrainer
 from coterie.trainers.loop import LoopTrainer
 from coterie.trainers.losses import Loss, softmax_loss, squared_loss
-from coterie.trainers.recognition import recognise, suits
+from coterie.trainers.pure_code import Unrecognised
+from coterie.trainers.recognition import plan_of, suits
 
 INPUTS = 6
 
@@ -92,8 +93,7 @@ def test_training_is_that_of_the_loop(
     if extras == "all":
         extras = {"momentum": 0.5, "weight_decay": 0.05, "proximal": 0.2}
     training = Training(lr=0.1, batch_size=batch, steps=steps, epochs=epochs, layers=named(layers, module), **extras)
-    plan = recognise(module, loss)
-    assert plan is not None
+    plan = plan_of(module, loss)
     loop = LoopTrainer(module, loss, torch.float64)
     fast = BatchedTrainer(module, plan, torch.float64, sample_space=sample_space)
     data = splits(sizes, shape["outputs"], loss, shape["seed"])
@@ -108,8 +108,7 @@ def test_training_is_that_of_the_loop(
 @given(shape=shapes, loss=losses, sizes=st.lists(st.integers(0, 9), min_size=1, max_size=7), k=st.integers(1, 3))
 def test_evaluation_is_that_of_the_loop(shape, loss, sizes, k) -> None:  # type: ignore[no-untyped-def]
     module = network(**shape)
-    plan = recognise(module, loss)
-    assert plan is not None
+    plan = plan_of(module, loss)
     loop, fast = LoopTrainer(module, loss, torch.float64), BatchedTrainer(module, plan, torch.float64)
     data = splits(sizes, shape["outputs"], loss, shape["seed"])
     models = torch.stack([loop.flat + j / 10 for j in range(k)])
@@ -121,8 +120,7 @@ def test_evaluation_is_that_of_the_loop(shape, loss, sizes, k) -> None:  # type:
 @given(shape=shapes, loss=losses, sizes=ragged)
 def test_gradients_are_those_of_the_loop(shape, loss, sizes) -> None:  # type: ignore[no-untyped-def]
     module = network(**shape)
-    plan = recognise(module, loss)
-    assert plan is not None
+    plan = plan_of(module, loss)
     loop, fast = LoopTrainer(module, loss, torch.float64), BatchedTrainer(module, plan, torch.float64)
     data = splits(sizes, shape["outputs"], loss, shape["seed"])
     model = loop.flat.clone()
@@ -136,8 +134,7 @@ def test_small_groups_and_windows_change_nothing(limit: str, monkeypatch: pytest
     import coterie.trainers.batching as batching
 
     module = network([5], 3, True, nn.ReLU, 1)
-    plan = recognise(module, softmax_loss)
-    assert plan is not None
+    plan = plan_of(module, softmax_loss)
     loop, fast = LoopTrainer(module, softmax_loss, torch.float64), BatchedTrainer(module, plan, torch.float64)
     data = splits([70, 3, 150, 9, 9], 3, softmax_loss, 2)
     jobs = [TrainingJob(split, loop.flat.clone(), i) for i, split in enumerate(data)]
@@ -156,8 +153,7 @@ def test_small_groups_and_windows_change_nothing(limit: str, monkeypatch: pytest
 
 def test_a_diverging_client_spoils_no_other() -> None:
     module = network([5], 3, True, nn.ReLU, 1)
-    plan = recognise(module, softmax_loss)
-    assert plan is not None
+    plan = plan_of(module, softmax_loss)
     fast = BatchedTrainer(module, plan, torch.float64)
     data = splits([4, 4, 4], 3, softmax_loss, 2)
     start = fast.layout.read(module, torch.float64)
@@ -195,19 +191,19 @@ def test_modules_that_only_autograd_knows_are_left_to_the_loop() -> None:
         nn.Sequential(nn.Flatten()),
         nn.Sequential(nn.Linear(4, 2), nn.Sigmoid()),
     ]
-    assert [recognise(module, softmax_loss) for module in others] == [None] * len(others)
+    for module in others:
+        with pytest.raises(Unrecognised):
+            plan_of(module, softmax_loss)
     good = nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)), nn.Tanh(), nn.Identity(), nn.Linear(3, 2))
-    assert recognise(good, softmax_loss) is not None
-    assert recognise(good, lambda outputs, targets: outputs.sum()) is None
+    plan_of(good, softmax_loss)
+    with pytest.raises(Unrecognised, match="the loss is your own"):
+        plan_of(good, lambda outputs, targets: outputs.sum())
 
 
 def test_data_that_does_not_fit_is_left_to_the_loop() -> None:
-    flat = recognise(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), softmax_loss)
-    bare = recognise(nn.Sequential(nn.Linear(4, 2)), softmax_loss)
-    squared = recognise(nn.Sequential(nn.Linear(4, 1)), squared_loss)
-    assert flat is not None
-    assert bare is not None
-    assert squared is not None
+    flat = plan_of(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), softmax_loss)
+    bare = plan_of(nn.Sequential(nn.Linear(4, 2)), softmax_loss)
+    squared = plan_of(nn.Sequential(nn.Linear(4, 1)), squared_loss)
     labels, images, rows = torch.zeros(3, dtype=torch.int64), torch.zeros(3, 2, 2), torch.zeros(3, 4)
     assert suits(flat, Split(images, labels))
     assert suits(flat, Split(rows, labels))
@@ -223,8 +219,7 @@ def test_data_that_does_not_fit_is_left_to_the_loop() -> None:
 
 def test_the_gram_cache_keeps_its_budget_and_forgets_dead_data() -> None:
     module = network([5], 3, True, nn.ReLU, 1)
-    plan = recognise(module, softmax_loss)
-    assert plan is not None
+    plan = plan_of(module, softmax_loss)
     data = splits([4, 4, 4], 3, softmax_loss, 2)
     start = LoopTrainer(module, softmax_loss, torch.float64).flat
     jobs = [TrainingJob(split, start, 0) for split in data]

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten
 import coterie
 from coterie.cli import main
 from coterie.cli.run_commands import resume
-from coterie.engines import LocalEngine
+from coterie.engines import LocalEngine, local
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
 from coterie.options import LIMIT_KEYS, PLACE_KEYS
@@ -30,7 +30,7 @@ from coterie.trainers.base import Reduction, Trainer, Training, TrainingJob
 from coterie.trainers.devices import choose_device
 from coterie.trainers.losses import softmax_loss, squared_loss
 from coterie.trainers.low_rank import LARGE
-from coterie.trainers.recognition import recognise
+from coterie.trainers.recognition import plan_of
 
 CARD = torch.device("cpu", 0)
 """For torch the processor too, but under another name: what is made there or moved there can be told."""
@@ -174,8 +174,7 @@ def clients(regression: bool = False) -> list[Split]:
 
 def fast(module: nn.Module, device: torch.device, **options: Any) -> BatchedTrainer:
     loss = options.pop("loss", softmax_loss)
-    plan = recognise(module, loss)
-    assert plan is not None
+    plan = plan_of(module, loss)
     return BatchedTrainer(module, plan, device=device, **options)
 
 
@@ -315,10 +314,11 @@ def test_auto_is_cuda_where_torch_sees_it_and_no_processes_are_asked_for(monkeyp
     with pytest.raises(ConfigError, match="device='cuda:2': torch sees cuda:0 to cuda:1 only"):
         choose_device("cuda:2")
     still = fast(perceptron(), torch.device("cpu"))  # nothing is computed here
-    assert LocalEngine(federation(), architecture, workers="auto", trainer=still).workers == 1
-    assert LocalEngine(federation(), architecture, workers=2, trainer=still).device == torch.device("cpu")
+    monkeypatch.setattr(local, "make_trainer", lambda *given: still)
+    assert LocalEngine(federation(), architecture, workers="auto").workers == 1
+    assert LocalEngine(federation(), architecture, workers=2).device == torch.device("cpu")
     with pytest.raises(ConfigError, match="workers=2 compute on the processor"):
-        LocalEngine(federation(), architecture, workers=2, device="cuda", trainer=still)
+        LocalEngine(federation(), architecture, workers=2, device="cuda")
     with pytest.raises(ConfigError, match="device='cuda' goes with engine='local'"):
         make_config({"engine": "ray", "device": "cuda"})
 

@@ -33,7 +33,7 @@ from coterie.trainers.losses import (
     squared_loss,
 )
 from coterie.trainers.low_rank import FactoredLinear, worth_keeping_apart
-from coterie.trainers.recognition import recognise
+from coterie.trainers.recognition import plan_of
 
 F64 = torch.float64
 ADAM = Training(lr=0.02, epochs=3, batch_size=4, optimizer="adam")
@@ -67,8 +67,7 @@ def clients(real: bool = False, labels: int = 3) -> list[Split]:
 
 
 def trainers(module: nn.Sequential, loss: Loss) -> list[Trainer]:
-    plan = recognise(module, loss)
-    assert plan is not None
+    plan = plan_of(module, loss)
     return [LoopTrainer(module, loss, F64), BatchedTrainer(module, plan, F64)]
 
 
@@ -156,8 +155,7 @@ def test_a_state_that_is_kept_goes_on_as_torchs_optimiser_does(name: str) -> Non
 
 def test_paths_for_plain_sgd_are_not_taken_by_other_optimisers() -> None:
     module = nn.Sequential(nn.Linear(2000, 40), nn.ReLU(), nn.Linear(40, 3))
-    plan = recognise(module, softmax_loss)
-    assert plan is not None
+    plan = plan_of(module, softmax_loss)
     trainer = BatchedTrainer(module, plan)
     split = Split(torch.zeros(6, 2000), torch.zeros(6, dtype=torch.long))
     plain = Training(steps=20, batch_size=None)

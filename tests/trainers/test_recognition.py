@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ from coterie.trainers import BatchedTrainer, LoopTrainer, make_trainer
 from coterie.trainers.base import Training, TrainingJob
 from coterie.trainers.losses import Loss, softmax_loss, squared_loss
 from coterie.trainers.pure_code import Unrecognised
-from coterie.trainers.recognition import plan_of, recognise, suits
+from coterie.trainers.recognition import plan_of, suits
 
 INPUTS, HIDDEN, CLASSES = 12, 5, 3
 
@@ -186,7 +187,8 @@ def test_a_recognised_module_trains_as_in_the_loop(make: Callable[[], nn.Module]
     module = make().double()
     jobs = jobs_for(module, loss)
     if make is LogSoftmax and loss is not softmax_loss:
-        assert recognise(module, loss) is None
+        with pytest.raises(Unrecognised, match="ends in log_softmax"):
+            plan_of(module, loss)
         return
     fast, loop = make_trainer(module, loss, jobs[0].data, "float64", 2**20), LoopTrainer(module, loss, torch.float64)
     assert isinstance(fast, BatchedTrainer)
@@ -416,20 +418,22 @@ def calls_itself() -> nn.Module:
 def test_what_only_looks_like_a_chain_is_left_to_the_loop(forward: Callable[[Net, Tensor], Tensor]) -> None:
     before = COUNT[0]
     module = alike(forward, flag=property(lambda self: True))
-    plan = recognise(module, softmax_loss)
     sample = Split(torch.zeros(1, INPUTS), torch.zeros(1, dtype=torch.int64))
-    assert plan is None or not suits(plan, sample)
+    with suppress(Unrecognised):
+        assert not suits(plan_of(module, softmax_loss), sample)
     assert COUNT[0] == before
     assert module.training
 
 
 @pytest.mark.parametrize("make", [hooked_net, tied_net, patched_net, normed_net, calls_itself])
 def test_modules_that_are_more_than_their_code_are_left_to_the_loop(make: Callable[[], nn.Module]) -> None:
-    assert recognise(make(), softmax_loss) is None
+    with pytest.raises(Unrecognised):
+        plan_of(make(), softmax_loss)
 
 
 def test_a_decorated_forward_is_read_too() -> None:
-    assert recognise(alike(torch.no_grad()(Functional.forward)), softmax_loss) is None
+    with pytest.raises(Unrecognised):
+        plan_of(alike(torch.no_grad()(Functional.forward)), softmax_loss)
 
 
 def test_the_trainer_says_how_it_trains_and_why() -> None:

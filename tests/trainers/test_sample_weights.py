@@ -26,7 +26,7 @@ from coterie.trainers.losses import (
     softmax_loss,
     squared_loss,
 )
-from coterie.trainers.recognition import recognise
+from coterie.trainers.recognition import plan_of
 
 INPUTS = 12
 
@@ -46,8 +46,7 @@ def client(n: int, outputs: int, loss: Loss, generator: torch.Generator) -> Spli
 
 
 def both(module: nn.Sequential, loss: Loss) -> tuple[LoopTrainer, BatchedTrainer]:
-    plan = recognise(module, loss)
-    assert plan is not None
+    plan = plan_of(module, loss)
     return LoopTrainer(module, loss, torch.float64), BatchedTrainer(module, plan, torch.float64)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 from torch import Tensor
@@ -19,18 +19,9 @@ class Fault(NamedTuple):
     reason: str
 
 
-class Spent(NamedTuple):
-    """What clients were asked for: bytes sent, passes over their data, and exchanges."""
-
-    down: int = 0
-    up: int = 0
-    passes: float = 0.0
-    exchanges: int = 0
-
-
 @dataclass
 class Traffic:
-    """What was spent since it was last drained; bytes as `tasks.wire` counts them."""
+    """What clients were asked for since it was last drained; bytes as `tasks.wire` counts them."""
 
     down: int = 0
     up: int = 0
@@ -42,11 +33,12 @@ class Traffic:
 
     def drain(self) -> tuple[int, int]:
         """The bytes sent down and up; counting starts again at zero."""
-        return self.drain_all()[:2]
+        counted = self.drain_all()
+        return counted.down, counted.up
 
-    def drain_all(self) -> Spent:
+    def drain_all(self) -> Traffic:
         """All that was spent; counting starts again at zero."""
-        counted = Spent(self.down, self.up, self.passes, self.exchanges)
+        counted = replace(self)
         self.down = self.up = self.exchanges = 0
         self.passes = 0.0
         return counted

@@ -6,15 +6,15 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from coterie.engines.base import Engine, Fault, Traffic
 from coterie.engines.pool import WorkerPool
+from coterie.engines.scheduler import BlockScheduler
 from coterie.errors import ConfigError, RunError, did_you_mean
 from coterie.federation import Federation, Split
 from coterie.federation.changing import changed_clients
@@ -51,16 +51,6 @@ WORK_FOR_BLOCK = 2 * 10**9
 Privacy = Literal["none", "permutation", "signed-permutation", "projection"]
 
 
-class Pool(Protocol):
-    """Workers that do blocks of requests."""
-
-    busy: bool
-
-    def run(self, blocks: Sequence[Sequence[Request]], reductions: Sequence[Reduction | None]) -> Iterator[ReplyBlock]:
-        """Do the blocks and give their replies, or sums, in order."""
-        ...
-
-
 class LocalEngine(Engine):
     """Runs every client of a federation on this machine.
 
@@ -87,7 +77,6 @@ class LocalEngine(Engine):
         privacy: Privacy = "none",
         secret: Secret = 0,
         device: str = "auto",
-        trainer: Trainer | None = None,
         metrics: Mapping[str, MetricFunction] | None = None,
     ) -> None:
         _check_precision(precision)
@@ -105,11 +94,9 @@ class LocalEngine(Engine):
         module = architecture(0)
         key = make_key(secret)
         own = dict(metrics or {})
-        plain = partial(portable_trainer, module, loss, one_sample(federation), precision, self.device, key, own)
+        make = partial(portable_trainer, module, loss, one_sample(federation), precision, self.device, key, own)
         self._grams = grams
-        if trainer is not None:
-            trainer.key, trainer.metrics = key, own
-        self.trainer = trainer or plain(None, grams)
+        self.trainer = make(None, grams)
         self.batched = isinstance(self.trainer, BatchedTrainer)
         if precision == "bf16" and not self.batched and self.device == CPU:
             _warn_of_emulation()
@@ -117,13 +104,11 @@ class LocalEngine(Engine):
         self._mask = _mask_for(privacy, secret, self.plain_layout)
         if self._mask is not None:
             self.trainer = MaskedTrainer(self.trainer, self._mask)
-        self._make_trainer: Callable[[int], Trainer] = (
-            partial(plain, self._mask) if trainer is None else _Given(self.trainer)
-        )
+        self._make_trainer: Callable[[int], Trainer] = partial(make, self._mask)
         self.layout: Layout = self.trainer.layout
         self.contexts = {client.id: ClientContext(client, {}) for client in federation}
         self.traffic = Traffic()
-        self._pool: WorkerPool | None = None
+        self._pool: BlockScheduler[Any] | None = None
         self._faults: list[Fault] = []
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
@@ -142,7 +127,7 @@ class LocalEngine(Engine):
         blocks = [requests[part.start : part.stop] for part in rows]
         reductions = [None if reduce is None else reduce.at(part) for part in rows]
         self._count_requests(requests, costs)
-        pool = self._pool_for(requests, len(blocks), work)
+        pool = self._pool_for(requests, work)
         done_blocks = self._performed(blocks, reductions) if pool is None else pool.run(blocks, reductions)
         # One thread for the caller too while it counts the replies: threads that wait for cores the workers use
         # slow both down many times over.
@@ -171,31 +156,40 @@ class LocalEngine(Engine):
         for block, own in zip(blocks, reductions, strict=True):
             yield perform(block, self.contexts, self.trainer, own)
 
-    def _pool_for(self, requests: Sequence[Request], blocks: int, work: float) -> Pool | None:
-        """The workers, if these requests are for them; started when they are first needed."""
-        count = self.workers
-        if count == "auto":
-            count = available_cores() if work >= WORK_FOR_WORKERS else 1
-        if count == 1 or blocks == 0 or (self._pool is not None and self._pool.busy) or in_sequence(requests):
+    def _pool_for(self, requests: Sequence[Request], work: float) -> BlockScheduler[Any] | None:
+        """The workers, if these requests are for them and they are free; started when they are first needed."""
+        busy = self._pool is not None and self._pool.busy
+        if not requests or busy or in_sequence(requests) or not self._worth_sending(requests, work):
             return None
         if self._pool is None:
-            self._pool = self._start_pool(count)
+            self._pool = self._start_pool()
         return self._pool
 
-    def _start_pool(self, count: int) -> WorkerPool:
+    def _worth_sending(self, requests: Sequence[Request], work: float) -> bool:
+        """Whether workers do the requests sooner than this process."""
+        return work >= WORK_FOR_WORKERS and available_cores() > 1 if self.workers == "auto" else self.workers > 1
+
+    def _start_pool(self) -> BlockScheduler[Any]:
+        count = available_cores() if self.workers == "auto" else self.workers
         vector = self.layout.size * self.dtype.itemsize
-        block = block_width(10**9, self.layout.size, self.batched) * vector
-        slots = 2 * count + 1
-        if self.memory_bytes is not None:
-            slots = max(count, min(slots, self.memory_bytes // 4 // max(block, 1)))
         return WorkerPool(
             count,
             self.contexts,
             partial(self._make_trainer, self._grams // count),
-            slots=slots,
-            slot_bytes=max(block, SUMS * 2 * vector) + 2**20,
+            slots=self._slots(count),
+            slot_bytes=max(self._block_bytes(), SUMS * 2 * vector) + 2**20,
             broadcast_bytes=BROADCAST_MODELS * vector + 2**20,
         )
+
+    def _block_bytes(self) -> int:
+        """The vectors of the largest block of replies."""
+        return block_width(10**9, self.layout.size, self.batched) * self.layout.size * self.dtype.itemsize
+
+    def _slots(self, count: int) -> int:
+        """How many blocks that many workers may have on their way, within the memory."""
+        if self.memory_bytes is None:
+            return 2 * count + 1
+        return max(count, min(2 * count + 1, self.memory_bytes // 4 // max(self._block_bytes(), 1)))
 
     def _work(self, costs: Sequence[float]) -> float:
         """Roughly how many multiplications requests of such costs take."""
@@ -296,16 +290,6 @@ def one_sample(federation: Federation) -> Split:
     first = federation.clients[0].train
     # Copies, because a view would take all the memory that it looks at along.
     return Split(first.x[:1].clone(), first.y[:1].clone())
-
-
-@dataclass(frozen=True)
-class _Given:
-    """Makes the trainer that was given, whatever its memory."""
-
-    trainer: Trainer
-
-    def __call__(self, gram_bytes: int) -> Trainer:
-        return self.trainer
 
 
 def block_width(

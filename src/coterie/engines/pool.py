@@ -10,7 +10,7 @@ import multiprocessing
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -70,7 +70,6 @@ class WorkerPool(BlockScheduler[_PoolRun]):
         self.slots = slots
         self.slot_bytes = -(-slot_bytes // 4096) * 4096
         self.broadcast_bytes = broadcast_bytes
-        self.busy = False
         self._trainer: Trainer | None = None
         self._memory = SharedMemory(self.slots * self.slot_bytes + broadcast_bytes)
         method = start_method()
@@ -108,25 +107,18 @@ class WorkerPool(BlockScheduler[_PoolRun]):
         theirs.close()
         return _Worker(process, ours)
 
-    def run(self, blocks: Sequence[Sequence[Request]], reductions: Sequence[Reduction | None]) -> Iterator[ReplyBlock]:
-        """Do the blocks and give their replies, or sums, in order; one run at a time."""
-        now = _PoolRun(blocks, reductions, broadcast=TensorBuffer(self._memory.bytes[self.slots * self.slot_bytes :]))
-        self._replace_dead()
-        self.busy = True
-        try:
-            yield from self.in_order(now)
-        finally:
-            # A run that was given up leaves blocks with workers, which would still write to their slots.
-            for worker in self._workers:
-                if worker.blocks:
-                    _end(worker)
-            self.busy = False
-
-    def _replace_dead(self) -> None:
+    def begin(self, blocks: Sequence[Sequence[Request]], reductions: Sequence[Reduction | None]) -> _PoolRun:
         for position, worker in enumerate(self._workers):
             if not worker.process.is_alive():
                 _end(worker)
                 self._workers[position] = self._start()
+        broadcast = TensorBuffer(self._memory.bytes[self.slots * self.slot_bytes :])
+        return _PoolRun(blocks, reductions, broadcast=broadcast)
+
+    def give_up(self) -> None:
+        for worker in self._workers:
+            if worker.blocks:  # it would still write to their slots
+                _end(worker)
 
     def _slot(self, block: int) -> Tensor:
         start = (block % self.slots) * self.slot_bytes
@@ -212,7 +204,6 @@ class WorkerPool(BlockScheduler[_PoolRun]):
         return done, states
 
     def close(self) -> None:
-        """End the workers and give the memory back."""
         self._finalizer()
 
 

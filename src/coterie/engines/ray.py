@@ -16,14 +16,13 @@ from typing import Any, Literal
 
 from torch import nn
 
-from coterie.engines.local import LocalEngine, Privacy, available_cores, block_width, in_sequence
+from coterie.engines.local import LocalEngine, available_cores
 from coterie.engines.ray_pool import ActorPool
 from coterie.engines.ray_worker import SHARD_BYTES, client_bytes
 from coterie.errors import ConfigError, extra
 from coterie.federation import Federation
 from coterie.metrics import MetricFunction
 from coterie.models.custom import FILE_MODULE
-from coterie.privacy.keys import Secret
 from coterie.tasks.base import Request
 from coterie.trainers.losses import Loss
 
@@ -45,6 +44,7 @@ class RayEngine(LocalEngine):
     started on this machine and ended by `close`. A Ray that this process already uses is used as it is. `workers` is
     the number of actors ("auto": one for each processor of the cluster). Every actor keeps its share of the clients'
     data and as much again, within `memory_bytes`, and fetches other shards of `shard_bytes` when it needs them.
+    Other options are those of `LocalEngine`.
     """
 
     def __init__(
@@ -55,44 +55,23 @@ class RayEngine(LocalEngine):
         address: str | None = None,
         loss: Loss | None = None,
         workers: int | Literal["auto"] = "auto",
-        memory_bytes: int | None = None,
-        precision: str = "float32",
-        privacy: Privacy = "none",
-        secret: Secret = 0,
         shard_bytes: int = SHARD_BYTES,
         metrics: Mapping[str, MetricFunction] | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            federation,
-            architecture,
-            loss=loss,
-            workers=workers,
-            memory_bytes=memory_bytes,
-            precision=precision,
-            privacy=privacy,
-            secret=secret,
-            device="cpu",  # as the actors
-            metrics=metrics,
-        )
+        # The processor, as the actors.
+        super().__init__(federation, architecture, loss=loss, workers=workers, metrics=metrics, device="cpu", **options)
         self.shard_bytes = shard_bytes
         self._ray = find_ray()
         _send_by_value(self._ray, architecture(0), loss, *(metrics or {}).values())
-        self._actors: ActorPool | None = None
         joined = join(self._ray, address, available_cores() if workers == "auto" else workers)
         self._leave = weakref.finalize(self, leave, self._ray) if joined else None
 
-    def _pool_for(self, requests: Sequence[Request], blocks: int, work: float) -> ActorPool | None:
-        """The actors; None where the work is done here: they are busy, its order counts, or it is not worth the way."""
-        busy = self._actors is not None and self._actors.busy
-        # A question that is answered here before it would have travelled: an evaluation of a few clients.
-        brief = work < WORK_FOR_ACTORS and not self._send_vectors(requests)
-        if not blocks or busy or brief or in_sequence(requests):
-            return None
-        if self._actors is None:
-            self._actors = self._start_actors()
-        return self._actors
+    def _worth_sending(self, requests: Sequence[Request], work: float) -> bool:
+        # An evaluation of a few clients is answered here before it would have travelled.
+        return work >= WORK_FOR_ACTORS or self._send_vectors(requests)
 
-    def _start_actors(self) -> ActorPool:
+    def _start_pool(self) -> ActorPool:
         processors = int(self._ray.cluster_resources().get("CPU", 0))
         if processors == 0:
             raise ConfigError("the Ray cluster has no processors (CPU=0): add a machine to it")
@@ -101,30 +80,24 @@ class RayEngine(LocalEngine):
         here = -(-count // max(machines, 1))  # actors on one machine
         data = sum(map(client_bytes, self.federation))
         kept = max(KEPT_BYTES, 2 * data // count)
-        slots = 2 * count + 1
         if self.memory_bytes is not None:
             kept = min(kept, self.memory_bytes // 4 // here)
-            block = block_width(10**9, self.layout.size, self.batched) * self.layout.size * self.dtype.itemsize
-            slots = max(count, min(slots, self.memory_bytes // 4 // max(block, 1)))
         return ActorPool(
             self._ray,
             count,
             self.contexts,
             partial(self._make_trainer, self._grams // here),
             self.trainer,
-            slots=slots,
+            slots=self._slots(count),
             shard_bytes=self.shard_bytes,
             kept_bytes=kept,
         )
 
     def close(self) -> None:
         """End the actors, and leave the cluster or, if it was started here, end it."""
-        if self._actors is not None:
-            self._actors.close()
-            self._actors = None
+        super().close()
         if self._leave is not None:
             self._leave()
-        super().close()
 
 
 def _send_by_value(ray: Any, module: nn.Module, *functions: Any) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -78,7 +78,6 @@ class ActorPool(BlockScheduler[_RayRun]):
         self.contexts = contexts
         self.trainer = trainer
         self.slots = slots
-        self.busy = False
         self.runs = 0
         shards = cut((context.client for context in contexts.values()), shard_bytes)
         self._shard_of = {client.id: number for number, shard in enumerate(shards) for client in shard}
@@ -95,24 +94,20 @@ class ActorPool(BlockScheduler[_RayRun]):
         share = frozenset(range(position * total // count, (position + 1) * total // count))
         return _Actor(handle, handle.pid.remote(), share)
 
-    def run(self, blocks: Sequence[Sequence[Request]], reductions: Sequence[Reduction | None]) -> Iterator[ReplyBlock]:
-        """Do the blocks and give their replies, or sums, in order; one run at a time."""
+    def begin(self, blocks: Sequence[Sequence[Request]], reductions: Sequence[Reduction | None]) -> _RayRun:
         broadcast = _broadcast(blocks)
         needs = [frozenset(self._shard_of[request.client] for request in block) for block in blocks]
         now = _RayRun(
             blocks, reductions, needs=needs, broadcast=broadcast, broadcast_ref=self.ray.put(broadcast.seal())
         )
-        self.busy = True
         self.runs += 1
         self._deaths_at_start = 0
         self._ping()
-        try:
-            yield from self.in_order(now)
-        finally:
-            # The blocks of a run that was given up come to their end, and their replies are not asked for.
-            for actor in self._actors:
-                actor.blocks.clear()
-            self.busy = False
+        return now
+
+    def give_up(self) -> None:
+        for actor in self._actors:
+            actor.blocks.clear()  # they come to their end, and their replies are not asked for
 
     def _ping(self) -> None:
         """Ask all actors whether they are there, so that no block is blamed for one that had died before.
@@ -221,7 +216,6 @@ class ActorPool(BlockScheduler[_RayRun]):
         return done, states
 
     def close(self) -> None:
-        """End the actors and give the object store's memory back."""
         if self.ray.is_initialized():
             for actor in self._actors:
                 _end(self.ray, actor)

@@ -61,9 +61,19 @@ class BlockScheduler(ABC, Generic[Now]):
     """Workers that do blocks of requests; the clients' own states are kept here, in `contexts`."""
 
     contexts: Mapping[str, ClientContext]
+    busy: bool = False
+    """Whether a run is going on: there is one at a time."""
 
-    def in_order(self, now: Now) -> Iterator[ReplyBlock]:
-        """Do the blocks and give their replies, or sums, in order."""
+    def run(self, blocks: Sequence[Sequence[Request]], reductions: Sequence[Reduction | None]) -> Iterator[ReplyBlock]:
+        """Do the blocks and give their replies, or sums, in order; one run at a time."""
+        self.busy = True
+        try:
+            yield from self._in_order(self.begin(blocks, reductions))
+        finally:
+            self.give_up()
+            self.busy = False
+
+    def _in_order(self, now: Now) -> Iterator[ReplyBlock]:
         while now.turn < len(now.blocks):
             self.hand_out(now)
             if now.turn in now.failed:
@@ -89,6 +99,18 @@ class BlockScheduler(ABC, Generic[Now]):
             own = self.contexts[client].state
             own.clear()
             own.update({name: value.clone() for name, value in state.items()})
+
+    @abstractmethod
+    def begin(self, blocks: Sequence[Sequence[Request]], reductions: Sequence[Reduction | None]) -> Now:
+        """Make the workers ready for a run."""
+
+    @abstractmethod
+    def give_up(self) -> None:
+        """Take from the workers the blocks that they still have at the end of a run: it may have been given up."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the workers and give their memory back."""
 
     @abstractmethod
     def hand_out(self, now: Now) -> None:

@@ -1,6 +1,6 @@
-"""Secure sums in a simulation: the arithmetic of the protocol, its errors and its bytes, without the network.
+"""Secure sums in a simulation: the arithmetic of the protocol, its errors and its bytes, without keys and masks.
 
-Every sum that a method asks for is formed under masks (see `privacy.secure_sum`), and a single vector is never given
+Every sum that a method asks for is one of whole numbers, as in `privacy.secure_sum`, and a single vector is never given
 out: a method that asks for one is refused. Clusters below the minimum size are not opened; their clients become faults.
 """
 
@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from coterie.engines.local import LocalEngine
 from coterie.engines.secure_exchange import reduce_group, refuse_vectors
 from coterie.errors import ConfigError
 from coterie.privacy.noisy_sum import sum_quantiser
-from coterie.privacy.secure_sum import NotOpened, check_weights, least_threshold, secure_sum, traffic
+from coterie.privacy.secure_sum import NotOpened, check_weights, least_threshold, traffic
 from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request, SumNoise
 
 
@@ -87,15 +88,16 @@ class SecureEngine(LocalEngine):
     def _opened(self, own: Sequence[Reply], weights: Sequence[float], wide: bool, noise: SumNoise | None) -> Tensor:
         """The sum of the replies' vectors as the protocol forms it; its messages are counted."""
         largest = max(weights)
-        vectors = [
-            (reply.vector.double() * (weight / largest)).numpy()
+        needed = max(least_threshold(len(own)), self.minimum)
+        quantiser = sum_quantiser(self.limit, len(own), wide, noise, needed)
+        # No masks, for they cancel: what a network sums up modulo 2^32 are these very words.
+        words = [
+            quantiser.encode((reply.vector.double() * (weight / largest)).numpy())
             for reply, weight in zip(own, weights, strict=True)
             if reply.vector is not None
         ]
-        threshold = least_threshold(len(own))
-        quantiser = sum_quantiser(self.limit, len(own), wide, noise, max(threshold, self.minimum))
-        total, _, _ = secure_sum(vectors, quantiser, threshold, self.minimum)
-        sent = traffic(len(own), 0)  # the vectors themselves are counted as replies
+        total = quantiser.decode(np.sum(words, axis=0, dtype=np.uint32))
+        sent = traffic(len(own))  # the vectors themselves are counted as replies
         self.traffic.down, self.traffic.up = self.traffic.down + sent.down, self.traffic.up + sent.up
         return torch.from_numpy(total) * largest
 

@@ -11,7 +11,6 @@ import functools
 import hashlib
 import secrets
 import warnings
-from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
@@ -87,23 +86,16 @@ def uniforms(key: bytes, name: str, count: int) -> npt.NDArray[np.float64]:
     return np.asarray((numbers(key, name, count) >> np.uint64(11)) * 2.0**-53)
 
 
-@dataclass
-class SystemGenerator:
-    """Random numbers from the stream of a key that the system has drawn, for noise and coins that must stay secret.
+def secret_uniforms(count: int) -> npt.NDArray[np.float64]:
+    """`count` uniform numbers in [0, 1) from a fresh key of the system, for noise and coins that must stay secret.
 
     NumPy's generators will not do there: from some of their numbers the others can be computed.
     """
+    return uniforms(new_key(), "noise", count)
 
-    key: bytes = field(default_factory=new_key, repr=False)
-    _drawn: int = 0
 
-    def uniforms(self, count: int) -> npt.NDArray[np.float64]:
-        """`count` uniform numbers in [0, 1), others at every call."""
-        self._drawn += 1
-        return uniforms(self.key, f"noise/{self._drawn}", count)
+def secret_normals(count: int) -> npt.NDArray[np.float64]:
+    """`count` numbers of the standard normal distribution, from a fresh key of the system."""
+    from scipy.special import ndtri
 
-    def normals(self, count: int) -> npt.NDArray[np.float64]:
-        """`count` numbers of the standard normal distribution."""
-        from scipy.special import ndtri
-
-        return np.asarray(ndtri(self.uniforms(count) + 2.0**-54))
+    return np.asarray(ndtri(secret_uniforms(count) + 2.0**-54))

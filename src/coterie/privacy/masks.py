@@ -74,6 +74,7 @@ class MaskedTrainer(Trainer):
     def __init__(self, trainer: Trainer, mask: Mask) -> None:
         self.trainer, self.mask = trainer, mask
         self.layout = masked_layout(trainer.layout)
+        self.loss, self.dtype = trainer.loss, trainer.dtype
         self.metrics, self.description = trainer.metrics, trainer.description
 
     def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:
@@ -120,14 +121,6 @@ class MaskedTrainer(Trainer):
     def with_offsets(self, model: Tensor, offsets: Tensor, data: Split) -> Tensor:
         """The transformed models, shifted behind the transform."""
         return self.mask.hide(self.trainer.with_offsets(self.mask.reveal(model), offsets, data))
-
-    def accuracy_of(self, outputs: Tensor, targets: Tensor) -> float:
-        """The share of labels that are predicted rightly."""
-        return self.trainer.accuracy_of(outputs, targets)
-
-    def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each sample under each model."""
-        return self.trainer.losses_of(outputs, targets)
 
 
 def redrawn(model: Tensor, layout: Layout, secret: Secret, seed: int) -> Tensor:

@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from coterie.errors import ConfigError
-from coterie.privacy.keys import SystemGenerator
+from coterie.privacy.keys import secret_uniforms
 from coterie.privacy.secure_sum import MODULUS_BITS, Quantiser, WideQuantiser, Words, quantiser_for
 from coterie.trainers.base import SumNoise
 
@@ -80,22 +80,21 @@ def sum_quantiser(
     return NoisyQuantiser.for_sums(noise, count, sharers)
 
 
-def discrete_gaussian(scale: float, size: int, generator: SystemGenerator | None = None) -> Ints:
+def discrete_gaussian(scale: float, size: int) -> Ints:
     """Whole numbers `(size,)` with probabilities proportional to exp(−x²/(2·scale²)), by rejection.
 
     Candidates are discrete Laplace numbers of about the same width (Canonne, Kamath, Steinke 2020, algorithm 3), drawn
     and judged in float64.
     """
-    drawn = generator or SystemGenerator()
     width = math.floor(scale) + 1
     found = np.zeros(size, dtype=np.int64)
     missing = np.arange(size)
     while len(missing):
-        sizes = np.floor(-width * np.log1p(-drawn.uniforms(len(missing)))).astype(np.int64)
-        negative = drawn.uniforms(len(missing)) < 0.5
+        sizes = np.floor(-width * np.log1p(-secret_uniforms(len(missing)))).astype(np.int64)
+        negative = secret_uniforms(len(missing)) < 0.5
         chance = np.exp(-((sizes - scale**2 / width) ** 2) / (2 * scale**2))
         # Zero must not count twice, once for either sign.
-        kept = (drawn.uniforms(len(missing)) < chance) & ~(negative & (sizes == 0))
+        kept = (secret_uniforms(len(missing)) < chance) & ~(negative & (sizes == 0))
         found[missing[kept]] = np.where(negative, -sizes, sizes)[kept]
         missing = missing[~kept]
     return found

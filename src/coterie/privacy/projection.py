@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Self
 
 import numpy as np
 import torch
@@ -30,17 +30,16 @@ from coterie.tasks.base import (
     Array,
     ClientContext,
     Number,
-    Reduction,
     Reply,
-    ReplyBlock,
     ReplySchema,
     Sent,
     Task,
     tensor_key,
+    training_jobs,
 )
 from coterie.tasks.halves import HalfUpdates
 from coterie.tasks.wire import checksum
-from coterie.trainers.base import Trainer, Training, TrainingJob
+from coterie.trainers.base import Trainer, Training
 
 FACTOR = 64
 """A Hadamard transform is done as products with matrices up to this size: of 16 to 512 the fastest for 2^18 numbers."""
@@ -105,27 +104,19 @@ class Compare(Task):
     def schema(self, layout: Layout) -> ReplySchema:
         return ReplySchema(None, {"loss": Number(), "projection": Array((self.width,))})
 
-    def perform(
-        self,
-        tasks: Sequence[Compare],
-        contexts: Sequence[ClientContext],
-        trainer: Trainer,
-        reduce: Reduction | None = None,
-    ) -> ReplyBlock:
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         key = _key_of(trainer)
-        jobs = [TrainingJob(c.client.train, task.model, task.seed) for task, c in zip(tasks, contexts, strict=True)]
-        trained = trainer.train(jobs, self.training)
+        trained = trainer.train(training_jobs(tasks, contexts, [task.model for task in tasks]), self.training)
         assert trained.vectors is not None
         found: dict[int, Tensor] = {}
         for own in _by_model([task.model for task in tasks]):
             vectors = trained.vectors[own, : trainer.layout.trainable]
             rows = project(vectors, key, self.width, checksum(tasks[own[0]].model))
             found |= dict(zip(own, rows, strict=True))
-        replies = [
+        return [
             Reply(context.client.id, len(context.client.train), None, {"loss": loss, "projection": found[i].tolist()})
             for i, (context, loss) in enumerate(zip(contexts, trained.losses.tolist(), strict=True))
         ]
-        return ReplyBlock(replies, {})
 
     def batch_key(self) -> tuple[type, Training, int]:
         return Compare, self.training, self.width
@@ -143,15 +134,9 @@ class CompareHalves(HalfUpdates):
     def batch_key(self) -> Hashable:
         return CompareHalves, self.training, self.width
 
-    def perform(
-        self,
-        tasks: Sequence[CompareHalves],  # type: ignore[override]
-        contexts: Sequence[ClientContext],
-        trainer: Trainer,
-        reduce: Reduction | None = None,
-    ) -> ReplyBlock:
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         key, trainable = _key_of(trainer), trainer.layout.trainable
-        replies = list(super().perform(tasks, contexts, trainer).replies)
+        replies = super().answers(tasks, contexts, trainer)
         for own in _by_model([task.model for task in tasks]):
             vectors = [replies[i].vector for i in own]
             rows = torch.stack([v for v in vectors if v is not None]).reshape(2 * len(own), -1)[:, :trainable]
@@ -159,7 +144,7 @@ class CompareHalves(HalfUpdates):
             for i, pair in zip(own, found.split(2), strict=True):
                 values = {"loss": replies[i].values["loss"], "projections": pair}
                 replies[i] = replace(replies[i], vector=None, values=values)
-        return ReplyBlock(replies, {})
+        return replies
 
 
 def _key_of(trainer: Trainer) -> bytes:

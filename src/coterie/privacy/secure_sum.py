@@ -23,7 +23,7 @@ import secrets
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -103,10 +103,6 @@ class Quantiser(NamedTuple):
         """The sum that the words `(d,)` stand for."""
         return np.asarray(total.astype(np.int32).astype(np.float64) * self.step)
 
-    def error(self, count: int) -> float:
-        """The most that a number of the sum of `count` vectors is off, where none was cut."""
-        return count * self.step / 2
-
 
 class WideQuantiser(NamedTuple):
     """Numbers up to 2^30, whatever their size, as two words each: a coarse one, and a fine one of what that leaves."""
@@ -131,18 +127,6 @@ def quantiser_for(limit: float, count: int, wide: bool = False) -> Quantiser | W
         return Quantiser.for_sums(limit, count)
     coarse = Quantiser.for_sums(WIDE_LIMIT, count)
     return WideQuantiser(coarse, Quantiser.for_sums(coarse.step, count))
-
-
-class Encoding(Protocol):
-    """How vectors become whole numbers and their sum becomes a vector again."""
-
-    def encode(self, values: npt.NDArray[np.floating]) -> Words:
-        """The numbers `(d,)` as words."""
-        ...
-
-    def decode(self, total: Words) -> npt.NDArray[np.float64]:
-        """The sum that the words stand for."""
-        ...
 
 
 class PublicKeys(NamedTuple):
@@ -534,44 +518,6 @@ def _joined(number: int, shares: Mapping[int, int], culprits: Mapping[int, str])
         raise NotOpened(f"the shares of client {number}: {problem}", {**culprits, number: DEALT_WRONG}) from None
 
 
-def secure_sum(
-    vectors: Sequence[npt.NDArray[np.floating]],
-    quantiser: Encoding,
-    threshold: int,
-    minimum: int,
-    silent: Iterable[int] = (),
-    mute: Iterable[int] = (),
-) -> tuple[npt.NDArray[np.float64], list[int], Traffic]:
-    """The whole protocol in one process: the sum, who is in it (positions), and the bytes that it took.
-
-    Clients `silent` drop out after the shares, clients `mute` after their vector.
-    """
-    clients = {i + 1: SecureClient(i + 1) for i in range(len(vectors))}
-    keys = {number: client.keys() for number, client in clients.items()}
-    terms = Terms("simulated", (), keys, dict.fromkeys(keys, 1.0), threshold, minimum)
-    dealt = _exchange_shares(clients, terms)
-    confirmed = {number: client.confirmation() for number, client in clients.items()}
-    gone = {i + 1 for i in silent}
-    words = {number: quantiser.encode(vectors[number - 1]) for number in clients if number not in gone}
-    masked = {number: clients[number].masked(own, confirmed) for number, own in words.items()}
-    gone |= {i + 1 for i in mute}
-    there = {number: client for number, client in clients.items() if number not in gone}
-    signatures = {number: client.agree(masked) for number, client in there.items()}
-    revealed = {number: client.reveal(masked, signatures) for number, client in there.items()}
-    total, _ = open_sum(masked, revealed, keys, dealt, threshold)
-    return quantiser.decode(total), [number - 1 for number in masked], traffic(len(vectors), len(vectors[0]))
-
-
-def _exchange_shares(clients: Mapping[int, SecureClient], terms: Terms) -> dict[int, Dealt]:
-    """The second and third exchange in one process: what each client dealt, checked by all others."""
-    dealt = {number: client.shares(terms) for number, client in clients.items()}
-    for number, client in clients.items():
-        others = {sender: own for sender, own in dealt.items() if sender != number}
-        boxes = {sender: own.boxes[number] for sender, own in others.items()}
-        client.check(boxes, {sender: own.commitments[number] for sender, own in others.items()})
-    return dealt
-
-
 class Traffic(NamedTuple):
     """Bytes of one sum, all clients together."""
 
@@ -579,14 +525,14 @@ class Traffic(NamedTuple):
     up: int
 
 
-def traffic(clients: int, size: int) -> Traffic:
-    """What the protocol sends beside the tasks: keys, sealed shares, lists and shares; up, the masked vectors too."""
+def traffic(clients: int) -> Traffic:
+    """What the protocol sends beside the tasks and the vectors: keys, sealed shares, lists and shares."""
     others, keys, lists = clients - 1, 3 * KEY_BYTES + VOUCHER_BYTES, 4 * clients
     box, dealt = SEALED_BYTES + 2 * KEY_BYTES, SEALED_BYTES * others + 2 * KEY_BYTES * clients + KEY_BYTES
     signatures = SIGNATURE_BYTES * clients
     down = clients * (keys * others + 2 * lists + box * others + 2 * (signatures + lists))
     checked = others + KEY_BYTES + SIGNATURE_BYTES
-    up = clients * (keys + dealt + checked + SIGNATURE_BYTES + SHARE_BYTES * clients + MODULUS_BITS // 8 * size)
+    up = clients * (keys + dealt + checked + SIGNATURE_BYTES + SHARE_BYTES * clients)
     return Traffic(down, up)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from coterie.errors import ConfigError
 from coterie.privacy.accounting import epsilon
-from coterie.privacy.keys import SystemGenerator
+from coterie.privacy.keys import secret_normals, secret_uniforms
 from coterie.trainers.base import SumNoise
 
 
@@ -64,14 +64,13 @@ class UserPrivacy:
 
     def blurred(self, total: Tensor) -> Tensor:
         """A sum of updates with noise."""
-        drawn = SystemGenerator().normals(len(total))
-        return total + torch.from_numpy(drawn * (self.noise * self.clip))
+        return total + torch.from_numpy(secret_normals(len(total)) * (self.noise * self.clip))
 
     def blurred_count(self, count: int) -> float:
         """A number of clients with noise; one at the least, since means are divided by it."""
-        return max(1.0, count + self.noise * float(SystemGenerator().normals(1)[0]))
+        return max(1.0, count + self.noise * float(secret_normals(1)[0]))
 
     def taking_part(self, clients: Sequence[str], share: float) -> list[str]:
         """Who takes part in a round, each with probability `share` by itself: a secret, which lowers ε."""
-        coins = SystemGenerator().uniforms(len(clients))
+        coins = secret_uniforms(len(clients))
         return [client for client, coin in zip(clients, coins, strict=True) if coin < share]

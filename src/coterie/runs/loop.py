@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from coterie.engines.base import Spent
+from coterie.engines.base import Traffic
 from coterie.errors import CallbackError
 from coterie.methods import Event, Info
 from coterie.methods.needs import needs_of
@@ -98,7 +98,7 @@ class Progress:
         info = self._with_explosion(info)
         done = _with_spent(self.done, spent)
         # What was sent before the first round is the first round's.
-        of_round = Spent(done.bytes_down, done.bytes_up, done.passes, done.exchanges) if t == 1 else spent
+        of_round = Traffic(done.bytes_down, done.bytes_up, done.passes, done.exchanges) if t == 1 else spent
         record = round_record(self.run, t, info, self.evaluation, self._clusters, self._mixtures, of_round)
         self._clusters.update(record.assignment)
         self._mixtures.update(record.mixtures)
@@ -295,7 +295,7 @@ def checkpoint_pause(cost: float) -> float:
     return max(2.0, 20 * cost)
 
 
-def _with_spent(done: Checkpoint, spent: Spent) -> Checkpoint:
+def _with_spent(done: Checkpoint, spent: Traffic) -> Checkpoint:
     """The checkpoint with what was spent since."""
     return replace(
         done,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coterie.engines.base import Spent
+from coterie.engines.base import Traffic
 from coterie.methods import Assignment, ClusterInfo, ClusterSplit, Event, Info, Server
 from coterie.runs import metrics
 from coterie.runs.metrics import ClientScore
@@ -91,7 +91,7 @@ def round_record(
     evaluation: Evaluation | None,
     known: Mapping[str, int | None],
     mixed: Mapping[str, Mapping[int, float]],
-    spent: Spent,
+    spent: Traffic,
 ) -> RoundRecord:
     """The round's record; `known` is the cluster of every client as recorded so far, `mixed` the mixtures."""
     record = RoundRecord(

@@ -248,6 +248,16 @@ def train_clients(
     return trained
 
 
+def training_jobs(
+    tasks: Sequence[Any], contexts: Sequence[ClientContext], starts: Sequence[Tensor]
+) -> list[TrainingJob]:
+    """Training of each client from its start, with its task's seed."""
+    return [
+        TrainingJob(context.client.train, start, task.seed)
+        for task, context, start in zip(tasks, contexts, starts, strict=True)
+    ]
+
+
 def updates_of(trainer: Trainer, jobs: Sequence[TrainingJob], training: Training) -> Tensor:
     """The updates `(jobs, d)` of training every job."""
     vectors = trainer.train(jobs, training).vectors

@@ -24,9 +24,10 @@ from coterie.tasks.base import (
     replies_to,
     tensor_key,
     train_clients,
+    training_jobs,
 )
-from coterie.tasks.gradient import as_trained, buffer_spans
-from coterie.trainers.base import Trainer, Training, TrainingJob
+from coterie.tasks.gradient import buffer_spans
+from coterie.trainers.base import Trained, Trainer, Training
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,10 @@ class Choose(Task):
         data = [context.client.train for context in contexts]
         choices, values = self._choose(data, trainer)
         if self.training is None:
-            trained = as_trained(*self._gradients(data, choices, trainer), trainer.layout)
+            trained = Trained.of(*self._gradients(data, choices, trainer), trainer.layout)
         else:
-            trained = train_clients(self._jobs(tasks, data, choices), contexts, trainer, self.training)
+            jobs = training_jobs(tasks, contexts, [self.models[choice] for choice in choices])
+            trained = train_clients(jobs, contexts, trainer, self.training)
         return replies_to(contexts, trained, choices, **values)
 
     def perform(
@@ -75,10 +77,9 @@ class Choose(Task):
     ) -> ReplyBlock:
         if reduce is None or self.training is None or self.keeps_state:
             return super().perform(tasks, contexts, trainer, reduce)
-        data = [context.client.train for context in contexts]
-        choices, values = self._choose(data, trainer)
+        choices, values = self._choose([context.client.train for context in contexts], trainer)
         groups = [c if group is None else group for c, group in zip(choices, reduce.groups, strict=True)]
-        jobs = self._jobs(tasks, data, choices)
+        jobs = training_jobs(tasks, contexts, [self.models[choice] for choice in choices])
         trained = trainer.train(jobs, self.training, Reduction(reduce.weights, groups))  # sums form while clients train
         return ReplyBlock(replies_to(contexts, trained, **values), trained.sums)
 
@@ -88,12 +89,6 @@ class Choose(Task):
         # A model that has become NaN is never chosen, though argmin would take it for the lowest.
         choices: list[int] = losses.masked_fill(losses.isnan(), torch.inf).argmin(dim=1).tolist()
         return choices, {"losses": losses.tolist()} if self.report else {}
-
-    def _jobs(self, tasks: Sequence[Self], data: Sequence[Split], choices: Sequence[int]) -> list[TrainingJob]:
-        """Training of each client from the model that it chose."""
-        starts = [self.models[choice] for choice in choices]
-        seeds = [task.seed for task in tasks]
-        return [TrainingJob(*job) for job in zip(data, starts, seeds, strict=True)]
 
     def _gradients(self, data: Sequence[Split], choices: Sequence[int], trainer: Trainer) -> tuple[Tensor, Tensor]:
         """Gradients `(clients, d)` at the chosen models, and their losses `(clients,)`."""

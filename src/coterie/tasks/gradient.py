@@ -6,7 +6,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
-import torch
 from torch import Tensor
 
 from coterie.parameters import Layout
@@ -36,13 +35,7 @@ class Gradient(Task):
 
     def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         gradients, losses = trainer.gradient([context.client.train for context in contexts], self.model)
-        return replies_to(contexts, as_trained(gradients, losses, trainer.layout))
-
-
-def as_trained(vectors: Tensor, losses: Tensor, layout: Layout) -> Trained:
-    """Vectors `(clients, d)` that did not come from training, with their norms over the trainable numbers."""
-    norms = torch.linalg.vector_norm(vectors[:, : layout.trainable], dim=1)
-    return Trained(vectors, {}, norms, losses, [0] * len(vectors))
+        return replies_to(contexts, Trained.of(gradients, losses, trainer.layout))
 
 
 def buffer_spans(layout: Layout) -> tuple[slice, ...]:

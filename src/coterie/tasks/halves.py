@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -13,19 +13,7 @@ from torch import Tensor
 from coterie.federation import Client, Split
 from coterie.parameters import Layout
 from coterie.randomness import derive, torch_generator
-from coterie.tasks.base import (
-    Array,
-    ClientContext,
-    Number,
-    Reduction,
-    Reply,
-    ReplyBlock,
-    ReplySchema,
-    Task,
-    reduced,
-    tensor_key,
-    with_norm,
-)
+from coterie.tasks.base import Array, ClientContext, Number, Reply, ReplySchema, Task, tensor_key
 from coterie.tasks.moments import part_of_samples
 from coterie.trainers.base import Trainer, Training, TrainingJob
 from coterie.trainers.losses import output_offset
@@ -135,13 +123,7 @@ class HalfUpdates(Task):
     def batch_key(self) -> Hashable:
         return HalfUpdates, self.training
 
-    def perform(
-        self,
-        tasks: Sequence[HalfUpdates],
-        contexts: Sequence[ClientContext],
-        trainer: Trainer,
-        reduce: Reduction | None = None,
-    ) -> ReplyBlock:
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         starts = offset_models([task.model for task in tasks], [task.halves for task in tasks], contexts, trainer)
         jobs = []
         for task, context, start in zip(tasks, contexts, starts, strict=True):
@@ -153,9 +135,8 @@ class HalfUpdates(Task):
         for i, context in enumerate(contexts):
             rows = trained.vectors[2 * i : 2 * i + 2]
             values = {"loss": float(trained.losses[2 * i : 2 * i + 2].mean())}
-            reply = Reply(context.client.id, len(context.client.train), rows.reshape(-1), values)
-            replies.append(with_norm(reply, trainer.layout))
-        return reduced(replies, reduce)
+            replies.append(Reply(context.client.id, len(context.client.train), rows.reshape(-1), values))
+        return replies
 
 
 @dataclass(frozen=True)
@@ -181,13 +162,7 @@ class HeldOut(Task):
     def cost(self, client: Client) -> float:
         return float(self.models.shape[0] * self.models.shape[1] * (len(client.train) + len(client.validation)))
 
-    def perform(
-        self,
-        tasks: Sequence[HeldOut],
-        contexts: Sequence[ClientContext],
-        trainer: Trainer,
-        reduce: Reduction | None = None,
-    ) -> ReplyBlock:
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         replies = {i: self._nothing(context.client) for i, context in enumerate(contexts)}
         able = [i for i, (task, own) in enumerate(zip(tasks, contexts, strict=True)) if task._can_judge(own.client)]
         keys = [tensor_key(tasks[i].models) for i in able]
@@ -197,7 +172,7 @@ class HeldOut(Task):
             halves = joined(clients, [tasks[i].halves for i in group])
             found = tasks[group[0]]._judged(halves, clients, trainer)
             replies |= dict(zip(group, found, strict=True))
-        return ReplyBlock([replies[i] for i in range(len(tasks))], {})
+        return [replies[i] for i in range(len(tasks))]
 
     def _can_judge(self, client: Client) -> bool:
         return len(client.train) > 1 if self.halves is not None else min(len(client.train), len(client.validation)) > 0

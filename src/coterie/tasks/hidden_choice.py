@@ -23,9 +23,10 @@ from coterie.tasks.base import (
     Task,
     tensor_key,
     train_clients,
+    training_jobs,
 )
 from coterie.tasks.evaluate import Evaluate
-from coterie.trainers.base import Trainer, Training, TrainingJob
+from coterie.trainers.base import Trainer, Training
 
 
 @dataclass(frozen=True)
@@ -93,10 +94,7 @@ class TrainHidden(Task):
 
     def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         choices = [kept_choice(context, self.models, self.kept, trainer) for context in contexts]
-        jobs = [
-            TrainingJob(context.client.train, self.models[choice], task.seed)
-            for context, choice, task in zip(contexts, choices, tasks, strict=True)
-        ]
+        jobs = training_jobs(tasks, contexts, [self.models[choice] for choice in choices])
         updates = train_clients(jobs, contexts, trainer, self.training).vectors
         assert updates is not None
         replies = []

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from coterie.parameters import Layout
-from coterie.tasks.base import ClientContext, Reply, ReplySchema, Task, updates_of
+from coterie.tasks.base import ClientContext, Reply, ReplySchema, Task, training_jobs, updates_of
 from coterie.tasks.evaluate import scores_schema
 from coterie.tasks.train import with_private
-from coterie.trainers.base import Trainer, Training, TrainingJob
+from coterie.trainers.base import Trainer, Training
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,7 @@ class Personalise(Task):
     def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         spans = trainer.layout.select(self.private)
         starts = [with_private(task.model, spans, context.state) for task, context in zip(tasks, contexts, strict=True)]
-        jobs = [
-            TrainingJob(context.client.train, start, task.seed)
-            for task, context, start in zip(tasks, contexts, starts, strict=True)
-        ]
-        updates = updates_of(trainer, jobs, self.training)
+        updates = updates_of(trainer, training_jobs(tasks, contexts, starts), self.training)
         replies = []
         for context, start, update in zip(contexts, starts, updates, strict=True):
             split = context.client.part(self.part)

@@ -8,15 +8,16 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from coterie.federation import Client, Split
 from coterie.parameters import Layout
-from coterie.tasks.base import Array, ClientContext, Reduction, Reply, ReplyBlock, ReplySchema, Task
+from coterie.tasks.base import Array, ClientContext, Reply, ReplySchema, Task, training_jobs, updates_of
 from coterie.tasks.halves import OFFSET_SCALES
-from coterie.trainers.base import Trainer, Training, TrainingJob
+from coterie.trainers.base import Trainer, Training
 from coterie.trainers.losses import output_offset
 
 SCALES = OFFSET_SCALES[1:]
@@ -55,28 +56,17 @@ class TryToServe(Task):
     def batch_key(self) -> Hashable:
         return TryToServe, self.training
 
-    def perform(
-        self,
-        tasks: Sequence[TryToServe],
-        contexts: Sequence[ClientContext],
-        trainer: Trainer,
-        reduce: Reduction | None = None,
-    ) -> ReplyBlock:
+    def answers(self, tasks: Sequence[Self], contexts: Sequence[ClientContext], trainer: Trainer) -> list[Reply]:
         starts = [
             task.models[0] if len(task.models) else context.state[TRIED][-1]
             for task, context in zip(tasks, contexts, strict=True)
         ]
-        jobs = [
-            TrainingJob(context.client.train, start, task.seed)
-            for task, context, start in zip(tasks, contexts, starts, strict=True)
-        ]
-        updates = trainer.train(jobs, self.training).vectors
-        assert updates is not None
+        updates = updates_of(trainer, training_jobs(tasks, contexts, starts), self.training)
         replies = []
         for task, context, start, update in zip(tasks, contexts, starts, updates, strict=True):
             trained = start + update if torch.isfinite(update).all() else start
             replies.append(task._judged(context, start, trained, trainer))
-        return ReplyBlock(replies, {})
+        return replies
 
     def _judged(self, context: ClientContext, start: Tensor, trained: Tensor, trainer: Trainer) -> Reply:
         if len(self.models):

@@ -22,10 +22,9 @@ from coterie.tasks.base import (
     replies_to,
     updates_of,
 )
-from coterie.tasks.gradient import as_trained
 from coterie.tasks.halves import halves_of
 from coterie.tasks.train import Train, with_private
-from coterie.trainers.base import Trainer, Training, TrainingJob
+from coterie.trainers.base import Trained, Trainer, Training, TrainingJob
 
 
 @dataclass(frozen=True)
@@ -61,7 +60,7 @@ class LayerUpdate(Task):
         assert trained.vectors is not None
         updates = gather(trained.vectors, spans).reshape(len(tasks), -1)
         losses = torch.as_tensor(trained.losses).reshape(len(tasks), -1).mean(dim=1)
-        return replies_to(contexts, as_trained(updates, losses, trainer.layout))
+        return replies_to(contexts, Trained.of(updates, losses, trainer.layout))
 
     def parts(self, data: Split) -> Sequence[Split]:
         """What each update is trained on: all the data, or its halves."""

@@ -24,6 +24,7 @@ from coterie.tasks.base import (
     Task,
     replies_to,
     train_clients,
+    training_jobs,
     updates_of,
 )
 from coterie.trainers.base import Trained, Trainer, Training, TrainingJob
@@ -91,10 +92,8 @@ class Train(Task):
         if self.personal is not None:
             _train_personal_models(tasks, contexts, trainer, self.personal)
         spans = trainer.layout.select(self.private)
-        return [
-            TrainingJob(context.client.train, with_private(task.model, spans, context.state), task.seed)
-            for task, context in zip(tasks, contexts, strict=True)
-        ]
+        starts = [with_private(task.model, spans, context.state) for task, context in zip(tasks, contexts, strict=True)]
+        return training_jobs(tasks, contexts, starts)
 
 
 def _without_private(
@@ -114,8 +113,7 @@ def _without_private(
         context.state["private"] = own
         for span in spans:
             row[span] = 0
-    norms = torch.linalg.vector_norm(trained.vectors[:, : layout.trainable], dim=1)
-    return trained._replace(norms=norms)
+    return Trained.of(trained.vectors, trained.losses, layout)
 
 
 def _train_personal_models(
@@ -127,11 +125,9 @@ def _train_personal_models(
     training that ends in numbers that are not finite leaves v as it was.
     """
     own = [context.state.get("private", task.model) for context, task in zip(contexts, tasks, strict=True)]
-    jobs = [
-        TrainingJob(context.client.train, start, task.seed, centre=task.model)
-        for context, start, task in zip(contexts, own, tasks, strict=True)
-    ]
-    for context, start, update in zip(contexts, own, updates_of(trainer, jobs, training), strict=True):
+    jobs = training_jobs(tasks, contexts, own)
+    pulled = [job._replace(centre=task.model) for job, task in zip(jobs, tasks, strict=True)]
+    for context, start, update in zip(contexts, own, updates_of(trainer, pulled, training), strict=True):
         after = start + update
         if torch.isfinite(after).all():
             context.state["private"] = after

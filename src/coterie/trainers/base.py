@@ -20,6 +20,7 @@ from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import Split
 from coterie.metrics import MetricFunction
 from coterie.parameters import Layout
+from coterie.trainers.losses import Loss, correct, sample_losses
 
 OutputSink = Callable[[int, int, Tensor], None]
 """Takes the positions of a client and of a model, and the model's outputs for the client's next samples."""
@@ -165,11 +166,19 @@ class Trained(NamedTuple):
     groups: Sequence[int]
     """The sum that each update went to."""
 
+    @classmethod
+    def of(cls, vectors: Tensor, losses: Tensor, layout: Layout) -> Trained:
+        """Vectors `(jobs, d)` that are not added up, with their norms over the trainable numbers."""
+        norms = torch.linalg.vector_norm(vectors[:, : layout.trainable], dim=1)
+        return cls(vectors, {}, norms, losses, [0] * len(vectors))
+
 
 class Trainer(ABC):
     """The computations a client needs, for several clients at once. Every engine has one."""
 
     layout: Layout
+    loss: Loss
+    dtype: torch.dtype
     masked: bool = False
     """Whether vectors come and go transformed, because the server must not read them."""
     key: bytes | None = None
@@ -184,9 +193,7 @@ class Trainer(ABC):
     def train(self, jobs: Sequence[TrainingJob], training: Training, reduce: Reduction | None = None) -> Trained:
         """Train every job and return the updates or, with `reduce`, their weighted sums by group."""
         if reduce is None:
-            vectors, losses = self._updates(jobs, training)
-            norms = torch.linalg.vector_norm(vectors[:, : self.layout.trainable], dim=1)
-            return Trained(vectors, {}, norms, losses, [0] * len(jobs))
+            return Trained.of(*self._updates(jobs, training), self.layout)
         groups = [0 if group is None else group for group in reduce.groups]
         norms, losses = torch.empty(2, len(jobs), dtype=torch.float64)
         sums: dict[int, Tensor] = {}
@@ -240,13 +247,13 @@ class Trainer(ABC):
         before, after = self.outputs(Split(data.x[:1], data.y[:1]), torch.stack([model, raised]))
         return after.shape[-1:] == added.shape and torch.allclose(after - before, added.expand_as(after), rtol=1e-2)
 
-    @abstractmethod
     def accuracy_of(self, outputs: Tensor, targets: Tensor) -> float:
         """The share of labels that outputs `(n, ..., outputs)` predict rightly; NaN for real targets."""
+        return float(correct(outputs, targets, self.loss))
 
-    @abstractmethod
     def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each sample `(k, n)`, for outputs `(k, n, ..., outputs)` of k models and targets `(n, ...)`."""
+        return sample_losses(self.loss, outputs, targets.to(self.dtype) if targets.is_floating_point() else targets)
 
     @abstractmethod
     def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:

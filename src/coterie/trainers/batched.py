@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from coterie.federation import Split
 from coterie.parameters import Layout
 from coterie.trainers.base import OutputSink, Trainer, Training, TrainingJob, add_rows
-from coterie.trainers.batching import AugmentedFeed, BatchFeed, BatchOrder, FullFeed, Samples
+from coterie.trainers.batching import BatchFeed, BatchOrder, FullFeed, Samples
 from coterie.trainers.blocked_steps import (
     FirstWeights,
     cost_in_blocks,
@@ -34,10 +34,10 @@ from coterie.trainers.kernels import (
     forward,
     leading,
     side_by_side,
+    subtract,
 )
-from coterie.trainers.losses import class_weights_of, correct, predicted_labels, sample_losses
+from coterie.trainers.losses import class_weights_of, predicted_labels, softmax_loss
 from coterie.trainers.optimizers import Moving, Optimizer
-from coterie.trainers.recognition import LOSS_OF
 from coterie.trainers.sample_space import (
     Course,
     GramCache,
@@ -107,6 +107,12 @@ class _Group:
         return self.way in (Way.SAMPLES, Way.SAMPLE_BLOCKS)
 
     @property
+    def origin(self) -> Tensor:
+        """The starts `(b, d)`; one that all share is not copied."""
+        shared = len({start.data_ptr() for start in self.starts}) == 1
+        return self.starts[0].expand(len(self.starts), -1) if shared else torch.stack(self.starts)
+
+    @property
     def steps(self) -> Tensor:
         """Steps of each job `(b,)`, at least one."""
         return torch.tensor([max(s.steps, 1) for s in self.samples], device=self.starts[0].device)
@@ -129,6 +135,7 @@ class BatchedTrainer(Trainer):
         device: torch.device = CPU,
     ) -> None:
         self.plan = plan
+        self.loss = plan.loss
         self.layout = Layout.of(module)
         self.dtype = dtype
         self.grams = GramCache(gram_bytes)
@@ -141,7 +148,7 @@ class BatchedTrainer(Trainer):
 
     def _y(self, data: Split, n: int) -> Tensor:
         """The targets of n samples: labels `(n,)` or reals `(n, outputs)`."""
-        return data.y if self.plan.loss == "softmax" else data.y.reshape(n, self.plan.stages[-1].outputs).to(self.dtype)
+        return data.y if self.loss is softmax_loss else data.y.reshape(n, self.plan.stages[-1].outputs).to(self.dtype)
 
     @torch.no_grad()
     def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:
@@ -212,15 +219,14 @@ class BatchedTrainer(Trainer):
 
     def _train_in_blocks(self, group: _Group, training: Training, updates: Tensor) -> Tensor:
         """Write the updates `(b, d)`, and give the sums of losses `(b,)`; steps are taken in blocks."""
-        plan, starts = self.plan, group.starts
+        plan = self.plan
         order = BatchOrder(group.samples, group.jobs, training)
-        shared = len({start.data_ptr() for start in starts}) == 1
-        origin = affines(plan.stages, starts[0].expand(len(starts), -1) if shared else torch.stack(list(starts)))
+        origin = affines(plan.stages, group.origin)
         rows = rows_in_block(plan.stages[0], order.size)
         first = FirstWeights(origin[0], group.trained[0], order, rows, training.lr)
         above = side_by_side(origin[1:])
         losses = train_in_blocks(plan, first, above, order, rows, training.lr, group.trained)
-        _write_difference(plan, [first.layer, *above], origin, updates)
+        subtract([first.layer, *above], origin, into=affines(plan.stages, updates))
         return losses
 
     def _samples(self, job: TrainingJob, training: Training) -> Samples:
@@ -274,17 +280,14 @@ class BatchedTrainer(Trainer):
 
     def _train_group(self, group: _Group, training: Training, updates: Tensor) -> Tensor:
         """Write the updates `(b, d)`, and give the sums of losses `(b,)`."""
-        plan, jobs, starts, samples, trained = self.plan, group.jobs, group.starts, group.samples, group.trained
-        feed: FullFeed | AugmentedFeed | BatchFeed
+        plan, jobs, samples, trained = self.plan, group.jobs, group.samples, group.trained
+        feed: FullFeed | BatchFeed
         outputs = plan.stages[-1].outputs
-        if training.augment is not None:
-            feed = AugmentedFeed(samples, jobs, training, plan.loss, outputs)
-        elif all(s.full for s in samples):
+        if training.augment is None and all(s.full for s in samples):
             feed = FullFeed(samples, plan.loss, outputs)
         else:
             feed = BatchFeed(samples, jobs, training, plan.loss, outputs)
-        shared = len({start.data_ptr() for start in starts}) == 1
-        origin = affines(plan.stages, starts[0].expand(len(starts), -1) if shared else torch.stack(list(starts)))
+        origin = affines(plan.stages, group.origin)
         weights = side_by_side(origin)
         gradients: list[Affine] = []
         optimizer = None
@@ -311,9 +314,9 @@ class BatchedTrainer(Trainer):
                 into = leading(gradients, active)
                 backward(plan.stages, layers, values, grad, into, trained, alpha=1, beta=0)
                 optimizer.step(active)
-        if optimizer is not None and optimizer.memories is not None:
+        if optimizer is not None:
             optimizer.remember()
-        _write_difference(plan, weights, origin, updates)
+        subtract(weights, origin, into=affines(plan.stages, updates))
         return losses
 
     def _optimizer(
@@ -367,11 +370,11 @@ class BatchedTrainer(Trainer):
 
     def _scores(self, outputs: Tensor, y: Tensor, labelled: bool) -> tuple[Tensor, Tensor]:
         """Losses and hits `(k, rows)` of every sample; targets that are not labels have no hits but NaN."""
-        if self.plan.loss == "softmax":
+        if self.loss is softmax_loss:
             labels = y.expand(len(outputs), len(y))
             logs = log_probabilities(outputs)
             return -logs.gather(-1, labels.unsqueeze(-1)).squeeze(-1), (outputs.argmax(-1) == y).to(self.dtype)
-        loss = ELEMENTWISE[self.plan.loss](outputs, y)[0].mean(-1)
+        loss = ELEMENTWISE[self.loss](outputs, y)[0].mean(-1)
         if labelled:
             return loss, (predicted_labels(outputs) == y[..., 0]).to(self.dtype)
         return loss, torch.full_like(loss, float("nan"))
@@ -405,15 +408,6 @@ class BatchedTrainer(Trainer):
     def _normalised(self, outputs: Tensor) -> Tensor:
         """The outputs as the module gives them; a loss of logits is the same for both."""
         return torch.log_softmax(outputs, -1) if self.plan.normalises else outputs
-
-    def accuracy_of(self, outputs: Tensor, targets: Tensor) -> float:
-        """The share of labels that are predicted rightly; NaN for real targets."""
-        return float(correct(outputs, targets, LOSS_OF[self.plan.loss]))
-
-    def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each sample `(k, n)`, for outputs `(k, n, outputs)` of k models and targets `(n, ...)`."""
-        y = targets.to(self.dtype) if targets.is_floating_point() else targets
-        return sample_losses(LOSS_OF[self.plan.loss], outputs, y)
 
     @torch.no_grad()
     def gradient(self, data: Sequence[Split], model: Tensor) -> tuple[Tensor, Tensor]:
@@ -453,11 +447,3 @@ def _joined(pieces: Sequence[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, Tenso
     if len(pieces) == 1:
         return owners, pieces[0][1], pieces[0][2]
     return owners, torch.cat([x for _, x, _ in pieces]), torch.cat([y for _, _, y in pieces])
-
-
-def _write_difference(plan: Plan, end: Sequence[Affine], start: Sequence[Affine], updates: Tensor) -> None:
-    """Write `end` minus `start` to the clients' rows of `updates: (b, d)`."""
-    for after, before, update in zip(end, start, affines(plan.stages, updates), strict=True):
-        torch.sub(after.weight, before.weight, out=update.weight)
-        if after.bias is not None and before.bias is not None and update.bias is not None:
-            torch.sub(after.bias, before.bias, out=update.bias)

@@ -12,6 +12,7 @@ from torch.nn.utils.rnn import pad_sequence
 from coterie.trainers.augment import augmentation
 from coterie.trainers.base import Training, TrainingJob
 from coterie.trainers.devices import CPU
+from coterie.trainers.losses import Loss
 from coterie.trainers.step_losses import Targets
 
 WINDOW_NUMBERS = 2**22
@@ -92,7 +93,7 @@ def row_weights(counts: Sequence[int], like: Tensor) -> Tensor:
 class FullFeed:
     """Every step takes all samples of every client."""
 
-    def __init__(self, samples: Sequence[Samples], loss: str, outputs: int) -> None:
+    def __init__(self, samples: Sequence[Samples], loss: Loss, outputs: int) -> None:
         self.x = padded([s.x for s in samples])
         rows = row_weights([s.n for s in samples], self.x)
         for row, s in zip(rows, samples, strict=True):
@@ -171,40 +172,11 @@ class BatchOrder:
         return sum(s.steps > t for s in self.samples) if self.samples[-1].steps <= t else len(self.samples)
 
 
-class AugmentedFeed:
-    """Every step takes the next batch of each client's pass, its inputs changed at random."""
-
-    def __init__(
-        self, samples: Sequence[Samples], jobs: Sequence[TrainingJob], training: Training, loss: str, outputs: int
-    ) -> None:
-        self.order = BatchOrder(samples, jobs, training)
-        self.samples = samples
-        self.shapes = [job.data.x.shape[1:] for job in jobs]
-        self.change = [augmentation(training, job.seed) for job in jobs]
-        self.loss, self.outputs = loss, outputs
-
-    def step(self, t: int, active: int) -> tuple[Tensor, Targets]:
-        """Inputs and targets of step `t` (asked for in turn) for the first `active` clients."""
-        order = self.order
-        places = slice(t * order.size, (t + 1) * order.size)
-        rows = order.rows[:active, places]
-        xs, ys = [], []
-        for i, s in enumerate(self.samples[:active]):
-            index, change = order.index[i, places], self.change[i]
-            x = s.x[index]
-            there = min(s.batch, s.n - t % -(-s.n // s.batch) * s.batch)  # the last batch of a pass may be smaller
-            assert change is not None
-            x[:there] = change(x[:there].view(there, *self.shapes[i])).reshape(there, -1)
-            xs.append(x)
-            ys.append(s.y[index])
-        return torch.stack(xs), Targets.of(self.loss, self.outputs, torch.stack(ys), rows)
-
-
 class BatchFeed:
-    """Every step takes the next batch of each client's shuffled pass."""
+    """Every step takes the next batch of each client's shuffled pass, its inputs changed at random if that is asked."""
 
     def __init__(
-        self, samples: Sequence[Samples], jobs: Sequence[TrainingJob], training: Training, loss: str, outputs: int
+        self, samples: Sequence[Samples], jobs: Sequence[TrainingJob], training: Training, loss: Loss, outputs: int
     ) -> None:
         self.order = order = BatchOrder(samples, jobs, training)
         self.loss, self.outputs = loss, outputs
@@ -213,6 +185,8 @@ class BatchFeed:
         self.x = first.x.new_empty(len(samples), self.window * order.size, first.x.shape[1])
         self.xs = self.x.split(order.size, 1)
         self.targets: list[Targets] = []
+        self.shapes = [job.data.x.shape[1:] for job in jobs]
+        self.changes = [augmentation(training, job.seed) for job in jobs]
 
     def step(self, t: int, active: int) -> tuple[Tensor, Targets]:
         """Inputs and targets of step `t` (asked for in turn) for the first `active` clients."""
@@ -228,5 +202,17 @@ class BatchFeed:
         index = order.index[:, places]
         for i, s in enumerate(order.samples):
             torch.index_select(s.x, 0, index[i], out=self.x[i, : index.shape[1]])
+            self._change(i, s, range(t, min(t + self.window, s.steps)))
         targets = Targets.of(self.loss, self.outputs, order.targets(places), order.rows[:, places])
         self.targets = targets.steps(order.size)
+
+    def _change(self, i: int, s: Samples, steps: range) -> None:
+        """Augment the inputs of client i's steps, which are gathered in `x`, in turn."""
+        change = self.changes[i]
+        if change is None:
+            return
+        each_pass = -(-s.n // s.batch)
+        for t, x in zip(steps, self.xs, strict=False):
+            there = min(s.batch, s.n - t % each_pass * s.batch)  # the last batch of a pass may be smaller
+            batch = x[i, :there]
+            batch.copy_(change(batch.view(there, *self.shapes[i])).reshape(there, -1))

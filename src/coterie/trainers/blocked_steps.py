@@ -28,6 +28,7 @@ from coterie.trainers.kernels import (
     backward,
     forward,
     leading,
+    linear,
     side_by_side,
     through_activation,
 )
@@ -96,10 +97,7 @@ class FirstWeights:
             torch.index_select(s.x, 0, index[i], out=self.x[i, : index.shape[1]])
         self.now = x = self.x[:active, : index.shape[1]]
         gram = torch.bmm(x, x.transpose(1, 2))
-        weight, bias = leading([self.layer], active)[0]
-        if bias is None:
-            return torch.bmm(x, weight.transpose(1, 2)), gram
-        values = torch.baddbmm(bias.unsqueeze(1), x, weight.transpose(1, 2))
+        values = linear(x, leading([self.layer], active)[0])
         return values, gram.add_(1) if self.trained.bias else gram
 
     def close(self, sums: Tensor) -> None:
@@ -165,15 +163,3 @@ def above_first(plan: Plan) -> tuple[list[slice], list[Stage]]:
         stage._replace(weight=joined(stage.weight), bias=None if stage.bias is None else joined(stage.bias))
         for stage in rest
     ]
-
-
-__all__ = [
-    "FirstLayer",
-    "FirstWeights",
-    "above_first",
-    "cost_in_blocks",
-    "cost_of_steps",
-    "cost_within",
-    "rows_in_block",
-    "train_in_blocks",
-]

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.trainers.losses import Loss
+
 # Looked up once: to find the right one of an operation's signatures takes longer than a small operation.
 _relu_backward = torch.ops.aten.threshold_backward.grad_input
 _tanh_backward = torch.ops.aten.tanh_backward.grad_input
@@ -31,10 +33,10 @@ class Stage(NamedTuple):
 
 @dataclass(frozen=True)
 class Plan:
-    """A feed-forward network as stages in order, with its loss ("softmax", or a key of `step_losses.ELEMENTWISE`)."""
+    """A feed-forward network as stages in order, with its loss (one for which `step_losses` has the gradient)."""
 
     stages: tuple[Stage, ...]
-    loss: str
+    loss: Loss
     flattens: bool
     """Whether samples of any shape are flattened first."""
     size: int
@@ -81,6 +83,14 @@ def side_by_side(layers: Sequence[Affine]) -> list[Affine]:
         return tensor.clone(memory_format=torch.contiguous_format)
 
     return [Affine(copy(weight), None if bias is None else copy(bias)) for weight, bias in layers]
+
+
+def subtract(end: Sequence[Affine], start: Sequence[Affine], into: Sequence[Affine]) -> None:
+    """Write how far the weights moved from `start` to `end` to `into`, which may be `start` itself."""
+    for after, before, moved in zip(end, start, into, strict=True):
+        torch.sub(after.weight, before.weight, out=moved.weight)
+        if after.bias is not None and before.bias is not None and moved.bias is not None:
+            torch.sub(after.bias, before.bias, out=moved.bias)
 
 
 def leading(layers: Sequence[Affine], count: int) -> list[Affine]:

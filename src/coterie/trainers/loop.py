@@ -25,7 +25,6 @@ from coterie.trainers.losses import (
     LOSSES,
     Loss,
     class_weights_of,
-    correct,
     hits,
     sample_losses,
     sample_weighted_loss,
@@ -151,9 +150,6 @@ class LoopTrainer(Trainer):
         with users_code("the loss"):
             return self.loss(outputs, y)
 
-    def _mean_loss(self, x: Tensor, y: Tensor) -> Tensor:
-        return self._loss_of(self._outputs(x), y)
-
     def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:
         updates = torch.empty(len(jobs), self.layout.size, dtype=self.dtype, device=self.device)
         losses = torch.empty(len(jobs), dtype=self.dtype)
@@ -176,14 +172,8 @@ class LoopTrainer(Trainer):
     @contextmanager
     def _frozen(self, layers: tuple[str, ...]) -> Iterator[None]:
         """Ask for no gradient inside of parameters that are not among `layers` (empty: all are)."""
-        trained = self.layout.select(layers) if layers else (slice(0, self.layout.size),)
-        parameters = dict(self.module.named_parameters())
-        frozen = [
-            parameters[entry.name]
-            for entry in self.layout.entries
-            if not entry.buffer and not any(span.start <= entry.start < span.stop for span in trained)
-        ]
-        frozen = [parameter for parameter in frozen if parameter.requires_grad]
+        others = self.layout.complement(self.layout.select(layers)) if layers else ()
+        frozen = [parameter for parameter in self._at(others) if parameter.requires_grad]
         for parameter in frozen:
             parameter.requires_grad_(False)
         try:
@@ -198,9 +188,9 @@ class LoopTrainer(Trainer):
         places, layers = self._divide(training, len(y))
         loss_of = self._training_loss(job, training, y)
         augment = augmentation(training, job.seed)
-        move = self._mover(job, training, places)
-        parameters = [parameter for parameter in self._at(places) if parameter.requires_grad]
-        inputs = [*parameters, *(layer.weight for layer in layers)]
+        optimizer = self._optimizer(job, training, places)
+        parameters = self._at(places)
+        inputs = [p for p in parameters if p.requires_grad] + [layer.weight for layer in layers]
         total, steps = torch.zeros((), dtype=torch.float64, device=self.device), 0
         with apart(layers):
             for index in batches(len(y), training, job.seed, self.device):
@@ -211,10 +201,11 @@ class LoopTrainer(Trainer):
                 total += loss.detach()  # reading it here would wait for the device in every step
                 steps += 1
                 with torch.no_grad():
-                    move.step(gradients[: len(parameters)])
+                    _put_gradients(parameters, gradients)
+                    optimizer.step(1)
                     for layer in layers:
                         layer.step(training)
-        move.end()
+        optimizer.remember()
         self._store_counters()
         return float(total) / max(steps, 1)
 
@@ -226,12 +217,6 @@ class LoopTrainer(Trainer):
             for entry in self.layout.entries
             if not entry.buffer and any(place.start <= entry.start < place.stop for place in places)
         ]
-
-    def _mover(self, job: TrainingJob, training: Training, places: Sequence[slice]) -> _Steps | _OptimizerSteps:
-        """What moves the parameters at these places."""
-        if training.linear and not training.weight_decay and job.memory is None:
-            return _Steps([p for p in self._at(places) if p.requires_grad], training.lr)
-        return _OptimizerSteps(self._at(places), self._optimizer(job, training, places))
 
     def _optimizer(self, job: TrainingJob, training: Training, places: Sequence[slice]) -> Optimizer:
         """What moves the numbers at these places of the flat vector; to it, one client is several of which one."""
@@ -313,14 +298,6 @@ class LoopTrainer(Trainer):
         with torch.no_grad():
             return torch.cat([self._outputs(self._placed(x)) for x in data.x.split(EVALUATION_ROWS)]).cpu()
 
-    def accuracy_of(self, outputs: Tensor, targets: Tensor) -> float:
-        """The share of labels that are predicted rightly; NaN for real targets."""
-        return float(correct(outputs, targets, self.loss))
-
-    def losses_of(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The loss of each sample `(k, n)`, for outputs `(k, n, ..., outputs)` of k models and targets `(n, ...)`."""
-        return sample_losses(self.loss, outputs, targets.to(self.dtype) if targets.is_floating_point() else targets)
-
     def gradient(self, data: Sequence[Split], model: Tensor) -> tuple[Tensor, Tensor]:
         """Full-batch gradients `(clients, d)` and losses `(clients,)` at one model, in evaluation mode."""
         gradients = torch.zeros(len(data), self.layout.size, dtype=self.dtype)
@@ -331,7 +308,8 @@ class LoopTrainer(Trainer):
             self.grad.zero_()
             total = 0.0
             for x, y in zip(split.x.split(EVALUATION_ROWS), split.y.split(EVALUATION_ROWS), strict=True):
-                loss = self._mean_loss(self._placed(x), self._placed(y)) * (len(y) / len(split))
+                outputs = self._outputs(self._placed(x))
+                loss = self._loss_of(outputs, self._placed(y)) * (len(y) / len(split))
                 loss.backward()
                 total += float(loss.detach())
             gradients[i, : self.layout.trainable] = self.grad
@@ -339,45 +317,16 @@ class LoopTrainer(Trainer):
         return gradients, losses
 
 
-class _Steps:
-    """Moves parameters along their gradients: plain SGD, without a copy of the gradients."""
-
-    def __init__(self, parameters: Sequence[Tensor], lr: float) -> None:
-        self.parameters, self.lr = list(parameters), lr
-
-    def step(self, gradients: Sequence[Tensor | None]) -> None:
-        """Take a step; a parameter without a gradient stays."""
-        moved = [(p, g) for p, g in zip(self.parameters, gradients, strict=True) if g is not None]
-        if moved:
-            torch._foreach_add_([p for p, _ in moved], [g for _, g in moved], alpha=-self.lr)
-
-    def end(self) -> None:
-        """Nothing is kept."""
-
-
-class _OptimizerSteps:
-    """Moves parameters by an optimiser that reads the gradients where the parameters have them."""
-
-    def __init__(self, parameters: Sequence[Tensor], optimizer: Optimizer) -> None:
-        self.places = [p.grad for p in parameters if p.requires_grad and p.grad is not None]
-        self.frozen = [p.grad for p in parameters if not p.requires_grad and p.grad is not None]
-        self.optimizer = optimizer
-
-    def step(self, gradients: Sequence[Tensor | None]) -> None:
-        """Take a step; a parameter without a gradient has the gradient zero."""
-        for place, gradient in zip(self.places, gradients, strict=True):
-            if gradient is None:
-                place.zero_()
-            else:
-                place.copy_(gradient)
-        for place in self.frozen:
-            place.zero_()
-        self.optimizer.step(1)
-
-    def end(self) -> None:
-        """Write the optimiser's state to the client's memory, where it keeps one."""
-        if self.optimizer.memories is not None:
-            self.optimizer.remember()
+def _put_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
+    """Write gradients to where the optimiser reads them: those of the parameters that have one, in order; else zero."""
+    found = iter(gradients)
+    for parameter in parameters:
+        gradient = next(found) if parameter.requires_grad else None
+        assert parameter.grad is not None
+        if gradient is None:
+            parameter.grad.zero_()
+        else:
+            parameter.grad.copy_(gradient)
 
 
 def pool_before_relu(module: nn.Module) -> None:

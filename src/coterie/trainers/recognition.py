@@ -19,17 +19,10 @@ from torch.nn import functional as F
 from coterie.federation import Split
 from coterie.parameters import Layout
 from coterie.trainers.kernels import Plan, Stage
-from coterie.trainers.losses import Loss, absolute_loss, binary_loss, huber_loss, softmax_loss, squared_loss
+from coterie.trainers.losses import Loss, binary_loss, softmax_loss
 from coterie.trainers.pure_code import Unrecognised, check_pure, hooked
+from coterie.trainers.step_losses import ELEMENTWISE
 
-LOSSES: dict[Loss, str] = {
-    softmax_loss: "softmax",
-    squared_loss: "squared",
-    absolute_loss: "absolute",
-    huber_loss: "huber",
-    binary_loss: "binary",
-}
-LOSS_OF = {name: loss for loss, name in LOSSES.items()}
 FUNCTIONS: dict[Callable[..., Any], str] = {
     F.linear: "linear",
     F.relu: "relu",
@@ -56,17 +49,9 @@ LAYERS: dict[type[nn.Module], tuple[str, tuple[str, ...]]] = {
 """Layers of torch that are such an operation, and the attributes that are its arguments."""
 
 
-def recognise(module: nn.Module, loss: Loss) -> Plan | None:
-    """The plan of a feed-forward module, or None where only autograd knows what it does."""
-    try:
-        return plan_of(module, loss)
-    except Unrecognised:
-        return None
-
-
 def plan_of(module: nn.Module, loss: Loss) -> Plan:
     """The plan of a feed-forward module; raises `Unrecognised`, which says why there is none."""
-    if loss not in LOSSES:
+    if loss is not softmax_loss and loss not in ELEMENTWISE:
         raise Unrecognised("the loss is your own")
     if not all(parameter.requires_grad for parameter in module.parameters()):
         raise Unrecognised("some of its parameters are frozen")
@@ -92,7 +77,7 @@ def _traced_plan(module: nn.Module, loss: Loss, training: bool) -> Plan:
         raise Unrecognised("its layers are not used exactly once each")
     if chain.normalises and loss is not softmax_loss:
         raise Unrecognised("it ends in log_softmax, and the loss is not cross-entropy")
-    return Plan(tuple(chain.stages), LOSSES[loss], chain.flattens, layout.size, chain.normalises)
+    return Plan(tuple(chain.stages), loss, chain.flattens, layout.size, chain.normalises)
 
 
 @contextmanager
@@ -279,7 +264,7 @@ def suits(plan: Plan, data: Split) -> bool:
 
 
 def _targets_suit(plan: Plan, y: Tensor) -> bool:
-    if plan.loss == "softmax":
+    if plan.loss is softmax_loss:
         return y.ndim == 1 and not y.is_floating_point()
-    real = y.is_floating_point() or plan.loss == "binary"
+    real = y.is_floating_point() or plan.loss is binary_loss
     return real and y.shape[1:].numel() == plan.stages[-1].outputs

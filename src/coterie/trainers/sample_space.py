@@ -18,7 +18,6 @@ from coterie.parameters import gather, scatter
 from coterie.trainers.batching import BatchOrder, FullFeed, Samples, padded
 from coterie.trainers.blocked_steps import above_first, cost_within, rows_in_block, train_in_blocks
 from coterie.trainers.kernels import (
-    Affine,
     Plan,
     Stage,
     TrainedParts,
@@ -28,6 +27,7 @@ from coterie.trainers.kernels import (
     forward,
     leading,
     side_by_side,
+    subtract,
     through_activation,
 )
 from coterie.trainers.step_losses import loss_gradient
@@ -130,7 +130,7 @@ def train_in_sample_space(
         losses[:active].add_(seen)
         grad = backward(shifted, layers, values, grad, layers, trained[1:], alpha=-lr, beta=1, to_input=True)
         total[:active] += through_activation(first.activation, grad, hidden)
-    _subtract(origin, weights)
+    subtract(weights, origin, into=origin)
     return Course(total, feed.x, gram, above, losses)
 
 
@@ -155,7 +155,7 @@ def train_batches_in_sample_space(
     weights = side_by_side(origin)
     rows = rows_in_block(first, order.size)
     losses = train_in_blocks(plan, sums, weights, order, rows, lr, trained)
-    _subtract(origin, weights)
+    subtract(weights, origin, into=origin)
     return Course(sums.total, x, gram, above, losses)
 
 
@@ -226,14 +226,6 @@ def _above(plan: Plan, starts: Sequence[Tensor]) -> tuple[Tensor, list[Stage]]:
     """What is beside the first stage in each of the vectors `(b, d − first)`, and the stages there."""
     spans, stages = above_first(plan)
     return torch.stack([gather(start, spans) for start in starts]), stages
-
-
-def _subtract(start: Sequence[Affine], end: Sequence[Affine]) -> None:
-    """Write how far the weights moved to the place of those they started from."""
-    for before, after in zip(start, end, strict=True):
-        torch.sub(after.weight, before.weight, out=before.weight)
-        if before.bias is not None and after.bias is not None:
-            torch.sub(after.bias, before.bias, out=before.bias)
 
 
 def _padded_grams(grams: Sequence[Tensor], n: int, bias: bool) -> Tensor:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from coterie.trainers.losses import Loss, absolute_loss, binary_loss, huber_loss, softmax_loss, squared_loss
+
 
 def _squared(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     residual = outputs - targets
@@ -35,11 +37,11 @@ def _binary(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return seen, torch.sigmoid(outputs).sub_(targets)
 
 
-ELEMENTWISE: dict[str, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
-    "squared": _squared,
-    "absolute": _absolute,
-    "huber": _huber,
-    "binary": _binary,
+ELEMENTWISE: dict[Loss, Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]] = {
+    squared_loss: _squared,
+    absolute_loss: _absolute,
+    huber_loss: _huber,
+    binary_loss: _binary,
 }
 """Losses of each output by itself: `(outputs, targets) -> (losses, derivatives)`, each of the outputs' shape."""
 
@@ -48,15 +50,15 @@ class Targets(NamedTuple):
     """What the outputs `(b, n, c)` of some samples are compared with."""
 
     aims: Tensor
-    """Of "softmax" −(the sample's weight) at its label and 0 elsewhere `(b, n, c)`; else the real targets."""
+    """Of cross-entropy −(the sample's weight) at its label and 0 elsewhere `(b, n, c)`; else the real targets."""
     weights: Tensor
     """The weight of each output in its client's mean `(b, n, 1)`; 0 where a row only fills up the block."""
 
     @classmethod
-    def of(cls, loss: str, outputs: int, y: Tensor, rows: Tensor) -> Targets:
+    def of(cls, loss: Loss, outputs: int, y: Tensor, rows: Tensor) -> Targets:
         """From labels `(b, n)` or reals `(b, n, outputs)`, and the weights of the samples `rows: (b, n)`."""
         weights = rows.unsqueeze(-1)
-        if loss == "softmax":
+        if loss is softmax_loss:
             aims = rows.new_zeros(*rows.shape, outputs)
             return cls(aims.scatter_(-1, y.unsqueeze(-1), -weights), weights)
         return cls(y, weights / outputs)
@@ -81,10 +83,10 @@ def log_probabilities(outputs: Tensor) -> Tensor:
     return torch.log_softmax(outputs, -1)
 
 
-def loss_gradient(loss: str, outputs: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
+def loss_gradient(loss: Loss, outputs: Tensor, targets: Targets) -> tuple[Tensor, Tensor]:
     """The clients' weighted losses `(b,)` and their gradients at the outputs `(b, n, c)`."""
     aims, weights = targets
-    if loss == "softmax":
+    if loss is softmax_loss:
         logs = log_probabilities(outputs)
         seen = (logs * aims).sum((1, 2))
         return seen, torch.addcmul(aims, logs.exp_(), weights)
