@@ -103,8 +103,16 @@ def _script_of(result: Result, module: nn.Module, shape: ModelShape) -> torch.ji
     names = [str(name) for name in shape.label_names] or [str(i) for i in range(shape.classes)]
     if shape.table is None:
         inner = scripted(OfPixels(answers), lambda n: pixels_like(shape, n))
-        return torch.jit.script(Named(inner, names)) if names else inner
-    return torch.jit.script(of_cells(scripted(answers, lambda n: example(shape, n)), shape.table, names))
+        return _compiled(Named(inner, names)) if names else inner
+    return _compiled(of_cells(scripted(answers, lambda n: example(shape, n)), shape.table, names))
+
+
+def _compiled(module: nn.Module) -> torch.jit.ScriptModule:
+    """A module of ours in TorchScript, without torch's remarks on how it is written."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled: torch.jit.ScriptModule = torch.jit.script(module)
+        return compiled
 
 
 def described_in(path: Path) -> Path:
@@ -145,7 +153,7 @@ def _inputs(shape: ModelShape, takes: str) -> dict[str, Any]:
 def _outputs(shape: ModelShape, kind: str, module: nn.Module, takes: str) -> str:
     """What the model answers."""
     if takes != "inputs":
-        return "label (n,) and probabilities (n, classes)" if shape.classes else "predictions (n,)"
+        return "prediction (n,) and probabilities (n, classes)" if shape.classes else "prediction (n,)"
     if kind == "state_dict" and isinstance(module, Rescaled):
         return f"predictions, to be multiplied by {float(module.scale)!r}, plus {float(module.mean)!r}"
     if not shape.classes:
@@ -157,7 +165,8 @@ def _outputs(shape: ModelShape, kind: str, module: nn.Module, takes: str) -> str
 def model_card(result: Result, about: Mapping[str, Any]) -> str:
     """A page on an exported model: where it comes from, what it takes and answers, how well it did, and for whom."""
     summary, client = result.summary, about["client"]
-    whose = f"client {client}" if client is not None else f"cluster {about['cluster']}"
+    cluster = "all clients" if about["cluster"] is None else f"cluster {about['cluster']}"
+    whose = cluster if client is None else f"client {client}"
     row = result.record_of(client) if client is not None else None
     measured = {} if row is None else {"loss": row.loss, "accuracy": row.accuracy, **(row.metrics or {})}
     spreads = {name: spread for name, spread in summary.metrics.items() if spread.mean is not None}
