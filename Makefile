@@ -70,7 +70,7 @@ format: $(DEV_STAMP)
 	$(BIN)/ruff check --fix .
 
 # Source archives and wheels of all packages in dist/, checked for what an index asks of them. hatchling is pinned:
-# some versions write metadata that twine does not know yet.
+# some versions write metadata that twine does not know yet. COTERIE_URL=https://… names the project's page in them.
 dist: $(DEV_STAMP)
 	rm -rf dist
 	for package in . $(PACKAGES); do \

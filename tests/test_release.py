@@ -6,11 +6,13 @@ import importlib
 import importlib.util
 import os
 import re
+import runpy
 import sys
 import tomllib
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -113,6 +115,17 @@ def test_the_image_is_made_of_files_that_are_there_and_not_ignored() -> None:
     steps = [line for line in lines if line.startswith("RUN pip install")]
     assert "torch" in steps[0]
     assert "whl/cpu" in steps[0]
+
+
+def test_addresses_of_the_project_are_settings_of_a_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    interface = ModuleType("hatchling.metadata.plugin.interface")  # hatchling itself is in the environment of a build
+    interface.MetadataHookInterface = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    hook = runpy.run_path(str(ROOT / "hatch_build.py"))["ProjectUrls"]()
+    monkeypatch.setenv("COTERIE_URL", "https://example.org")
+    metadata: dict[str, Any] = {}
+    hook.update(metadata)
+    assert metadata == {"urls": {"Homepage": "https://example.org"}}
 
 
 def test_the_hosted_pipeline_calls_what_a_change_must_pass() -> None:
