@@ -136,6 +136,10 @@ def test_the_hosted_pipeline_calls_what_a_change_must_pass() -> None:
     tested = set(pipeline["jobs"]["test"]["strategy"]["matrix"]["python"])
     said = {name.rpartition(" ")[2] for name in PROJECT["classifiers"] if "Python :: 3." in name}
     assert tested == said
+    oldest = EXTRAS["flower"][0].replace(">=", "==")
+    assert any(line.startswith(oldest) for line in (ROOT / "constraints.txt").read_text().splitlines())
+    steps = [step.get("run") for step in pipeline["jobs"]["newest-flower"]["steps"]]
+    assert ".venv/bin/pip install --upgrade flwr" in steps
 
 
 def test_the_hooks_are_local_and_of_the_developers_own_tools() -> None:
