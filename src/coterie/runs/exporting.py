@@ -261,8 +261,12 @@ def _save_onnx(result: Result, module: nn.Module, shape: ModelShape, target: Pat
     onnx.save(model, str(target))
 
 
+OPSET = 20
+"""Of ONNX: the first that compares texts with regular expressions, as the preprocessing of tables does."""
+
+
 def _write_onnx(module: nn.Module, given: Tensor, ends: tuple[str, str], target: Path) -> None:
-    names: dict[str, Any] = {"input_names": [ends[0]], "output_names": [ends[1]]}
+    names: dict[str, Any] = {"input_names": [ends[0]], "output_names": [ends[1]], "opset_version": OPSET}
     older: dict[str, Any] = {"dynamic_axes": {ends[0]: {0: "n"}, ends[1]: {0: "n"}}, "dynamo": False}
     newer: dict[str, Any] = {"dynamic_shapes": ({0: torch.export.Dim("n")},), "external_data": False, "dynamo": True}
     problem: Exception | None = None
