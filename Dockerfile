@@ -15,7 +15,7 @@ COPY constraints.txt ./
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 RUN pip install "$(grep '^torch==' constraints.txt)" --index-url https://download.pytorch.org/whl/cpu
 
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src ./src
 COPY packages ./packages
 RUN pip install --constraint constraints.txt ".[all]" ./packages/field ./packages/studies ./packages/advice ./packages/attacks ./packages/recipes ./packages/bench ./packages/conformance ./packages/board

@@ -69,10 +69,12 @@ format: $(DEV_STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# Source archives and wheels of all packages in dist/, checked for what an index asks of them.
+# Source archives and wheels of all packages in dist/, checked for what an index asks of them. hatchling is pinned:
+# some versions write metadata that twine does not know yet. COTERIE_URL=https://… names the project's page in them.
 dist: $(DEV_STAMP)
 	rm -rf dist
-	for package in . $(PACKAGES); do $(BIN)/python -m build --outdir dist $$package || exit 1; done
+	for package in . $(PACKAGES); do \
+		PIP_CONSTRAINT=$(CURDIR)/constraints.txt $(BIN)/python -m build --outdir dist $$package || exit 1; done
 	$(BIN)/python -m twine check --strict dist/*
 
 # ruff and mypy before every commit, from this virtual environment: nothing is downloaded.

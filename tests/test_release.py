@@ -6,11 +6,13 @@ import importlib
 import importlib.util
 import os
 import re
+import runpy
 import sys
 import tomllib
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -115,6 +117,17 @@ def test_the_image_is_made_of_files_that_are_there_and_not_ignored() -> None:
     assert "whl/cpu" in steps[0]
 
 
+def test_addresses_of_the_project_are_settings_of_a_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    interface = ModuleType("hatchling.metadata.plugin.interface")  # hatchling itself is in the environment of a build
+    interface.MetadataHookInterface = object  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, interface.__name__, interface)
+    hook = runpy.run_path(str(ROOT / "hatch_build.py"))["ProjectUrls"]()
+    monkeypatch.setenv("COTERIE_URL", "https://example.org")
+    metadata: dict[str, Any] = {}
+    hook.update(metadata)
+    assert metadata == {"urls": {"Homepage": "https://example.org"}}
+
+
 def test_the_hosted_pipeline_calls_what_a_change_must_pass() -> None:
     pipeline = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text())
     steps = [step.get("run") for step in pipeline["jobs"]["test"]["steps"]]
@@ -123,6 +136,10 @@ def test_the_hosted_pipeline_calls_what_a_change_must_pass() -> None:
     tested = set(pipeline["jobs"]["test"]["strategy"]["matrix"]["python"])
     said = {name.rpartition(" ")[2] for name in PROJECT["classifiers"] if "Python :: 3." in name}
     assert tested == said
+    oldest = EXTRAS["flower"][0].replace(">=", "==")
+    assert any(line.startswith(oldest) for line in (ROOT / "constraints.txt").read_text().splitlines())
+    steps = [step.get("run") for step in pipeline["jobs"]["newest-flower"]["steps"]]
+    assert ".venv/bin/pip install --upgrade flwr" in steps
 
 
 def test_the_hooks_are_local_and_of_the_developers_own_tools() -> None:

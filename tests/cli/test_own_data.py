@@ -115,6 +115,12 @@ def test_what_is_wrong_with_tables_is_said_in_one_line(coterie: Called, words: l
     assert not Path("runs").exists()
 
 
+def test_a_refusal_of_tables_names_the_command_that_finds_all_faults(coterie: Called) -> None:
+    Path("sites/hospital-01.csv").write_text("")
+    said = one_line(coterie("run", "--rounds", "1", *TABLES))
+    assert said.endswith("all problems at once: coterie check 'sites/*.csv' --label y\n")
+
+
 def test_options_of_tables_reach_the_federation(coterie: Called) -> None:
     words = ("--drop", "ward,smoker", "--categorical", "age", "--label", "crp", "--regression")
     for file in Path("sites").glob("*.csv"):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
+import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +52,20 @@ def test_a_notebook_prints_what_is_stored(reader: Reader, capsys: pytest.Capture
         reader.run_python(code, f"{reader.page.name}, cell {number}")
         stored = "".join(output.text for output in cell.outputs if output.output_type == "stream")
         assert without_numbers(capsys.readouterr().out) == without_numbers(stored)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_first_cell_installs_what_is_missing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first, called = code_cells(path)[0].source, []
+    monkeypatch.setattr(subprocess, "run", lambda words, **_: called.append(words[-1]))
+    exec(first, {})
+    assert called == []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    exec(first, {})
+    [asked] = called
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert asked.partition("[")[0] == "coterie"
+    assert set(re.findall(r"\w+", asked)[1:]) <= set(project["optional-dependencies"])
 
 
 def test_all_are_stored_as_they_ran() -> None:

@@ -83,6 +83,23 @@ def test_nine_of_ten_planted_faults_of_units_and_labels_are_named(tmp_path: Path
     assert sum(named) >= 9, named
 
 
+def test_classes_called_0_1_2_are_left_as_they_are_at_sites_that_lack_some(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    frames = {f"h{i}": hospital(random, 60).drop(columns="diagnosis") for i in range(4)}
+    for frame, classes in zip(frames.values(), ([0, 1, 2], [0, 1], [1, 2], [0, 1, 3]), strict=True):
+        frame["stage"] = random.choice(classes, len(frame))
+    assert problems(tmp_path, frames, "stage") == set()
+
+
+def test_numbers_with_a_unit_at_one_site_are_read_and_not_taken_for_names_of_rows(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    frames = {f"h{i}": hospital(random, 60) for i in range(4)}
+    for frame in frames.values():
+        frame["flow"] = random.normal(80, 9, len(frame)).round(3)
+    frames["h0"]["flow"] = [f"{value} l/min" for value in frames["h0"].flow]
+    assert problems(tmp_path, frames) == {("h0", "flow")}
+
+
 def messy(folder: Path) -> None:
     """Twelve tables, each with faults of its own."""
     random = np.random.default_rng(3)

@@ -209,6 +209,21 @@ def test_any_metric_of_the_run_can_be_drawn(tmp_path: Path, serve: Serve, browse
         visit.leave()
 
 
+def test_large_losses_fit_beside_their_axis_and_a_regression_has_no_column_of_accuracies(
+    tmp_path: Path, serve: Serve, browser: Browser, write_run: Write
+) -> None:
+    loss = 11_471_738.0
+    only = RoundRecord(1, [ClusterRecord(0, 1, metrics={"loss": loss})], Bytes(), 0.1, {"loss": Spread(mean=loss)})
+    write_run(tmp_path / "run", [only], [client("a", accuracy=None, loss=loss)])
+    with serve(tmp_path) as address:
+        visit = Visit(browser, address)
+        page = visit.page
+        page.locator(".clients tbody tr").wait_for()
+        assert "accuracy" not in (page.locator(".clients thead").text_content() or "")
+        assert page.locator(".curves text[text-anchor=end]").all_text_contents()[-1] == "1.15e+7"
+        visit.leave()
+
+
 def brightness(colour: str) -> float:
     """Relative luminance of `rgb(r, g, b)`."""
     parts = [int(part) / 255 for part in colour[4:-1].split(",")]

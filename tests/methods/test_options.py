@@ -38,6 +38,13 @@ def _known(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_METHODS", dict(registry._METHODS))
 
 
+def test_clusters_is_another_word_for_the_k_of_a_method() -> None:
+    assert make_method("ifca:clusters=3") == make_method("ifca:k=3")
+    assert make_method("flt:clusters=3") != make_method("flt:k=3")
+    with pytest.raises(ConfigError, match="no option 'clusters'"):
+        make_method("ifca:k=2,clusters=3")
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [

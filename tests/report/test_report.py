@@ -15,7 +15,7 @@ from coterie.cli import main
 from coterie.clustering import cosine_matrix
 from coterie.errors import ConfigError, RunError
 from coterie.methods import Matrix
-from coterie.report import write_plots, write_report
+from coterie.report import over_rounds, write_plots, write_report
 from coterie.report.clients import ReportedClients, worst_first
 from coterie.report.figures import short, thresholds
 from coterie.report.markup import VOID, named
@@ -378,6 +378,15 @@ def test_the_commands_say_what_they_wrote(folder, tmp_path, capfd):
     files = capfd.readouterr().out.split()
     assert sorted(files) == sorted(str(file) for file in (tmp_path / "figures").iterdir())
     assert len(files) == 6
+
+
+def test_rounds_are_marked_at_whole_numbers() -> None:
+    from matplotlib.figure import Figure
+
+    axes = Figure().add_subplot()
+    axes.plot(range(1, 21), range(20))
+    over_rounds(axes)
+    assert all(float(tick).is_integer() for tick in axes.get_xticks())
 
 
 def test_of_very_many_clients_both_ends_are_kept_and_every_accuracy(monkeypatch):

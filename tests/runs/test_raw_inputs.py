@@ -81,6 +81,19 @@ def test_onnxruntime_alone_answers_raw_rows_as_predict_does(
         assert np.allclose([float(line[0]) for line in said], expected, rtol=1e-6)
 
 
+def test_onnx_takes_a_space_around_a_cell_and_refuses_what_is_no_number(
+    on_tables: coterie.Result, tables: Path, tmp_path: Path
+) -> None:
+    runtime = pytest.importorskip("onnxruntime")
+    session = runtime.InferenceSession(on_tables.export(tmp_path / "model.onnx", client="site0"))
+    rows = [["61.5", "4.25", "icu", "true"], [" 61.5 ", "4.25 ", " icu", "true "], ["61,5", "4.25", "icu", "true"]]
+    plain, spaced = (session.run(None, {"cells": np.array([row], dtype=object)}) for row in rows[:2])
+    assert all(np.array_equal(one, other) for one, other in zip(plain, spaced, strict=True))
+    with pytest.raises(Exception, match="Cast"):
+        session.run(None, {"cells": np.array([rows[2]], dtype=object)})
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
 def test_torchscript_answers_raw_rows_as_predict_does(on_tables: coterie.Result, tables: Path, tmp_path: Path) -> None:
     path = on_tables.export(tmp_path / "model.ts", client="site0")
     rows = tables / "site1.csv"

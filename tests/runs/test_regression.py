@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import shlex
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,16 @@ def test_the_worst_tenth_of_a_loss_is_the_highest(run: coterie.Result) -> None:
     assert Spread.of([1.0, 2.0, 3.0]).worst10 == 1.0
 
 
+def test_the_report_of_an_unfinished_run_says_its_loss_so_far(run: coterie.Result, tmp_path: Path) -> None:
+    from coterie.report.page import make_report
+
+    assert run.path is not None
+    place = shutil.copytree(run.path, tmp_path / "run")
+    for name in ("summary.json", "clients.json"):
+        (place / name).unlink()
+    assert f"The mean loss is {run.summary.loss.mean:.4g} so far." in make_report(place)
+
+
 def test_a_comparison_of_regressions_is_reported_like_any_other(sites: Path, tmp_path: Path) -> None:
     from coterie.report.page import make_report
 
@@ -129,6 +140,7 @@ def test_a_comparison_of_regressions_is_reported_like_any_other(sites: Path, tmp
     found = coterie.compare(["fedavg", "ifca:k=2"], data=str(sites), **how)  # type: ignore[arg-type]
     page = make_report(tmp_path / "both")
     assert "ifca:k=2 has the best mean loss" in page
+    assert "does not tell it from" not in page
     for words in ("worst 10\u00a0%", "Loss over rounds", "How evenly clients are served", "Who gained over one model"):
         assert words.replace("\u00a0", " ") in page.replace("\u00a0", " ")
     assert "The best of the others in detail: ifca:k=2" in page

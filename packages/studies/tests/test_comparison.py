@@ -24,6 +24,7 @@ from coterie_studies.comparison import read_comparison, run_folder, run_methods,
 from coterie_studies.ranking import ComparedRun, exchanges_to, over_seeds
 from coterie_studies.run_options import config_values
 from coterie_studies.side_by_side import NOTHING, ComparisonJob, Given, next_job, performed_in_pool
+from coterie_studies.study import comparison_words
 from coterie_studies.tables import (
     as_csv,
     as_latex,
@@ -426,8 +427,10 @@ def test_latex_sets_in_bold_all_that_cannot_be_told_from_the_best(tmp_path):
     alike = coterie.compare(["fedavg", "fedprox"], scenario="digits-iid", out=tmp_path / "alike", **how)
     assert alike.to_latex().count(r"\textbf{") == 2
     assert "does not tell from it" in alike.to_latex()
+    assert "A test at the 5 % level does not tell it from fed" in comparison_words(alike.table)
     apart = coterie.compare(["fedavg", "local"], scenario="digits-permuted", out=tmp_path / "apart", **how)
     assert apart.table["ties"] == []
+    assert "does not tell it from" not in comparison_words(apart.table)
     assert next(line for line in apart.to_latex().splitlines() if r"\textbf{" in line).strip().startswith("local")
 
 

@@ -265,6 +265,8 @@ def build_method(name: str, options: dict[str, Any]) -> Method:
     if "as" in options:
         options = as_published(cls, name, options)
     known = field_types(cls)
+    if "clusters" not in known and "k" in known and "k" not in options:  # what many call the k of the papers
+        options = {"k" if key == "clusters" else key: value for key, value in options.items()}
     for key in options:
         if key not in known:
             raise ConfigError(unknown_option(f"method {name!r}", key, known))

@@ -1,6 +1,6 @@
 """Results to look at: figures, and a report that is one HTML file."""
 
-from coterie.report.drawing import Draw, colour, pdf_of
+from coterie.report.drawing import Draw, colour, over_rounds, pdf_of
 from coterie.report.figures import Figure, logarithmic
 from coterie.report.markup import element, table
 from coterie.report.page import write_plots, write_report
@@ -18,6 +18,7 @@ __all__ = [
     "element",
     "judged",
     "logarithmic",
+    "over_rounds",
     "pdf_of",
     "read_run",
     "size",

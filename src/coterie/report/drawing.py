@@ -44,6 +44,12 @@ def colour(i: int) -> str:
     return COLOURS[i % len(COLOURS)]
 
 
+def over_rounds(axes: Any, **settings: Any) -> None:
+    """Name the axes of a picture over rounds, which are whole numbers."""
+    axes.set(xlabel="round", **settings)
+    axes.xaxis.get_major_locator().set_params(integer=True)
+
+
 def inline_svg(name: str, draw: Draw, *, height: float = HEIGHT) -> str:
     """A figure as an SVG element for an HTML page: no addresses in it, its ids its own, text in the page's colour."""
     text = _drawn(draw, height, "svg", name).decode()

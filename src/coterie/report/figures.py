@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.report.drawing import HEIGHT, INK, Draw, colour
+from coterie.report.drawing import HEIGHT, INK, Draw, colour, over_rounds
 from coterie.report.reading import RunView, Series
 from coterie.runs.records import Spread, TreeNode
 from coterie.runs.verdict import ACCURACY, Judgement
@@ -66,7 +66,7 @@ def accuracy(run: RunView) -> Figure | None:
         axes.plot(rounds, mean, color=INK, ls="--", label="all clients")
         for t in run.split_rounds():
             axes.axvline(t, color=INK, alpha=0.5, lw=0.8, ls=":")
-        axes.set(xlabel="round", ylabel="accuracy, %")
+        over_rounds(axes, ylabel="accuracy, %")
         _legend(axes)
 
     marks = " Dotted lines mark splits." if run.split_rounds() else ""
@@ -93,7 +93,7 @@ def _loss(run: RunView) -> Figure | None:
     def draw(figure: Any) -> None:
         axes = figure.add_subplot()
         axes.plot(*zip(*points, strict=True), color=colour(0))
-        axes.set(xlabel="round", ylabel="loss on own test data")
+        over_rounds(axes, ylabel="loss on own test data")
         logarithmic(axes)
 
     return Figure("loss", "Loss over rounds", "Mean over the clients of the loss on their own test data.", draw)
@@ -125,7 +125,7 @@ def tree(run: RunView) -> Figure | None:
             at, offset, side = (end, 0, "right") if late else (node.born, 4, "left")
             name, lifted = f"{node.id}: {len(node.members)}", 2 + width / 2
             axes.annotate(name, (at, y), xytext=(offset, lifted), ha=side, textcoords="offset points", fontsize=10)
-        axes.set(xlabel="round", yticks=[], ylim=(-len(leaves) + 0.4, 0.8), xlim=(0, max(1, last)))
+        over_rounds(axes, yticks=[], ylim=(-len(leaves) + 0.4, 0.8), xlim=(0, max(1, last)))
         axes.spines["left"].set_visible(False)
 
     caption = "Each bar is a cluster (its number: its clients), from the round it began to the round it was split."
@@ -249,7 +249,7 @@ def norms(run: RunView) -> Figure | None:
             axes.annotate(name, (rounds[-1], level[-1]), fontsize=10, ha="right", va="bottom")
         for t in run.split_rounds():
             axes.axvline(t, color=INK, alpha=0.5, lw=0.8, ls=":")
-        axes.set(xlabel="round", ylabel="norm")
+        over_rounds(axes, ylabel="norm")
         logarithmic(axes)
         _legend(axes)
 
@@ -296,7 +296,7 @@ def communication(run: RunView) -> Figure | None:
         for i, (way, values) in enumerate(sent.items()):
             name = "clients to server" if way == "up" else "server to clients"
             axes.plot(rounds, values, color=colour(i), ls="-" if i == 0 else "--", label=name)
-        axes.set(xlabel="round", ylabel="MB, all clients together", ylim=(0, None))
+        over_rounds(axes, ylabel="MB, all clients together", ylim=(0, None))
         _legend(axes)
 
     return Figure(

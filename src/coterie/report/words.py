@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coterie.report.reading import RunView
-from coterie.runs.verdict import FEW_SAMPLES, Judgement, Measure, estimate
+from coterie.runs.verdict import FEW_SAMPLES, Judgement, Measure, estimate, judged_by
 from coterie.runs.words import mixtures_in_words
 
 
@@ -86,8 +86,11 @@ def _quality(run: RunView) -> str:
     scores, measure = run.scores, run.scores.measure
     found = estimate(scores.values, scores.samples)
     if found is None or run.summary is None:
-        spread = run.evaluated()[-1].accuracy if run.evaluated() else None
-        return "" if spread is None else f"The mean accuracy is {measure.text(spread.mean)} so far."
+        known = [record for record in run.history if record.loss.mean is not None]
+        if not known:
+            return ""
+        measure = judged_by(known[-1])
+        return f"The mean {measure.name} is {measure.text(measure.of(known[-1]).mean)} so far."
     text = (
         f"On their own test data, the clients have a mean {measure.name} of {measure.text(found.mean)}"
         f"{_between(measure, found.interval)}; over all test samples together it is {measure.text(found.pooled)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, fields, is_dataclass
 from functools import partial
@@ -17,7 +18,7 @@ from coterie.engines import LocalEngine
 from coterie.engines.base import Engine
 from coterie.engines.ray import RayEngine
 from coterie.engines.secure import SecureEngine
-from coterie.errors import ConfigError, RunError
+from coterie.errors import ConfigError, DataError, RunError
 from coterie.federation import Federation
 from coterie.federation.changing import ChangingFederation
 from coterie.federation.fingerprint import fingerprint
@@ -79,17 +80,21 @@ def _own_data(config: RunConfig, data: str) -> Federation:
                 f"data={data!r} are tables: give --label, the column to predict (label=… in Python), of "
                 + ", ".join(first.columns)
             )
-        return Federation.from_tables(
-            data,
-            config.label,
-            client_column=config.client_column,
-            drop=config.drop or (),
-            categorical=config.categorical or (),
-            task=config.task,
-            decimal=config.decimal,
-            blocks=config.block_column,
-            seed=config.seed,
-        )
+        try:
+            return Federation.from_tables(
+                data,
+                config.label,
+                client_column=config.client_column,
+                drop=config.drop or (),
+                categorical=config.categorical or (),
+                task=config.task,
+                decimal=config.decimal,
+                blocks=config.block_column,
+                seed=config.seed,
+            )
+        except DataError as problem:
+            check = shlex.join(["coterie", "check", data, "--label", config.label])
+            raise DataError(f"{problem}; all problems at once: {check}") from problem
     if holds_images(Path(data)):
         colour = None if config.image_colour is None else config.image_colour == "colour"
         return Federation.from_images(data, size=config.image_size, colour=colour, seed=config.seed)

@@ -113,8 +113,16 @@ def _script_of(result: Result, module: nn.Module, shape: ModelShape) -> torch.ji
         return inner
     names = [str(name) for name in shape.label_names] or [str(i) for i in range(shape.classes)]
     if shape.table is None:
-        return torch.jit.script(Named(inner, names)) if names else inner
-    return torch.jit.script(LabelOfCells(inner, shape.table, names) if names else NumberOfCells(inner, shape.table))
+        return _compiled(Named(inner, names)) if names else inner
+    return _compiled(LabelOfCells(inner, shape.table, names) if names else NumberOfCells(inner, shape.table))
+
+
+def _compiled(module: nn.Module) -> torch.jit.ScriptModule:
+    """A module of ours in TorchScript, without torch's remarks on how it is written."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        compiled: torch.jit.ScriptModule = torch.jit.script(module)
+        return compiled
 
 
 def description(
@@ -150,7 +158,7 @@ def _inputs(shape: ModelShape, takes: str) -> dict[str, Any]:
 def _outputs(shape: ModelShape, kind: str, module: nn.Module, takes: str) -> str:
     """What the model answers."""
     if takes != "inputs":
-        return "label (n,) and probabilities (n, classes)" if shape.classes else "predictions (n,)"
+        return "prediction (n,) and probabilities (n, classes)" if shape.classes else "prediction (n,)"
     if kind == "state_dict" and isinstance(module, Rescaled):
         return f"predictions, to be multiplied by {float(module.scale)!r}, plus {float(module.mean)!r}"
     if not shape.classes:
@@ -162,7 +170,8 @@ def _outputs(shape: ModelShape, kind: str, module: nn.Module, takes: str) -> str
 def model_card(result: Result, about: Mapping[str, Any]) -> str:
     """A page on an exported model: where it comes from, what it takes and answers, how well it did, and for whom."""
     summary, client = result.summary, about["client"]
-    whose = f"client {client}" if client is not None else f"cluster {about['cluster']}"
+    cluster = "all clients" if about["cluster"] is None else f"cluster {about['cluster']}"
+    whose = cluster if client is None else f"client {client}"
     row = result.record_of(client) if client is not None else None
     measured = {} if row is None else {"loss": row.loss, "accuracy": row.accuracy, **(row.metrics or {})}
     spreads = {name: spread for name, spread in summary.metrics.items() if spread.mean is not None}
@@ -248,8 +257,12 @@ def _save_onnx(result: Result, module: nn.Module, shape: ModelShape, target: Pat
     onnx.save(model, str(target))
 
 
+OPSET = 20
+"""Of ONNX: the first that compares texts with regular expressions, as the preprocessing of tables does."""
+
+
 def _write_onnx(module: nn.Module, given: Tensor, ends: tuple[str, str], target: Path) -> None:
-    names: dict[str, Any] = {"input_names": [ends[0]], "output_names": [ends[1]]}
+    names: dict[str, Any] = {"input_names": [ends[0]], "output_names": [ends[1]], "opset_version": OPSET}
     older: dict[str, Any] = {"dynamic_axes": {ends[0]: {0: "n"}, ends[1]: {0: "n"}}, "dynamo": False}
     newer: dict[str, Any] = {"dynamic_shapes": ({0: torch.export.Dim("n")},), "external_data": False, "dynamo": True}
     problem: Exception | None = None

@@ -22,6 +22,8 @@ CELLS = "cells"
 """The input of a model on tables: texts (n, columns), as in the lines of a CSV file."""
 PIXELS = "pixels"
 """The input of a model on images: uint8 (n, height, width), or (n, height, width, 3) of colour."""
+NUMBER = r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*"
+"""The texts that are read as numbers, as a regular expression of RE2."""
 ML = "ai.onnx.ml"
 
 
@@ -218,9 +220,10 @@ class _Nodes:
         return self.add("Constant", [], value=numpy_helper.from_array(np.asarray(value)))
 
     def encode(self, texts: str, numbers: dict[str, int], otherwise: int) -> str:
-        """Whole numbers in place of texts."""
-        values = list(numbers.values())
-        keys: dict[str, Any] = {"keys_strings": list(numbers), "values_int64s": values, "default_int64": otherwise}
+        """Whole numbers in place of texts, with a space before or behind them or without: ONNX cannot cut spaces."""
+        spaced = {f"{a}{text}{b}": number for text, number in numbers.items() for a in ("", " ") for b in ("", " ")}
+        values = list(spaced.values())
+        keys: dict[str, Any] = {"keys_strings": list(spaced), "values_int64s": values, "default_int64": otherwise}
         return self.add("LabelEncoder", [texts], domain=ML, **keys)
 
     def rows(self, values: str) -> str:
@@ -236,7 +239,10 @@ def _column_nodes(nodes: _Nodes, column: Column, cells: str) -> list[str]:
     """The inputs `(n, …)` that a column's cells `(n,)` become."""
     gone = nodes.add("Cast", [nodes.encode(cells, dict.fromkeys(sorted(MISSING), 1), 0)], to=9)
     if column.kind == "number":
-        texts = nodes.add("Where", [gone, nodes.constant(np.array(["0"], dtype=object)), cells])
+        zero, refused = (nodes.constant(np.array([text], dtype=object)) for text in ("0", "no number"))
+        # A cast alone would read "60,5" as 60; so it meets a text that ends the call.
+        whole = nodes.add("RegexFullMatch", [cells], pattern=NUMBER)
+        texts = nodes.add("Where", [gone, zero, nodes.add("Where", [whole, cells, refused])])
         numbers = nodes.add("Cast", [texts], to=11)
         fill, mean, scale = (nodes.constant(np.float64(v)) for v in (column.fill, column.mean, column.scale))
         filled = nodes.add("Where", [gone, fill, numbers])

@@ -97,9 +97,9 @@ ACCURACY = Measure("accuracy", True)
 LOSS = Measure("loss", False)
 
 
-def judged_by(summary: Summary) -> Measure:
+def judged_by(record: RoundRecord | Summary) -> Measure:
     """Accuracy where a run has one, else the loss."""
-    return ACCURACY if summary.accuracy.mean is not None else LOSS
+    return ACCURACY if record.accuracy.mean is not None else LOSS
 
 
 def interval(sample: Sequence[float], level: float = LEVEL, shared: float = 0.0) -> tuple[float, float] | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.report import Draw, Figure, RunView, colour, judged, logarithmic, read_run
+from coterie.report import Draw, Figure, RunView, colour, judged, logarithmic, over_rounds, read_run
 from coterie.runs import RunFolder
 from coterie.runs.verdict import LOSS, Measure
 from coterie_studies.ranking import measure_of
@@ -87,7 +87,7 @@ def _curves(courses: Mapping[str, dict[int, list[float]]], measure: Measure) -> 
             axes.plot(rounds, [np.mean(values) for values in course.values()], color=colour(i), label=method)
             low, high = ([f(values) for values in course.values()] for f in (min, max))
             axes.fill_between(rounds, low, high, color=colour(i), alpha=0.15, linewidth=0)
-        axes.set(xlabel="round", ylabel=measure.title)
+        over_rounds(axes, ylabel=measure.title)
         if measure is LOSS:
             logarithmic(axes)
         figure.legend(loc="outside upper center", ncols=3)

@@ -48,7 +48,7 @@ def _detail(place: Path, found: Mapping[str, Any]) -> tuple[str, Path] | None:
 
 
 def comparison_words(table: Mapping[str, Any]) -> str:
-    """A paragraph on a comparison: who came first, by how much, and at what cost."""
+    """A paragraph on a comparison: who came first, who cannot be told from it, and at what cost."""
     measure = measure_of(table)
     rated = {row["method"]: row for row in table["rows"] if row[measure.name] is not None}
     if not rated:
@@ -63,11 +63,8 @@ def comparison_words(table: Mapping[str, Any]) -> str:
         f"{best['method']} has the best mean {measure.name}: {measure.text(best[measure.name]['mean'])}, "
         f"and {measure.text(best['worst10']['mean'])} for the worst tenth of the clients."
     ]
-    for name, meaning in (("fedavg", "one model for all"), ("local", "every client on its own")):
-        if name in rated and name != best["method"]:
-            gap = measure.difference(best[measure.name]["mean"], rated[name][measure.name]["mean"])
-            if gap is not None:
-                lines.append(f"The difference to {name} ({meaning}) is {measure.change(gap)}.")
+    if ties := table.get("ties"):
+        lines.append(f"A test at the 5 % level does not tell it from {' and '.join(ties)}.")
     fair = max(rated.values(), key=lambda row: measure.gain(row["worst10"]["mean"]))
     if fair is not best:
         lines.append(

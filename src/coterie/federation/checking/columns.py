@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from coterie.federation.checking.findings import LEVEL, Finding, Tables, columns_of
-from coterie.federation.checking.spelling import plain
+from coterie.federation.checking.spelling import is_number, plain
 from coterie.federation.corrections import EVERY_SITE, first_of_each
 from coterie.federation.labels import SURELY_CLASSES
 from coterie.federation.table_columns import DATE, listed
@@ -76,7 +76,7 @@ def check_cells(tables: Tables, label: str | None) -> Iterator[Finding]:
 
 def _check_texts(site: str, name: str, column: RawColumn) -> Iterator[Finding]:
     """Texts in a column that holds numbers, here or at most sites."""
-    texts = Counter(text for text in column.texts if text is not None and not _is_number(text))
+    texts = Counter(text for text in column.texts if text is not None and not is_number(text))
     known = sum(text is not None for text in column.texts)
     read = {text: found[1] for text in texts if (found := WITH_UNIT.fullmatch(text))}
     if len(read) < len(texts) and sum(texts.values()) == known:
@@ -88,13 +88,6 @@ def _check_texts(site: str, name: str, column: RawColumn) -> Iterator[Finding]:
     remedy = "read the numbers in them" if len(read) == len(texts) else "take them for missing values"
     what = f"{sum(texts.values())} of {known} values are no numbers, such as {listed(texts, 3)}"
     yield Finding(site, name, what, remedy, {"values": {name: new}})
-
-
-def _is_number(text: str) -> bool:
-    try:
-        return math.isfinite(float(text))
-    except ValueError:
-        return False
 
 
 def _check_numbers(site: str, name: str, column: RawColumn, everywhere: Iterable[RawColumn]) -> Iterator[Finding]:
@@ -152,11 +145,13 @@ def _names_rows(name: str, columns: list[RawColumn], level: float) -> bool:
     Whole numbers do if no site has one twice and, drawn at random from its range, some would be: n draws from r numbers
     are all different with a chance of about exp(-n²/2r) (the birthday problem), and less if some are more common.
     """
-    if any(column.numbers is None for column in columns):
-        return all(column.empty or CategoryStatistics.of(column.texts).names_rows for column in columns)
     numbers = [column.numbers[np.isfinite(column.numbers)] for column in columns if column.numbers is not None]
     numbers = [values for values in numbers if len(values) > 1]
-    if not numbers or not all(map(_distinct_whole, numbers)):
+    if not all(map(_distinct_whole, numbers)):
+        return False
+    if any(column.numbers is None for column in columns):
+        return all(column.empty or CategoryStatistics.of(column.texts).names_rows for column in columns)
+    if not numbers:
         return False
     expected = sum(len(values) ** 2 / 2 / (values.max() - values.min() + 1) for values in numbers)
     named = IDENTIFIERS & set(re.findall(r"[a-z]+", re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name).lower()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -67,11 +68,18 @@ def _count(column: RawColumn) -> Counter[str]:
 
 def plain(text: str) -> str:
     """A text in small letters, without accents, spaces and marks; a number as such."""
-    try:
+    if is_number(text):
         return f"{float(text):g}"
+    letters = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(letter for letter in letters if letter.isalnum()) or text
+
+
+def is_number(text: str) -> bool:
+    """Whether a text is a finite number."""
+    try:
+        return math.isfinite(float(text))
     except ValueError:
-        letters = unicodedata.normalize("NFKD", text.casefold())
-        return "".join(letter for letter in letters if letter.isalnum()) or text
+        return False
 
 
 def _to_commonest(counts: Counts, groups: Mapping[str, Sequence[str]]) -> Spellings:
@@ -98,8 +106,13 @@ def same_letters(counts: Counts) -> Spellings:
 
 
 def same_answers(counts: Counts) -> Spellings:
-    """Words for the same answer, where every text of the column is one of a family's words."""
+    """Words for the same answer, where every text of the column is one of a family's words.
+
+    Numbers alone, and 0 beside 2 at one site, are codes of another kind.
+    """
     texts = {text for known in counts.values() for text in known}
+    if all(map(is_number, texts)) or any({"0", "2"} <= set(map(plain, known)) for known in counts.values()):
+        return {}
     for family in FAMILIES:
         answers = {text: next((words[0] for words in family if plain(text) in words), "") for text in texts}
         if all(answers.values()):
@@ -147,7 +160,7 @@ def check_categories(tables: Tables, label: str | None) -> Iterator[Finding]:
             elsewhere, common = _elsewhere(counts, site)
             alone = sorted(known.keys() - elsewhere)
             lacking = [text for text in common if text not in known]
-            if column == label and len(alone) == len(lacking) == 1:
+            if column == label and len(alone) == len(lacking) == 1 and not is_number(alone[0]):
                 changes = {"values": {column: {alone[0]: lacking[0]}}}
                 yield Finding(site, column, f"says {alone[0]!r}, others {lacking[0]!r}", "replace it", changes)
             elif alone and len(alone) == len(known):

@@ -20,7 +20,8 @@ function make(tag, attributes = {}, text) {
 }
 
 const percent = (x) => (x === null || x === undefined ? "–" : `${(100 * x).toFixed(1)} %`);
-const number = (x) => (x === null || x === undefined ? "–" : Math.abs(x) >= 100 ? x.toFixed(0) : Number(x).toPrecision(3));
+const number = (x) => (x === null || x === undefined ? "–" : Math.abs(x) >= 1e5 ? x.toExponential(2)
+  : Math.abs(x) >= 100 ? x.toFixed(0) : Number(x).toPrecision(3));
 const megabytes = (x) => (x === null || x === undefined ? "–" : `${number(x / 1e6)} MB`);
 const people = (n) => `${n} ${n === 1 ? "client" : "clients"}`;
 const title = (run) => (run.id === "." ? "this run" : run.id);
@@ -365,7 +366,7 @@ class Pane {
   drawClients() {
     const names = { client: "client", cluster: "cluster", mixture: "mixture", accuracy: "accuracy", personalised: "tuned", loss: "loss",
       test_samples: "test data" };
-    const keys = Object.keys(names).filter((key) => this.rows.some((row) => row[key] !== undefined));
+    const keys = Object.keys(names).filter((key) => this.rows.some((row) => (row[key] ?? null) !== null));
     this.find(".clients").hidden = this.rows.length === 0;
     this.find("thead tr").replaceChildren(...keys.map((key) => {
       const active = this.sorting.key === key;
@@ -398,7 +399,7 @@ class Pane {
     this.find(".more button").hidden = !hidden;
     this.find(".more span").textContent = (hidden ? `${this.most} of ${people(kept.length)}` : people(kept.length))
       + (this.clientsTotal > this.rows.length ? `, the ${this.worstFirst ? "worst served" : "first"} of ${this.clientsTotal} in all` : "")
-      + (keys.includes("accuracy") ? "" : "; their accuracies come when the run is complete");
+      + (keys.includes("loss") ? "" : "; their scores come when the run is complete");
   }
 
   order() {
@@ -420,7 +421,7 @@ class Pane {
 /* A frame with the rounds to the right and a measure upwards, both axes named. */
 function axes(plot, tall, last, measure, values) {
   const { svg, width, height } = canvas(plot, tall);
-  const [left, right, top, bottom] = [62, width - 34, 10, height - 40];
+  const [left, right, top, bottom] = [72, width - 34, 10, height - 40];
   const isAccuracy = measure === "accuracy";
   const floor = values.reduce((a, b) => Math.min(a, b), 0);
   const highest = values.reduce((a, b) => Math.max(a, b), 0);
