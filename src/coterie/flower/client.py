@@ -90,7 +90,7 @@ def client_app(
     return app
 
 
-@dataclass
+@dataclass(repr=False)  # its secrets are not for a log
 class ClientHandler:
     """What a client does with the messages it gets. What is costly to make is kept for the next message."""
 
