@@ -9,7 +9,7 @@ from torch import nn
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
-from coterie.trainers.devices import PROBE, bfloat16_support, require_bfloat16
+from coterie.trainers.devices import PROBE, bfloat16_support
 
 ILLEGAL_INSTRUCTION = "import os, signal; os.kill(os.getpid(), signal.SIGILL)"
 NO_PRIMITIVE = "raise RuntimeError('could not create a primitive')"
@@ -48,4 +48,3 @@ def test_bf16_is_slow_and_says_so_where_it_is_emulated(monkeypatch: pytest.Monke
     monkeypatch.setattr("coterie.trainers.devices.bfloat16_support", lambda: "emulated")
     with pytest.warns(UserWarning, match="slower than 'float32'"):
         engine()
-    assert require_bfloat16("native") == "native"

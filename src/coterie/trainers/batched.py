@@ -24,6 +24,7 @@ from coterie.trainers.blocked_steps import (
     train_in_blocks,
 )
 from coterie.trainers.devices import CPU
+from coterie.trainers.joining import Piece, together
 from coterie.trainers.kernels import (
     Affine,
     Plan,
@@ -131,7 +132,6 @@ class BatchedTrainer(Trainer):
         dtype: torch.dtype = torch.float32,
         *,
         gram_bytes: int = GRAM_BYTES,
-        sample_space: bool = True,
         device: torch.device = CPU,
     ) -> None:
         self.plan = plan
@@ -139,7 +139,6 @@ class BatchedTrainer(Trainer):
         self.layout = Layout.of(module)
         self.dtype = dtype
         self.grams = GramCache(gram_bytes)
-        self.sample_space = sample_space
         self.device = device
 
     def _x(self, data: Split, n: int) -> Tensor:
@@ -249,7 +248,7 @@ class BatchedTrainer(Trainer):
 
     def _way(self, s: Samples, training: Training, trained: Sequence[TrainedParts]) -> Way:
         by_steps = not training.linear or training.weight_decay or training.augment is not None
-        if not self.sample_space or by_steps or not trained[0].weight:
+        if by_steps or not trained[0].weight:
             return Way.STEPS
         return choose_way(self.plan, s, trained[0].bias or self.plan.stages[0].bias is None)
 
@@ -381,20 +380,20 @@ class BatchedTrainer(Trainer):
 
     def _rows(self, data: Sequence[Split], limit: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """The samples of all clients one after another, `limit` at a time: whose they are, inputs and targets."""
-        pieces: list[tuple[int, Tensor, Tensor]] = []
+        pieces: list[Piece] = []
         room = limit
         for i, split in enumerate(data):
             n, at = len(split), 0
             x, y = self._x(split, n), self._y(split, n)
             while at < n:
                 taken = min(room, n - at)
-                pieces.append((i, x[at : at + taken], y[at : at + taken]))
+                pieces.append(Piece(i, x[at : at + taken], y[at : at + taken]))
                 at, room = at + taken, room - taken
                 if room == 0:
-                    yield _joined(pieces)
+                    yield together(pieces)
                     pieces, room = [], limit
         if pieces:
-            yield _joined(pieces)
+            yield together(pieces)
 
     @torch.no_grad()
     def outputs(self, data: Split, models: Tensor) -> Tensor:
@@ -440,10 +439,3 @@ def _hand_out(outputs: Tensor, owners: Tensor, sink: OutputSink) -> None:
     for client, rows in zip(clients.tolist(), outputs.split(counts.tolist(), 1), strict=True):
         for j, own in enumerate(rows):
             sink(client, j, own)
-
-
-def _joined(pieces: Sequence[tuple[int, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
-    owners = torch.tensor([i for i, _, _ in pieces]).repeat_interleave(torch.tensor([len(y) for _, _, y in pieces]))
-    if len(pieces) == 1:
-        return owners, pieces[0][1], pieces[0][2]
-    return owners, torch.cat([x for _, x, _ in pieces]), torch.cat([y for _, _, y in pieces])

@@ -70,9 +70,9 @@ def bfloat16_support(probe: str = PROBE) -> Support:
     return "native" if native else "emulated"
 
 
-def require_bfloat16(support: Support | None = None) -> Support:
+def require_bfloat16() -> Support:
     """How bfloat16 is supported here; ConfigError where it does not work."""
-    support = support or bfloat16_support()
+    support = bfloat16_support()
     if support == "broken":
         raise ConfigError(
             "precision='bf16': bfloat16 does not work on this processor (a trial in a child process failed): use "

@@ -104,6 +104,10 @@ def _form(x: Tensor, y: Tensor) -> tuple[object, ...]:
     return x.shape[1:], x.dtype, y.shape[1:], y.dtype
 
 
-def join(tensors: Sequence[Tensor]) -> Tensor:
-    """The tensors one after another; one alone is not copied."""
-    return tensors[0] if len(tensors) == 1 else torch.cat(list(tensors))
+def together(pieces: Sequence[Piece]) -> tuple[Tensor, Tensor, Tensor]:
+    """The client of each sample, the inputs and the targets, of all pieces one after another; one is not copied."""
+    owners = torch.tensor([piece.client for piece in pieces])
+    owners = owners.repeat_interleave(torch.tensor([len(piece.y) for piece in pieces]))
+    if len(pieces) == 1:
+        return owners, pieces[0].x, pieces[0].y
+    return owners, torch.cat([piece.x for piece in pieces]), torch.cat([piece.y for piece in pieces])

@@ -20,7 +20,7 @@ from coterie.trainers.augment import augmentation
 from coterie.trainers.base import OutputSink, Trainer, Training, TrainingJob
 from coterie.trainers.batching import batches
 from coterie.trainers.devices import CPU
-from coterie.trainers.joining import independent_samples, join, passes
+from coterie.trainers.joining import independent_samples, passes, together
 from coterie.trainers.losses import (
     LOSSES,
     Loss,
@@ -267,13 +267,13 @@ class LoopTrainer(Trainer):
             for j, model in enumerate(models):
                 self._load(model)
                 for pieces in passes(data, EVALUATION_ROWS, self.joins):
-                    outputs = self._outputs(self._placed(join([piece.x for piece in pieces])))
+                    owners, x, y = together(pieces)
+                    outputs = self._outputs(self._placed(x))
                     counts = [len(piece.y) for piece in pieces]
                     if outputs_to is not None:
                         for piece, own in zip(pieces, outputs.cpu().split(counts), strict=True):
                             outputs_to(piece.client, j, own)
-                    owners = torch.tensor([piece.client for piece in pieces]).repeat_interleave(torch.tensor(counts))
-                    targets = self._placed(join([piece.y for piece in pieces]))
+                    targets = self._placed(y)
                     sums[0, j].index_add_(0, owners, self._sample_losses(outputs, targets, counts))
                     sums[1, j].index_add_(0, owners, hits(outputs, targets, self.loss).cpu().double())
         means = sums / torch.tensor([len(split) for split in data])  # 0/0 is the NaN of a client without samples
