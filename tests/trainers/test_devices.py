@@ -27,6 +27,7 @@ from coterie.tasks import Train
 from coterie.tasks.base import Request
 from coterie.trainers import BatchedTrainer, LoopTrainer
 from coterie.trainers.base import Reduction, Trainer, Training, TrainingJob
+from coterie.trainers.batched import Way
 from coterie.trainers.devices import choose_device
 from coterie.trainers.losses import softmax_loss, squared_loss
 from coterie.trainers.low_rank import LARGE
@@ -178,6 +179,12 @@ def fast(module: nn.Module, device: torch.device, **options: Any) -> BatchedTrai
     return BatchedTrainer(module, plan, device=device, **options)
 
 
+def by_steps(module: nn.Module, device: torch.device, **options: Any) -> BatchedTrainer:
+    trainer = fast(module, device, **options)
+    trainer._way = lambda *_: Way.STEPS  # type: ignore[method-assign]
+    return trainer
+
+
 def loop(module: nn.Module, device: torch.device, **options: Any) -> LoopTrainer:
     return LoopTrainer(module, options.pop("loss", softmax_loss), device=device, **options)
 
@@ -208,7 +215,7 @@ def everything(trainer: Trainer, data: Sequence[Split], starts: Tensor) -> list[
     ("make", "module", "options"),
     [
         (fast, perceptron, {}),
-        (fast, perceptron, {"sample_space": False}),
+        (by_steps, perceptron, {}),
         (fast, perceptron, {"loss": squared_loss}),
         (loop, perceptron, {"loss": squared_loss}),
         (loop, convolutions, {}),

@@ -15,9 +15,10 @@ from coterie.federation import Split
 from coterie.models.ensemble import Ensemble
 from coterie.parameters import Layout
 from coterie.randomness import torch_generator
+from coterie.trainers import batched
 from coterie.trainers.augment import crop, find_augment, flip
 from coterie.trainers.base import Trainer, Training, TrainingJob
-from coterie.trainers.batched import BatchedTrainer
+from coterie.trainers.batched import BatchedTrainer, Way
 from coterie.trainers.batching import batches
 from coterie.trainers.loop import LoopTrainer
 from coterie.trainers.losses import (
@@ -181,7 +182,11 @@ def test_an_unknown_optimiser_is_refused() -> None:
 
 @pytest.mark.parametrize("batch", [None, 3])
 @pytest.mark.parametrize("sample_space", [True, False])
-def test_weighted_cross_entropy_is_torchs(batch: int | None, sample_space: bool) -> None:
+def test_weighted_cross_entropy_is_torchs(
+    batch: int | None, sample_space: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not sample_space:
+        monkeypatch.setattr(batched, "choose_way", lambda plan, s, whole: Way.STEPS)
     how = Training(lr=0.1, steps=5, batch_size=batch, class_weights=(0.5, 2.0, 4.0))
     start = Layout.of(network()).read(network(), F64)
     jobs = [TrainingJob(split, start, 5 + i) for i, split in enumerate(clients())]
@@ -191,8 +196,6 @@ def test_weighted_cross_entropy_is_torchs(batch: int | None, sample_space: bool)
         for job in jobs
     ]
     for trainer in trainers(network(), softmax_loss):
-        if isinstance(trainer, BatchedTrainer):
-            trainer.sample_space = sample_space
         found = start + updates(trainer, jobs, how)
         torch.testing.assert_close(found, torch.stack(expected), rtol=1e-10, atol=1e-10)
 
