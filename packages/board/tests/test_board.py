@@ -197,7 +197,8 @@ def test_the_command_names_what_does_not_go_together(
     base = str(made[0] / "leaderboard.json")
     for words, message in (
         (["--base", base], "there is nothing to run"),
-        (["--base", base, "--add", "cfl", "--federations", "exam"], "the base says which they are"),
+        (["--base", base, "--add", "cfl", "--federations", "exam"], "give one of them"),
+        (["--subset", "--federations", "exam"], "give one of them"),
         (["--pages", "nowhere.json"], "no such file"),
     ):
         with pytest.raises(SystemExit):

@@ -12,7 +12,7 @@ import click
 from coterie.errors import ConfigError
 from coterie_board.about import about_this_run
 from coterie_board.board import Board, run_board
-from coterie_board.federations import find_federations
+from coterie_board.federations import SUBSET, find_federations
 from coterie_board.methods import METHODS
 from coterie_board.pages import write_pages
 
@@ -20,6 +20,7 @@ FILE = "leaderboard.json"
 EXAMPLES = """\b
 Examples:
   coterie leaderboard --out runs/leaderboard
+  coterie leaderboard --subset --seeds 1 --out runs/subset
   coterie leaderboard --methods fedavg,cfl --federations digits-iid --out runs/small
   coterie leaderboard --base docs/results/leaderboard.json --add my_package.my_module:MyMethod --out runs/mine
   coterie leaderboard --pages docs/results/leaderboard.json --out docs
@@ -46,6 +47,7 @@ def count_or_auto(context: click.Context, parameter: click.Parameter, value: str
     help="another row: a name, name:key=value or package.module:Class",
 )
 @click.option("--federations", multiple=True, metavar="NAME", help="columns, as --methods  [default: all of the board]")
+@click.option("--subset", is_flag=True, help="the federations of digits only, which need no download")
 @click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="final runs per method")
 @click.option("--base", metavar="FILE", help="a leaderboard.json whose results are taken as they are")
 @click.option("--pages", metavar="FILE", help="run nothing: write the pages of this leaderboard.json to --out")
@@ -59,6 +61,7 @@ def leaderboard(
     methods: tuple[str, ...],
     added: tuple[str, ...],
     federations: tuple[str, ...],
+    subset: bool,
     seeds: int,
     base: str | None,
     pages: str | None,
@@ -85,10 +88,11 @@ def leaderboard(
     chosen = names or ([] if held else list(METHODS))
     if not chosen and not added:
         raise ConfigError("--base without --add or --methods: there is nothing to run")
-    if held is not None and federations:
-        raise ConfigError("--federations does not go with --base: the base says which they are")
-    entries = held.federations if held else find_federations([n for text in federations for n in text.split(",") if n])
-    given = {"--methods": ",".join(names), "--federations": ",".join(federations), "--base": base}
+    if (held is not None) + bool(federations) + subset > 1:
+        raise ConfigError("--base, --federations and --subset each say which federations they are: give one of them")
+    columns = list(SUBSET) if subset else [name for text in federations for name in text.split(",") if name]
+    entries = held.federations if held else find_federations(columns)
+    given = {"--methods": ",".join(names), "--federations": ",".join(columns), "--base": base}
     words = [word for flag, value in given.items() if value for word in (flag, value)]
     words += [word for method in added for word in ("--add", method)]
     command = shlex.join(["coterie", "leaderboard", *words, "--seeds", str(seeds), "--out", out])

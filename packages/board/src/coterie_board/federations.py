@@ -104,6 +104,10 @@ FEDERATIONS: tuple[BoardFederation, ...] = (
 """In the order in which they are run: the natural ones first, so that a stop leaves these complete."""
 
 
+SUBSET = tuple(federation.name for federation in FEDERATIONS if "digits" in federation.name)
+"""Those that anyone can run at once: scikit-learn brings their data."""
+
+
 def find_federations(names: Sequence[str]) -> tuple[BoardFederation, ...]:
     """Federations of the board by name, in the board's order; all where none are named."""
     known = {federation.name: federation for federation in FEDERATIONS}
