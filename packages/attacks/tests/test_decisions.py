@@ -1,7 +1,6 @@
 """One hostile client of twenty in what forms clusters: the honest clients' partition stays as it is.
 
-More seeds: `coterie attack --methods cfl --attacks veto,forced-split --hostile 1 --rounds 12 --seeds 0,1,2,3,4,5,6,7`,
-whose column "partition" is 1.00.
+More seeds and their figures: docs/results/cfl-liars.json.
 """
 
 from __future__ import annotations
