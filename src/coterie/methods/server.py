@@ -242,8 +242,7 @@ class Server:
         self._check(requests, summed=keep == "sums" and parts_of is None)
         given = [0] * len(requests) if groups is None else groups
         schema = requests[0].task.schema(self.layout) if requests else ReplySchema(self.layout.size)
-        each = (schema.vector or 0) if size is None else size
-        sizes = [each] * clusters if isinstance(each, int) else list(each)
+        sizes = _sizes((schema.vector or 0) if size is None else size, clusters)
         if keep == "vectors" or parts_of is not None:
             return self._from_vectors(requests, weighting, given, sizes, keep == "vectors", parts_of)
         if noise is not None and self.sums_only:
@@ -387,6 +386,11 @@ class Server:
         init = self.model_seed() if private else None
         models = dict.fromkeys(clients, model) if isinstance(model, Tensor) else model
         return [Request(c, Train(models[c], how, self.seed_of(t, c), private, init=init)) for c in clients]
+
+
+def _sizes(size: int | Sequence[int], clusters: int) -> list[int]:
+    """The numbers in a vector of each cluster, where one number may stand for all."""
+    return [size] * clusters if isinstance(size, int) else list(size)
 
 
 def apply_update(model: Tensor, step: Tensor, lr: float = 1.0) -> Tensor:

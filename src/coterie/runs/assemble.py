@@ -169,23 +169,11 @@ def assemble(
         user_privacy(config, method, engine),
         optimizer,
     )
-    known = engine.capabilities
-    check_protection(method, known.secure, masked=MASKED in engine.layout.names)
-    if known.remote:
-        check_network(method, known.secure)
-    named = {
-        "method": describe_method(method),
-        "scenario": scenario,
-        "model": network if isinstance(network, str) else getattr(network, "__name__", type(network).__name__),
-        "federation": fingerprint(federation),
-    }
-    used = absolute_paths(_config_as_used(config, training, rounds, loss, metrics) | named)
-    labels = {
-        "method": named["method"],
-        "scenario": scenario or federation.name,
-        "model": named["model"],
-        "seed": config.seed,
-    }
+    _check_needs(method, engine)
+    names = {"method": describe_method(method), "model": _name_of(network)}
+    identity = {**names, "scenario": scenario, "federation": fingerprint(federation)}
+    used = absolute_paths(_config_as_used(config, training, rounds, loss, metrics) | identity)
+    labels = {**names, "scenario": scenario or federation.name, "seed": config.seed}
     now: Callable[[], Federation] = (lambda: changing.now) if changing else (lambda: federation)
     run = Run(
         method,
@@ -228,6 +216,19 @@ def _check_shown(config: RunConfig, method: Method) -> None:
             f"personalise={config.personalise} shows every client's accuracy, from which hide_choice=True keeps its "
             "choice: give one of the two"
         )
+
+
+def _check_needs(method: Method, engine: Engine) -> None:
+    """Refuse a method that needs of clients what this engine keeps from it, or would send in clear."""
+    known = engine.capabilities
+    check_protection(method, known.secure, masked=MASKED in engine.layout.names)
+    if known.remote:
+        check_network(method, known.secure)
+
+
+def _name_of(network: Model) -> str:
+    """What a model is called."""
+    return network if isinstance(network, str) else str(getattr(network, "__name__", type(network).__name__))
 
 
 def _config_as_used(
