@@ -14,15 +14,11 @@ from coterie.clustering import (
     bipartition,
     cosine_matrix,
     cross_bound,
+    gamma,
     gamma_criterion,
     separation_gap,
     separation_guaranteed,
 )
-
-
-def gamma(gradient: np.ndarray, true_gradient: np.ndarray) -> np.ndarray:
-    """γ of eq. 16: the noise of gradients relative to the true ones, ‖∇R − ∇r‖ / ‖∇R‖. Both: (M, d)."""
-    return np.asarray(np.linalg.norm(true_gradient - gradient, axis=1) / np.linalg.norm(true_gradient, axis=1))
 
 
 def stationary_gradients(rng: np.random.Generator, distributions: int, d: int) -> np.ndarray:
@@ -128,6 +124,12 @@ def test_guarantee_ends_where_twice_the_noise_angle_is_half_of_what_separates(di
     limit = np.sin(np.pi / (4 * (distributions - 1)))
     assert separation_guaranteed([0.0, limit - 1e-6], distributions).all()
     assert not separation_guaranteed([limit + 1e-6, 0.99, 3.0], distributions).any()
+
+
+def test_gamma_by_hand() -> None:
+    np.testing.assert_allclose(gamma([[3.0, 4.0], [0.0, 0.0]], [3.0, 0.0]), [4 / 3, 1.0])
+    np.testing.assert_array_equal(gamma([[1.0, 0.0], [0.0, 0.0]], np.zeros((2, 2))), [np.inf, 0.0])
+    assert float(gamma([1.0, 1.0], [1.0, 0.0])) == 1.0
 
 
 def test_gap_by_hand() -> None:

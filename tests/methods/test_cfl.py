@@ -387,6 +387,15 @@ def test_the_tree_survives_a_file_and_answers_from_the_folder(tmp_path: Path) ->
     assert [n.id for n in tree.path(tree.leaf_of("client-3"))] == [0, tree.leaf_of("client-3").id]
     newcomers = find_scenario("digits-permuted").build(**DIGITS, seed=derive(0, "scenario"))
     assert loaded.assign(newcomers) == {c: tree.leaf_of(c).id for c in newcomers.ids}
+    path = loaded.path_of("client-3")
+    assert list(path) == [0, tree.leaf_of("client-3").id]
+    x = newcomers["client-3"].test.x
+    probabilities = loaded.ensemble_of("client-3")(x).exp()
+    by_hand = torch.stack([torch.softmax(module(x), -1) for module in path.values()]).mean(0)
+    assert torch.allclose(probabilities, by_hand, atol=1e-6)
+    other = coterie.run("fedavg", scenario="digits-iid", clients=3, rounds=1)
+    with pytest.raises(ConfigError, match="'fedavg' has no path of models"):
+        other.path_of("client-0")
 
 
 def test_cosine_of_updates_that_are_not_finite_is_refused() -> None:

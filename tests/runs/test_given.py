@@ -55,6 +55,9 @@ def test_a_tree_grown_behind_a_mask_serves_and_places_like_any_other(tmp_path: P
     assert loaded.assign(clients) == {row.client: row.cluster for row in result.clients}
     for row in result.clients:
         assert accuracy(loaded.model_of(row.client), clients[row.client]) == pytest.approx(row.accuracy)
+        path = loaded.path_of(row.client)
+        assert (min(path), max(path)) == (0, row.cluster)
+        assert accuracy(path[row.cluster], clients[row.client]) == pytest.approx(row.accuracy)
 
 
 def test_privacy_refuses_methods_that_train_some_layers() -> None:

@@ -49,6 +49,18 @@ def _same_group(similarity: FloatMatrix, groups: Labels) -> npt.NDArray[np.bool_
     return same
 
 
+def gamma(gradient: npt.ArrayLike, true_gradient: npt.ArrayLike) -> Floats:
+    """γ of eq. 16: the noise of gradients relative to the true ones, ‖∇R − ∇r‖ / ‖∇R‖.
+
+    gradient, true_gradient: (..., d), broadcast against each other; returns (...). Where the true gradient is zero it
+    is infinite, or 0 if the other is zero as well.
+    """
+    seen, true = np.asarray(gradient, dtype=np.float64), np.asarray(true_gradient, dtype=np.float64)
+    noise = np.linalg.norm(true - seen, axis=-1)
+    length = np.broadcast_to(np.linalg.norm(true, axis=-1), noise.shape)
+    return np.asarray(np.divide(noise, length, out=np.where(noise > 0, np.inf, 0.0), where=length > 0))
+
+
 def H_ij(gamma_i: npt.ArrayLike, gamma_j: npt.ArrayLike) -> Floats:
     """H of eq. 18, the cosine of the largest angle by which noise can part two clients of one group.
 

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import ClassVar
 
+from torch import Tensor
+
 from coterie.benefit import FIRST_LOOK
 from coterie.clustering.sketch import sketch
 from coterie.methods import cfl
@@ -110,6 +112,10 @@ class Auto:
     def place(self, state: State, clients: Sequence[str], server: Server) -> dict[str, int]:
         """The leaf of each newcomer, by CFL's Algorithm 4."""
         return self.tree.place(state.trained, clients, server)
+
+    def path(self, state: State, client: str) -> dict[int, Tensor]:
+        """The models from the root to the client's cluster."""
+        return self.tree.path(state.trained, client)
 
     def foresee(self, server: Server) -> list[str]:
         """What makes a split impossible, in words."""

@@ -171,7 +171,8 @@ class Method(Protocol):
       without it they go where a cluster's model has the lowest loss on their data;
     * `paper`, what it is published in, and where its defaults depart from that, which `as=paper` undoes (see
       `published.Paper`);
-    * `places_unlabelled = True`, if `place` looks at no labels.
+    * `places_unlabelled = True`, if `place` looks at no labels;
+    * `path(state, client) -> dict[int, Tensor]`, the models on the way to a client's cluster by id, the first first.
     """
 
     def start(self, server: Server) -> Any:

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import field, replace
 from typing import Annotated, Any, ClassVar, Literal
 
+from torch import Tensor
+
 from coterie.methods.base import Assignment, Info, method
 from coterie.methods.compared import Compared
 from coterie.methods.needs import Needs
@@ -111,6 +113,10 @@ class CFL:
         """The leaf of each newcomer, by Algorithm 4; it trains on its own data from the nodes on its way."""
         newcomer = self._newcomer(self.split_rule(server))
         return {client: placed(state.tree, client, server.rounds, server, newcomer).id for client in clients}
+
+    def path(self, state: State, client: str) -> dict[int, Tensor]:
+        """The models from the root to the client's cluster."""
+        return {node.id: node.model for node in state.tree.path(state.tree.leaf_of(client))}
 
     def foresee(self, server: Server) -> list[str]:
         """What makes a split impossible, in words."""

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from coterie import models
 from coterie.data.scenario import Defaults
@@ -34,6 +34,8 @@ from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.metrics import ALWAYS, MetricFunction, check_target, listed, resolve
 from coterie.models.custom import find_callable
 from coterie.options import DEFAULT_SCENARIO, FIELDS
+from coterie.parameters import Layout
+from coterie.privacy import Mask
 from coterie.privacy.masks import MASKED
 from coterie.randomness import derive
 from coterie.runs.config import RunConfig, absolute_paths
@@ -292,7 +294,13 @@ def make_placing(
         engine = LocalEngine(scaling.federation(newcomers), architecture, **_engine_options(config, loss))
         return Server(engine, schedule, config.seed, rounds)
 
-    return Placing(method, server_for, loss)
+    def reveal(vector: Tensor) -> Tensor:
+        if config.privacy not in ("permutation", "signed-permutation"):
+            return vector
+        layout, signed = Layout.of(architecture(0)), config.privacy == "signed-permutation"
+        return Mask.from_secret(clients_secret(config.seed), layout, signed=signed).reveal(vector)
+
+    return Placing(method, server_for, loss, reveal)
 
 
 def run_metrics(

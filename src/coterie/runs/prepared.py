@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from torch import nn
+from torch import Tensor, nn
 
 from coterie.engines.base import Engine
 from coterie.federation import Federation
@@ -21,11 +21,13 @@ from coterie.trainers.losses import Loss
 
 @dataclass(frozen=True)
 class Placing:
-    """What placing newcomers takes: the run's method, a server that asks them, and the run's own loss, if any."""
+    """What using a method's state takes: the method, a server that asks newcomers, and the run's own loss, if any."""
 
     method: Method
     server_for: Callable[[Federation], Server]
     loss: Loss | None = None
+    reveal: Callable[[Tensor], Tensor] = lambda vector: vector
+    """A model as the clients see it, of one as the server holds it."""
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,38 @@ class Result:
         regression = not self.shape.get("classes", 0)
         return Ensemble(members, list(row.mixture.values()), regression=regression).eval()
 
+    def path_of(self, client: str) -> dict[int, nn.Module]:
+        """The models on the way to a client's cluster, of a method that grows a tree of them.
+
+        Args:
+            client: the client's id.
+
+        Returns:
+            New modules by the cluster's id, from the model of all clients to that of the client's cluster.
+
+        Raises:
+            ConfigError: the method has no such path, or is not known here.
+        """
+        path = None if self.placing is None else getattr(self.placing.method, "path", None)
+        if self.placing is None or path is None:
+            raise ConfigError(f"method {self.summary.method!r} has no path of models here, only those of its clusters")
+        vectors = path(self.state, client)
+        return {number: self.module_with(self.placing.reveal(vector)) for number, vector in vectors.items()}
+
+    def ensemble_of(self, client: str) -> nn.Module:
+        """One module that averages the predictions of all models on the way to a client's cluster.
+
+        Args:
+            client: the client's id.
+
+        Returns:
+            A new module, in evaluation mode.
+
+        Raises:
+            ConfigError: as `path_of`.
+        """
+        return Ensemble(list(self.path_of(client).values()), regression=not self.shape.get("classes", 0)).eval()
+
     def module_with(self, vector: Tensor) -> nn.Module:
         """A new module with the parameters `(d,)`, in evaluation mode; it answers in the units of a table's label."""
         if self.architecture is None:
