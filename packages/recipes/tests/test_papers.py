@@ -12,7 +12,7 @@ import pytest
 from coterie.errors import ConfigError
 from coterie_recipes import flt_tables, freshness, list_recipes, papers
 from coterie_recipes.freshness import is_fresh, recipe_source
-from coterie_recipes.papers import BEGIN, END, END_OF_CODE, FROM_CODE, PAPERS, differs, rebuilt, shown
+from coterie_recipes.papers import BEGIN, END, END_OF_CODE, FROM_CODE, PAPERS, differs, judged, rebuilt, shown
 from coterie_recipes.papers_index import Item
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -24,7 +24,9 @@ def row(values: list[float], paper: Any = None, setting: str = "iid", measure: s
 
 def kept(folder: Path, *rows: dict[str, Any]) -> Path:
     made = {"command": "coterie reproduce toy --seeds 3", "commit": "abc", "machine": "one", "date": "2026-01-02"}
-    (folder / "toy.json").write_text(json.dumps(made | {"seeds": [0, 1, 2], "cpu_seconds": 240, "rows": list(rows)}))
+    (folder / "toy.json").write_text(
+        json.dumps(made | {"seeds": [0, 1, 2], "scale": "full", "cpu_seconds": 240, "rows": list(rows)})
+    )
     return folder
 
 
@@ -84,12 +86,30 @@ def test_comments_and_docstrings_are_not() -> None:
         ([1.0, 2.0, 3.0], "≈ 4", True),
         ([1.0, 2.0, 3.0], "> 0", False),
         ([1.0], 9.0, False),  # one seed has no error
+        ([1.0], "9.0 ± 0.5", True),  # and is held to the paper's
+        ([1.0], "1.4 ± 0.5", False),
         ([1.0, 1.0], 1, False),
         ([1.0, 2.0, 3.0], None, False),
     ],
 )
 def test_what_is_further_away_than_two_errors(values: list[float], paper: Any, far: bool) -> None:
     assert differs(row(values, paper)) is far
+
+
+@pytest.mark.parametrize(
+    ("values", "paper", "scale", "verdict"),
+    [
+        ([1.0, 2.0, 3.0], 2.0, "full", "agrees"),
+        ([1.0, 2.0, 3.0], 3.2, "full", "differs"),
+        ([1.0, 2.0, 3.0], 2.0, "quick", "smaller than the paper's"),
+        ([1.0, 2.0, 3.0], "> 0", "quick", "no number printed"),
+        ([1.0], 1.0, "full", "one seed, no ± printed"),
+        ([1.0], "1.4 ± 0.5", "full", "agrees"),
+        ([1.0], "2.4 ± 0.5", "full", "differs"),
+    ],
+)
+def test_what_is_comparable(values: list[float], paper: Any, scale: str, verdict: str) -> None:
+    assert judged(row(values, paper), {"scale": scale}) == verdict
 
 
 def test_a_page_is_built_between_its_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,14 +124,13 @@ def test_a_page_is_built_between_its_marks(tmp_path: Path, monkeypatch: pytest.M
     assert "former text" not in built
     assert "| `fedsem` | `weighting` | uniform |" in built
     assert "`fedavg`" in built.split("No default departs in")[1].split(".")[0]
-    assert "2 entries, 1 of them run: 1 rows with ours beside the paper's here, and 2 below." in built
-    first = "iid: accuracy % | 9.0 | 2 ± 0.58 † | `coterie reproduce toy --seeds 3`, 3 seeds, 4 min |"
-    assert f"| A | Table 1: a table | {first}" in built
-    assert "| A | Figure 1: a drawing |  | | a drawing |  |" in built
-    assert "| iid | accuracy % | 9.0 | 2 ± 0.58 † |" in built
-    assert "| iid | \\|loss\\| |  | 5 |" in built
+    assert "2 entries, 1 of them run, 1 at the paper's size" in built
+    assert "| A | Table 1: a table | full | 3 |  | 1 | 1 | 1 no number printed |" in built
+    assert "| A | Figure 1: a drawing | | | | | | a drawing |" in built
+    assert "| iid | accuracy % | 9.0 | 2 ± 0.58 | differs |" in built
+    assert "| iid | \\|loss\\| |  | 5 |  |" in built
     assert "The paper: it rises." in built
-    assert "* What differs (†): fewer rounds." in built
+    assert "* What differs: fewer rounds." in built
     assert rebuilt(built, tmp_path) == built
 
 

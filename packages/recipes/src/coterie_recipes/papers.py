@@ -9,6 +9,7 @@ import json
 import re
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,8 +33,12 @@ FORMER = "former rule"
 """In a note of a stored result, where a method has another rule now."""
 FROM_CODE = "<!-- From here to the next mark, built by the same command from the methods themselves. -->"
 END_OF_CODE = "<!-- End of what the methods say. -->"
-MARK = "†"
-"""Stands at a value that is further from the paper's than two standard errors."""
+AGREES, DIFFERS = "agrees", "differs"
+SMALLER, ONE_SEED, IN_WORDS = "smaller than the paper's", "one seed, no ± printed", "no number printed"
+"""Why a row of ours cannot be compared with the paper's."""
+HOW = """A row agrees where our mean is within two standard errors and the paper's own ± of its number. One seed has no
+error: it is held to the paper's ± alone. A row that is smaller than the paper's, or has no number to be held to, is not
+comparable."""
 NUMBER = re.compile(r"(?:≈ )?(-?\d+(?:\.\d+)?)(?: ± (\d+(?:\.\d+)?))?$")
 
 
@@ -44,8 +49,6 @@ class Shown:
     item: Item
     stored: Mapping[str, Any] | None
     rows: Sequence[Mapping[str, Any]]
-    brief: Sequence[Mapping[str, Any]]
-    """Those in the overview."""
 
 
 def rebuilt(page: str, results: Path) -> str:
@@ -97,20 +100,17 @@ def _body(results: Path) -> str:
     sections = {paper: [shown(item, results) for item in items] for paper, items in PAPERS.items()}
     every = [one for items in sections.values() for one in items]
     run = [one for one in every if one.stored is not None]
+    full = [one for one in run if _size(one) == "full"]
     lines = [
         "## Every table and figure",
         "",
-        f"{len(every)} entries, {len(run)} of them run: {sum(len(one.brief) for one in run)} rows with ours beside the "
-        f"paper's here, and {sum(len(one.rows) for one in run)} below. Ours is the mean "
-        f"± its standard error over the seeds, or one seed's value. {MARK} marks a mean that is further from the "
-        "paper's than two standard errors and the paper's own ±. Processor time is of one core; the notes say how the "
-        "scale differs from the paper's.",
+        f"{len(every)} entries, {len(run)} of them run, {len(full)} at the paper's size; the rows are below. {HOW}",
         "",
-        "| | table or figure | row | paper | ours | command |",
-        "|---|---|---|---|---|---|",
+        "| | table or figure | size | seeds | agree | differ | not comparable | why |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for paper, items in sections.items():
-        lines += [f"| {paper} | {one.item.place}: {one.item.about} | {row} |" for one in items for row in _brief(one)]
+        lines += [f"| {paper} | {one.item.place}: {one.item.about} | {_at_a_glance(one)} |" for one in items]
     for paper, items in sections.items():
         lines += ["", f"## {paper}, in detail"]
         for one in items:
@@ -125,7 +125,7 @@ def shown(item: Item, results: Path) -> Shown:
     if item.stored is None or not path.exists():
         if not item.not_run:
             raise ConfigError(f"{item.place} ({item.about}): {path} is missing; store it, or say why it was not run")
-        return Shown(item, None, (), ())
+        return Shown(item, None, ())
     stored = json.loads(path.read_text(encoding="utf-8"))
     chosen = []
     for setting, measure in item.rows:
@@ -133,23 +133,42 @@ def shown(item: Item, results: Path) -> Shown:
         if not found:
             raise ConfigError(f"{path}: has no row {setting!r}, {measure!r}")
         chosen += [row for row in found if row not in chosen]
-    brief = [row for row in chosen if any(_matches(row, pattern) for pattern in item.brief)]
-    if item.brief and not brief:
-        raise ConfigError(f"{path}: has no row for the overview, {item.brief}")
     far = [row for row in chosen if differs(row)]
     if far and not item.differs:
         names = "; ".join(f"{row['setting']}, {row['measure']}" for row in far)
         raise ConfigError(f"{item.place} ({item.about}): say what differs from the paper's at {names}")
-    return Shown(item, stored, chosen, brief or chosen[:1])
+    return Shown(item, stored, chosen)
 
 
 def differs(row: Mapping[str, Any]) -> bool:
-    """Whether our mean is further from the paper's number than two standard errors and the paper's own ±."""
-    number = NUMBER.match(str(row.get("paper", "")))
+    """Whether our mean is further from the paper's number than two standard errors and the paper's own ±.
+
+    A single value has no error, and is held to the paper's ± where it prints one.
+    """
+    number = _number(row)
     error = standard_error(row["values"])
-    if number is None or error is None:
+    if number is None or (error is None and number[1] is None):
         return False
-    return abs(statistics.fmean(row["values"]) - float(number[1])) > 2 * error + float(number[2] or 0) + 1e-9
+    allowed = 2 * (error or 0) + (number[1] or 0)
+    return abs(statistics.fmean(row["values"]) - number[0]) > allowed + 1e-9
+
+
+def judged(row: Mapping[str, Any], stored: Mapping[str, Any]) -> str:
+    """AGREES, DIFFERS, or why a row cannot be compared with the paper's."""
+    number = _number(row)
+    if number is None:
+        return IN_WORDS
+    if stored.get("scale") != "full":
+        return SMALLER
+    if len(row["values"]) == 1 and number[1] is None:
+        return ONE_SEED
+    return DIFFERS if differs(row) else AGREES
+
+
+def _number(row: Mapping[str, Any]) -> tuple[float, float | None] | None:
+    """The number that the paper prints, and its ±."""
+    found = NUMBER.match(str(row.get("paper", "")))
+    return None if found is None else (float(found[1]), float(found[2]) if found[2] else None)
 
 
 def _matches(row: Mapping[str, Any], pattern: Pattern) -> bool:
@@ -160,29 +179,41 @@ def _fits(text: str, pattern: str) -> bool:
     return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), text) is not None
 
 
-def _brief(one: Shown) -> list[str]:
-    """The last four columns of the entry's rows in the overview."""
+def _at_a_glance(one: Shown) -> str:
+    """The columns of an entry after its name."""
     if one.stored is None:
-        return [f" | | {one.item.not_run} | "]
-    command = f"`{one.stored['command']}`, {_scale(one.stored)}"
-    return [
-        f"{_cell(row['setting'])}: {_cell(row['measure'])} | {_printed(row) or 'in words'} | {_value(row)} | {command}"
-        for row in one.brief
-    ]
+        return f"| | | | | {one.item.not_run}"
+    found = Counter(judged(row, one.stored) for row in one.rows)
+    why = [f"{found[reason]} {reason}" for reason in (SMALLER, ONE_SEED, IN_WORDS) if found[reason]]
+    why += [word for word in (_out_of_date(one.stored),) if word]
+    apart = found.total() - found[AGREES] - found[DIFFERS]
+    counts = " | ".join(str(count or "") for count in (found[AGREES], found[DIFFERS], apart))
+    return f"{_size(one)} | {_seeds(one.stored)} | {counts} | {'; '.join(why)}"
+
+
+def _size(one: Shown) -> str:
+    return "" if one.stored is None else str(one.stored.get("scale", "quick"))
+
+
+def _seeds(stored: Mapping[str, Any]) -> int:
+    named = stored.get("seeds")
+    return len(named) if isinstance(named, list) else max(len(row["values"]) for row in stored["rows"])
+
+
+def _out_of_date(stored: Mapping[str, Any]) -> str:
+    """What has changed since a result was stored, in words."""
+    if any(FORMER in note for note in stored.get("notes", ())):
+        return f"by a {FORMER}"
+    return CHANGED if "recipe" in stored and not is_fresh(stored) else ""
 
 
 def _scale(stored: Mapping[str, Any]) -> str:
-    named = stored.get("seeds")
-    seeds = len(named) if isinstance(named, list) else max(len(row["values"]) for row in stored["rows"])
-    words = [f"{seeds} seeds" if seeds > 1 else "1 seed"]
+    seeds = _seeds(stored)
+    words = [f"{seeds} seeds" if seeds > 1 else "one seed"]
     seconds = stored.get("cpu_seconds")
     if seconds is not None:
         words.append(f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} min")
-    if any(FORMER in note for note in stored.get("notes", ())):
-        words.append(f"by a {FORMER}")
-    elif "recipe" in stored and not is_fresh(stored):
-        words.append(CHANGED)
-    return ", ".join(words)
+    return ", ".join([*words, *filter(None, [_out_of_date(stored)])])
 
 
 def _details(one: Shown) -> list[str]:
@@ -197,10 +228,12 @@ def _details(one: Shown) -> list[str]:
         f"{stored['machine']}).",
     ]
     lines += [f"The paper: {item.says}"] if item.says else []
-    lines += ["", "| setting | measure | paper | ours |", "|---|---|---|---|"]
+    lines += ["", "| setting | measure | paper | ours | |", "|---|---|---|---|---|"]
     for row in one.rows:
-        lines.append(f"| {_cell(row['setting'])} | {_cell(row['measure'])} | {_printed(row)} | {_value(row)} |")
-    notes = [*stored.get("notes", ()), *([f"What differs ({MARK}): {item.differs}"] if item.differs else [])]
+        point = " | ".join((_cell(row["setting"]), _cell(row["measure"]), _printed(row), _value(row)))
+        verdict = judged(row, stored)
+        lines.append(f"| {point} | {'' if verdict == IN_WORDS else verdict} |")
+    notes = [*stored.get("notes", ()), *([f"What differs: {item.differs}"] if item.differs else [])]
     return [*lines, *([""] if notes else []), *(f"* {note}" for note in notes)]
 
 
@@ -215,12 +248,9 @@ def _printed(row: Mapping[str, Any]) -> str:
 
 
 def _value(row: Mapping[str, Any]) -> str:
-    values = row["values"]
-    error = standard_error(values)
-    mean = f"{statistics.fmean(values):.4g}"
-    if error is None:
-        return mean
-    return f"{mean} ± {error:.2g}{f' {MARK}' if differs(row) else ''}"
+    error = standard_error(row["values"])
+    mean = f"{statistics.fmean(row['values']):.4g}"
+    return mean if error is None else f"{mean} ± {error:.2g}"
 
 
 def main(docs: Path) -> None:

@@ -17,8 +17,6 @@ class Item:
     stored: str | None = None
     """A file of docs/results without its ending."""
     rows: tuple[Pattern, ...] = (("*", "*"),)
-    brief: tuple[Pattern, ...] = ()
-    """Which of these rows stand in the overview: by default the first."""
     says: str = ""
     """The paper in words, where it plots its numbers without printing them."""
     differs: str = ""
