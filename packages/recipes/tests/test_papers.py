@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from coterie.errors import ConfigError
-from coterie_recipes import flt_tables, freshness, list_recipes, papers
+from coterie_recipes import flt_tables, freshness, list_recipes, papers, papers_pictures
 from coterie_recipes.freshness import is_fresh, recipe_source
-from coterie_recipes.papers import BEGIN, END, END_OF_CODE, FROM_CODE, PAPERS, differs, judged, rebuilt, shown
+from coterie_recipes.papers import (
+    BEGIN,
+    END,
+    END_OF_CODE,
+    FROM_CODE,
+    PAPERS,
+    differs,
+    is_figure,
+    judged,
+    picture_of,
+    rebuilt,
+    shown,
+)
 from coterie_recipes.papers_index import Item
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -33,6 +46,28 @@ def kept(folder: Path, *rows: dict[str, Any]) -> Path:
 def test_the_page_is_what_the_stored_results_give() -> None:
     page = (DOCS / "papers.md").read_text(encoding="utf-8")
     assert rebuilt(page, DOCS / "results") == page, "run: python -m coterie_recipes.papers docs"
+
+
+def test_every_figure_that_was_run_has_its_picture() -> None:
+    page = (DOCS / "papers.md").read_text(encoding="utf-8")
+    linked = {DOCS / name for name in re.findall(r"\]\((images/[^)]+)\)", page)}
+    figures = [item for items in PAPERS.values() for item in items if is_figure(item)]
+    drawn = [item for item in figures if shown(item, DOCS / "results").rows]
+    assert len(drawn) > 10
+    assert linked == {DOCS / "images" / picture_of(item) for item in drawn}
+    assert set((DOCS / "images" / "papers").iterdir()) < linked
+
+
+def test_a_picture_holds_the_rows() -> None:
+    rows = [row([1.0, 3.0], setting=f"K={k}, γ={x}") for k in (2, 4) for x in (0.5, 1)]
+    panel, other = papers_pictures.draw(
+        [*rows, *(row([x], setting=f"S{x}, FLT", measure="loss") for x in (5.0, 6.0))]
+    ).axes[:2]
+    assert panel.get_xlabel() == "γ"
+    assert panel.get_legend_handles_labels()[1] == ["K=2", "K=4"]
+    drawn = [bars[0].get_xydata().tolist() for bars in panel.containers]
+    assert drawn == [[[0.5, 2.0], [1.0, 2.0]]] * 2
+    assert [bar.get_width() for bar in other.patches] == [5.0, 6.0]
 
 
 def test_every_command_on_the_page_names_a_recipe() -> None:

@@ -19,6 +19,7 @@ from coterie.errors import ConfigError
 from coterie.methods import method_classes
 from coterie.methods.published import departures_of, paper_of
 from coterie.option_types import value_in_words
+from coterie_recipes import papers_pictures
 from coterie_recipes.freshness import is_fresh
 from coterie_recipes.papers_cfl_ifca import CFL, IFCA
 from coterie_recipes.papers_cuau_flt import FEDCUAU, FLT
@@ -228,6 +229,8 @@ def _details(one: Shown) -> list[str]:
         f"{stored['machine']}).",
     ]
     lines += [f"The paper: {item.says}"] if item.says else []
+    if is_figure(item):
+        lines += ["", f"![Ours: {item.about}](images/{picture_of(item)})"]
     lines += ["", "| setting | measure | paper | ours | |", "|---|---|---|---|---|"]
     for row in one.rows:
         point = " | ".join((_cell(row["setting"]), _cell(row["measure"]), _printed(row), _value(row)))
@@ -253,9 +256,29 @@ def _value(row: Mapping[str, Any]) -> str:
     return mean if error is None else f"{mean} ± {error:.2g}"
 
 
+def is_figure(item: Item) -> bool:
+    """Whether the paper draws it."""
+    return item.place.startswith("Figure")
+
+
+def picture_of(item: Item) -> str:
+    """The file below docs/images that ours is drawn in."""
+    if item.picture:
+        return item.picture
+    return (
+        "papers/"
+        + "-".join(re.findall(r"[a-z0-9]+", f"{item.stored} {item.place}".lower().removeprefix("papers/")))
+        + ".svg"
+    )
+
+
 def main(docs: Path) -> None:
-    """Rewrite the page in a folder of documents."""
+    """Rewrite the page in a folder of documents, and draw its pictures."""
     page = docs / "papers.md"
+    for item in (item for items in PAPERS.values() for item in items if is_figure(item)):
+        one = shown(item, docs / "results")
+        if one.rows and not item.picture:
+            papers_pictures.write(one.rows, docs / "images" / picture_of(item))
     page.write_text(rebuilt(page.read_text(encoding="utf-8"), docs / "results"), encoding="utf-8")
 
 

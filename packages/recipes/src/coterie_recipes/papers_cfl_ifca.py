@@ -71,6 +71,7 @@ CFL = (
         "Figure 8",
         "the same over step size, network and rounds: where the thresholds separate the two cases",
         "papers/cfl-norm-map",
+        picture="cfl-norm-map.png",
         not_run=NOT_RUN,
         says="the largest norm converges to zero with the mean norm where clients are congruent, and stagnates or even "
         "increases where they are not.",

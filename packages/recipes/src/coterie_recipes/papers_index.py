@@ -21,6 +21,8 @@ class Item:
     """The paper in words, where it plots its numbers without printing them."""
     differs: str = ""
     """What differs from the paper's setting and was tried, where our number is further away than errors explain."""
+    picture: str = ""
+    """A file of docs/images that draws ours, where it is not the rows that are drawn."""
     not_run: str = ""
     """What to say where there is no stored result."""
 
