@@ -18,7 +18,6 @@ CURATED = frozenset(
         "methods",
         "models",
         "privacy",
-        "report",
         "runs",
         "tasks",
         "trainers",
@@ -51,11 +50,14 @@ MODULES = frozenset(
         "metrics",
         "parameters",
         "randomness",
+        "plugins",
         "runs.config",
+        "runs.folder",
+        "runs.matrices",
         "runs.records",
+        "runs.rows",
         "runs.samples",
         "runs.using",
-        "runs.verdict",
         "runs.words",
     )
 )

@@ -76,7 +76,9 @@ def test_every_public_name_can_be_had_and_no_other() -> None:
         coterie.nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("name", sorted({row[0] for row in COMMANDS} | {"compare", "sweep", "attack"}))
+@pytest.mark.parametrize(
+    "name", sorted({row[0] for row in COMMANDS} | {"compare", "sweep", "attack", "report", "plot", "serve"})
+)
 def test_the_help_shows_the_words_of_the_command_itself(name: str) -> None:
     context = click.Context(app)
     shown = app.get_command(context, name)

@@ -21,8 +21,6 @@ from coterie.errors import ConfigError, CoterieError
 COMMANDS = (
     ("run", "run_commands", "Train a method on a federation; the command line wins over CONFIG.toml."),
     ("resume", "run_commands", "Resume a run that was stopped or killed, as if nothing had happened."),
-    ("report", "report_commands", "Write a report of a run or a comparison: one HTML file that needs no network."),
-    ("plot", "report_commands", "Draw the figures of a run or a comparison as PNG and SVG."),
     ("methods", "method_commands", "List the methods; with NAME, the options of one."),
     ("models", "method_commands", "List the networks."),
     ("scenarios", "data_commands", "List the named federations, with their default sizes."),
@@ -43,7 +41,6 @@ COMMANDS = (
     ("predict", "model_commands", "Predict with a client's model, or a cluster's: one line of CSV per sample."),
     ("evaluate", "model_commands", "Measure a client's model, or a cluster's, on new labelled data."),
     ("export", "model_commands", "Write a client's model, or a cluster's, as a file that needs no Coterie."),
-    ("serve", "serve_commands", "Show the runs in DIR on a live page: rounds, trees, many runs in one picture."),
     ("deploy", "deploy_commands", "Write a ready Flower app: the app, a file of data per client, the commands."),
 )
 """Name, module and first sentence of every command, the same as in its docstring."""

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TextIO
 
 from coterie.runs.callbacks import Callback
-from coterie.runs.records import RoundRecord, Spread, Summary
+from coterie.runs.records import RoundRecord, Spread
+from coterie.runs.words import count, ending, means_in_words, privacy_in_words, round_in_words
 
 if TYPE_CHECKING:
     from coterie.runs.prepared import Run
@@ -53,7 +54,8 @@ class ProgressLine(Callback):
 
     def on_round(self, record: RoundRecord) -> None:
         self.known = record.metrics or self.known
-        self.last = f"{self.title}: round {record.round}/{self.rounds}  {describe(record, self.known, self.metrics)}"
+        reached = round_in_words(record, self.known, self.metrics)
+        self.last = f"{self.title}: round {record.round}/{self.rounds}  {reached}"
         if not self.rewritten:
             if record.round % max(1, self.rounds // PLAIN_LINES) == 0:
                 print(self.last, file=self.stream, flush=True)
@@ -62,7 +64,7 @@ class ProgressLine(Callback):
 
     def on_end(self, result: Result) -> None:
         summary = result.summary
-        words = [in_words(summary.metrics, self.metrics), count(len(summary.clusters), "cluster")]
+        words = [means_in_words(summary.metrics, self.metrics), count(len(summary.clusters), "cluster")]
         words += privacy_in_words(summary)
         self._show(f"{self.title}: {count(summary.rounds, 'round')}  {'  '.join(words)}  {summary.seconds:.1f} s")
         for text in ending(summary):
@@ -79,37 +81,3 @@ def trainer_lines(run: Run) -> list[str]:
     """How the clients train and why so, in one line; none where the clients choose, as on a network."""
     description = getattr(getattr(run.engine, "trainer", None), "description", "")
     return [f"training: {description}"] if description else []
-
-
-def describe(record: RoundRecord, known: dict[str, Spread], metrics: Sequence[str] = ()) -> str:
-    """A round in a few words: what is `known` of the metrics, and the clusters."""
-    spent = "" if record.epsilon is None else f"  ε {record.epsilon:.3g}"
-    return f"{in_words(known, metrics)}  {count(len(record.clusters), 'cluster')}{spent}".strip()
-
-
-def privacy_in_words(summary: Summary) -> list[str]:
-    """What the models give away of any one client, where noise was asked for."""
-    if summary.epsilon is None or summary.delta is None:
-        return []
-    return [f"ε {summary.epsilon:.3g} at δ = {summary.delta:g}"]
-
-
-def in_words(known: dict[str, Spread], metrics: Sequence[str]) -> str:
-    """Mean accuracy (of regressions the loss) and the other metrics that were asked for."""
-    first = "accuracy" if known.get("accuracy", Spread()).mean is not None else "loss"
-    form = {"accuracy": ".3f"}
-    means = [(name, known[name].mean) for name in (first, *metrics) if name in known]
-    return "  ".join(f"{name} {value:{form.get(name, '.4g')}}" for name, value in means if value is not None)
-
-
-def ending(summary: Summary) -> list[str]:
-    """How a run ended that did not simply do all its rounds."""
-    found = [] if summary.stopped is None else [f"stopped after round {summary.rounds}: {summary.stopped}"]
-    if summary.best_round is not None and summary.best_round < summary.rounds:
-        found.append(f"the models are those of round {summary.best_round}, the best on validation data")
-    return found
-
-
-def count(number: int, what: str) -> str:
-    """ "1 cluster" or "4 clusters"."""
-    return f"{number} {what if number == 1 else what + 's'}"

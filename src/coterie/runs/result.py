@@ -14,7 +14,7 @@ from coterie import plugins
 from coterie.errors import ConfigError, did_you_mean
 from coterie.models.ensemble import Ensemble
 from coterie.parameters import Layout, scatter, span_size
-from coterie.runs import exporting, newcomers, notebook, using
+from coterie.runs import exporting, newcomers, using
 from coterie.runs.records import ClientRecord, History, Spread, Summary, model_file
 from coterie.runs.target_scaling import TargetScaling
 from coterie.runs.words import mixture_text
@@ -68,9 +68,10 @@ class Result:
         """Client ids, one list per cluster."""
         return self.summary.clusters
 
-    def _repr_html_(self) -> str:
-        """The summary table and the tree, for notebooks."""
-        return notebook.result_html(self)
+    def _repr_html_(self) -> str | None:
+        """The summary table and the tree, for notebooks; None, and so plain text, without the package that draws it."""
+        point = plugins.offered("coterie.results").get("html")
+        return None if point is None else str(plugins.load(point, "view")(self))
 
     def record_of(self, client: str) -> ClientRecord:
         """A client's record; ConfigError where there is no such client, or the run does not know its model."""
