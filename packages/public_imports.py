@@ -32,6 +32,11 @@ MODULES = frozenset(
         "cli.progress",
         "cli.terminal",
         "errors",
+        "federation.images",
+        "federation.table_columns",
+        "federation.table_files",
+        "federation.table_sites",
+        "federation.tables",
         "lazy",
         "methods.averaging",
         "methods.base",
@@ -41,6 +46,7 @@ MODULES = frozenset(
         "methods.closed_form",
         "methods.graph_averaging",
         "methods.groups",
+        "models.ensemble",
         "option_types",
         "methods.placing",
         "methods.published",
@@ -56,9 +62,10 @@ MODULES = frozenset(
         "runs.matrices",
         "runs.records",
         "runs.rows",
-        "runs.samples",
-        "runs.using",
+        "runs.target_scaling",
         "runs.words",
+        "snapshot",
+        "trainers.losses",
     )
 )
 """Plain modules of which every name without a leading underscore is public."""

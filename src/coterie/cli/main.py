@@ -37,10 +37,6 @@ COMMANDS = (
         "Measure how heterogeneous each client is (FedCUAU's CUAU), without training.",
     ),
     ("tree", "tree_commands", "Print the tree of clusters that a run's splits made."),
-    ("assign", "tree_commands", "Place newcomers in the clusters of a run by its own method."),
-    ("predict", "model_commands", "Predict with a client's model, or a cluster's: one line of CSV per sample."),
-    ("evaluate", "model_commands", "Measure a client's model, or a cluster's, on new labelled data."),
-    ("export", "model_commands", "Write a client's model, or a cluster's, as a file that needs no Coterie."),
     ("deploy", "deploy_commands", "Write a ready Flower app: the app, a file of data per client, the commands."),
 )
 """Name, module and first sentence of every command, the same as in its docstring."""

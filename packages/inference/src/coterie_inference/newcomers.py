@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError, DataError
-from coterie.runs.samples import ModelShape, Samples, as_federation, read_newcomers, read_samples
-from coterie.runs.using import losses_of, module_for, outputs_of, shape_of
+from coterie_inference.predicting import losses_of, module_for, outputs_of, shape_of
+from coterie_inference.samples import ModelShape, Samples, as_federation, read_newcomers, read_samples
 
 if TYPE_CHECKING:
-    from coterie.runs.result import Result
+    from coterie.runs import Result
 
 DRIFT_LEVEL = 0.01
 """Chance with which a client that has not changed is said to have drifted."""

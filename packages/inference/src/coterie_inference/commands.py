@@ -1,9 +1,10 @@
-"""Commands that use a finished run's models: predict, evaluate, export."""
+"""The commands `coterie predict`, `evaluate`, `export` and `assign`."""
 
 from __future__ import annotations
 
 import csv
 import io
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -13,9 +14,11 @@ from rich.table import Table
 
 from coterie.cli.options import complete_folder, examples
 from coterie.cli.terminal import make_console
-from coterie.runs.loading import load
-from coterie.runs.using import shape_of
-from coterie.snapshot import write_atomically
+from coterie.errors import ConfigError
+from coterie.runs import Result, load, write_atomically
+from coterie.runs.records import tree_of
+from coterie.runs.words import ancestors
+from coterie_inference.predicting import shape_of
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -118,3 +121,45 @@ def export(folder: str, path: str, client: str | None, cluster: int | None, form
     What the model takes and answers is written beside it, to PATH.json, and a model card to PATH.md.
     """
     click.echo(load(folder).export(path, client=client, cluster=cluster, format=format))
+
+
+@click.command(
+    epilog=examples(
+        "coterie assign runs/cfl new.npz",
+        "coterie assign runs/cfl --data FOLDER",
+        "coterie assign runs/cfl march.csv --client hospital-3",
+    )
+)
+@click.argument("folder", shell_complete=complete_folder)
+@click.argument("given", required=False, metavar="[DATA]")
+@click.option("--data", default=None, help="the data, as [DATA]  [default: none]", metavar="PATH")
+@click.option(
+    "--client", default=None, help="ask of this client of the run whether it still fits  [default: none]", metavar="ID"
+)
+def assign(folder: str, given: str | None, data: str | None, client: str | None) -> None:
+    """Place newcomers in the clusters of a run by its own method.
+
+    DATA is a newcomer's file (.npz, or a table for a run on tables) or a folder of such files. With --client it is new
+    data of a client that the run knows, and the answer is whether the client still fits its cluster.
+    """
+    source = given or data
+    if source is None or (given and data):
+        raise ConfigError(
+            "assign takes one DATA, a newcomer's file or a folder of files: give it after the run's folder"
+        )
+    result, console = load(folder), make_console()
+    if client is not None:
+        console.print(str(result.drift(client, source)), markup=False, soft_wrap=True, highlight=False)
+        return
+    console.print(places(result, result.assign(source)))
+
+
+def places(result: Result, clusters: dict[str, int]) -> Table:
+    """The newcomers' clusters, each with its path in the tree and the clients that are in it."""
+    members = Counter(row.cluster for row in result.clients)
+    nodes = {node.id: node for node in tree_of(result.history)}
+    table = Table("client", "cluster", "path", "with", box=None, pad_edge=False)
+    for newcomer, cluster in clusters.items():
+        steps = " → ".join(str(node.id) for node in ancestors(nodes, cluster)) or str(cluster)
+        table.add_row(newcomer, str(cluster), steps, f"{members[cluster]} clients")
+    return table

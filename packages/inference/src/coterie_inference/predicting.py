@@ -13,7 +13,6 @@ from coterie.errors import ConfigError, users_code
 from coterie.metrics import ALWAYS, METRICS, compute
 from coterie.parameters import span_size
 from coterie.runs.records import model_file
-from coterie.runs.samples import ModelShape, read_samples
 from coterie.runs.target_scaling import TargetScaling
 from coterie.trainers.losses import (
     Loss,
@@ -24,9 +23,10 @@ from coterie.trainers.losses import (
     predicted_labels,
     sample_losses,
 )
+from coterie_inference.samples import ModelShape, read_samples
 
 if TYPE_CHECKING:
-    from coterie.runs.result import Result
+    from coterie.runs import Result
 
 AT_ONCE = 1024
 """Samples that go through a model together; it bounds memory."""

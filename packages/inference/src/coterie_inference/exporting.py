@@ -14,7 +14,10 @@ from torch import Tensor, nn
 
 from coterie.errors import ConfigError, did_you_mean, extra
 from coterie.models.ensemble import Ensemble
-from coterie.runs.raw_inputs import (
+from coterie.runs.target_scaling import Rescaled
+from coterie.snapshot import save_tensors, write_atomically, writing
+from coterie_inference.predicting import loss_of, module_for, outputs_of, shape_of
+from coterie_inference.raw_inputs import (
     CELLS,
     PIXELS,
     Answers,
@@ -27,13 +30,10 @@ from coterie.runs.raw_inputs import (
     pixels_like,
     takes_pixels,
 )
-from coterie.runs.samples import ModelShape
-from coterie.runs.target_scaling import Rescaled
-from coterie.runs.using import loss_of, module_for, outputs_of, shape_of
-from coterie.snapshot import save_tensors, write_atomically, writing
+from coterie_inference.samples import ModelShape
 
 if TYPE_CHECKING:
-    from coterie.runs.result import Result
+    from coterie.runs import Result
 
 Format = Literal["state_dict", "torchscript", "onnx"]
 BY_ENDING: dict[str, Format] = {

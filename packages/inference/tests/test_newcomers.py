@@ -19,8 +19,8 @@ from coterie.errors import ConfigError, CoterieError, DataError
 from coterie.federation import Client, Federation, Split
 from coterie.methods import Assignment, Info, Server, method_classes
 from coterie.runs import Result
-from coterie.runs.newcomers import DRIFT_LEVEL
 from coterie.snapshot import saved
+from coterie_inference.newcomers import DRIFT_LEVEL
 
 BY_LABELS = {
     "auto": ("auto", 30),

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from coterie.federation.table_columns import Column
 from coterie.federation.table_files import BOOLEANS, MISSING
 from coterie.federation.tables import Table
-from coterie.runs.samples import ModelShape
 from coterie.trainers.losses import Loss, class_logits
+from coterie_inference.samples import ModelShape
 
 CELLS = "cells"
 """The input of a model on tables: texts (n, columns), as in the lines of a CSV file."""
