@@ -34,6 +34,7 @@ OWN_COMMANDS = {
     "evaluate": ("coterie-inference", "Measure a client's model, or a cluster's, on new labelled data."),
     "export": ("coterie-inference", "Write a client's model, or a cluster's, as a file that needs no Coterie."),
     "assign": ("coterie-inference", "Place newcomers in the clusters of a run by its own method."),
+    "check": ("coterie-tables", "Find the faults of tables before training: units, spellings, identifiers."),
     "attack": ("coterie-attacks", "Run methods with hostile clients under rules of aggregation."),
     "advise": ("coterie-advice", "Probe the clients, and say which method to run and what it costs."),
     "diagnose": ("coterie-advice", "Train one model, and report what a split would find, without splitting."),

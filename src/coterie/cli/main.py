@@ -24,11 +24,6 @@ COMMANDS = (
     ("methods", "method_commands", "List the methods; with NAME, the options of one."),
     ("models", "method_commands", "List the networks."),
     ("scenarios", "data_commands", "List the named federations, with their default sizes."),
-    (
-        "check",
-        "data_commands",
-        "Find the faults of tables before training: units, spellings, identifiers.",
-    ),
     ("data", "data_commands", "See which data sets are here, and download the others."),
     ("encoder", "encoder_commands", "Train the encoders by which FLT compares clients."),
     (

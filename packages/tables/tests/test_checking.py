@@ -13,9 +13,9 @@ from click.testing import CliRunner
 from coterie import Federation
 from coterie.cli.main import app
 from coterie.errors import DataError
-from coterie.federation.checking import check_tables
 from coterie.federation.corrections import load_corrections
 from coterie.federation.table_sites import read_all
+from coterie_tables import check_tables
 
 QUANTITIES = {"age": (62, 12), "weight": (78, 14), "height": (171, 9), "glucose": (5.8, 1.2), "temp": (36.9, 0.5)}
 

@@ -9,13 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from coterie.federation.checking.findings import LEVEL, Finding, Tables, columns_of
-from coterie.federation.checking.spelling import is_number, plain
 from coterie.federation.corrections import EVERY_SITE, first_of_each
 from coterie.federation.labels import SURELY_CLASSES
 from coterie.federation.table_columns import DATE, listed
 from coterie.federation.table_files import RawColumn, RawTable
 from coterie.federation.table_statistics import CategoryStatistics
+from coterie_tables.findings import LEVEL, Finding, Tables, columns_of
+from coterie_tables.spelling import is_number, plain
 
 IDENTIFIERS = {"id", "ids", "uuid", "guid", "mrn", "ssn", "identifier", "key", "index", "rownumber"}
 """Words in the names of columns that name rows."""

@@ -7,10 +7,10 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from coterie.federation.checking.findings import Finding, Tables, columns_of
 from coterie.federation.labels import SURELY_CLASSES
 from coterie.federation.table_columns import listed
 from coterie.federation.table_files import RawColumn
+from coterie_tables.findings import Finding, Tables, columns_of
 
 FAMILIES = (
     (

@@ -11,7 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from coterie.errors import DataError, did_you_mean
-from coterie.federation.checking.columns import (
+from coterie.federation.corrections import CORRECTIONS, load_corrections
+from coterie.federation.table_files import RawTable, read_table
+from coterie.federation.table_sites import by_client, client_names, find_tables
+from coterie_tables.columns import (
     check_cells,
     check_classes,
     check_forms,
@@ -19,14 +22,9 @@ from coterie.federation.checking.columns import (
     check_names,
     check_rows,
 )
-from coterie.federation.checking.findings import Finding, Tables, merge
-from coterie.federation.checking.spelling import check_categories, check_spelling, misspelt, same_answers, same_letters
-from coterie.federation.checking.units import check_units
-from coterie.federation.corrections import CORRECTIONS, load_corrections
-from coterie.federation.table_files import RawTable, read_table
-from coterie.federation.table_sites import by_client, client_names, find_tables
-
-__all__ = ["Finding", "check_tables", "merge"]
+from coterie_tables.findings import Finding, Tables, merge
+from coterie_tables.spelling import check_categories, check_spelling, misspelt, same_answers, same_letters
+from coterie_tables.units import check_units
 
 
 def check_tables(

@@ -16,10 +16,10 @@ from statistics import median
 
 import numpy as np
 
-from coterie.federation.checking.findings import LEVEL, Finding, Tables, columns_of
 from coterie.federation.labels import SURELY_CLASSES
 from coterie.federation.table_columns import listed
 from coterie.federation.table_files import RawColumn
+from coterie_tables.findings import LEVEL, Finding, Tables, columns_of
 
 FACTORS = {
     10: "a decimal place, or dm for m", 100: "% for a share, or cm for m", 1000: "g for kg, or mm for m",
