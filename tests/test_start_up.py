@@ -12,8 +12,7 @@ from click.testing import CliRunner
 
 import coterie
 from coterie import plugins
-from coterie.cli.extra_commands import GROUP, OWN_COMMANDS
-from coterie.cli.main import COMMANDS, app
+from coterie.cli.main import COMMANDS, GROUP, OWN_COMMANDS, app
 from coterie.cli.method_commands import method_summaries
 from coterie.cli.progress import verdicts
 from coterie.data.images import load_digits_pool

@@ -17,7 +17,7 @@ from coterie.cli.terminal import make_console
 from coterie.errors import ConfigError
 from coterie.methods import Event
 from coterie.runs import Callback, Result, Run
-from coterie.runs.progress import trainer_lines
+from coterie.runs.callbacks import trainer_lines
 from coterie.runs.records import RoundRecord, Spread, Summary
 from coterie.runs.words import ending, member_lines, privacy_in_words, round_in_words, summary_cells
 
