@@ -18,7 +18,7 @@ RUN pip install "$(grep '^torch==' constraints.txt)" --index-url https://downloa
 COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src ./src
 COPY packages ./packages
-RUN pip install --constraint constraints.txt ".[all]" ./packages/field ./packages/studies ./packages/advice ./packages/attacks ./packages/recipes ./packages/bench ./packages/conformance ./packages/board
+RUN pip install --constraint constraints.txt ".[all]" ./packages/inference ./packages/tables ./packages/views ./packages/field ./packages/studies ./packages/advice ./packages/attacks ./packages/recipes ./packages/bench ./packages/conformance ./packages/board
 
 # Not as root: a run needs nothing but its own folder.
 RUN useradd --create-home --uid 1000 coterie && mkdir /work && chown coterie /work

@@ -8,7 +8,7 @@ DEV_STAMP = $(VENV)/.installed-dev
 # Silence progress and version notices; the pinned torch is a CPU build where the index has one.
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
 # Packages of their own beside the core: each adds a command.
-PACKAGES = packages/field packages/studies packages/advice packages/attacks packages/recipes packages/bench packages/conformance packages/board
+PACKAGES = packages/inference packages/tables packages/views packages/field packages/studies packages/advice packages/attacks packages/recipes packages/bench packages/conformance packages/board
 WITH_PACKAGES = $(foreach package,$(PACKAGES),--editable $(package))
 
 CASES ?= 1000

@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import hypothesis
 import pytest
 import torch
 
-from browsing import CHROMIUM, FLAGS
 from coterie.methods.splitting.judging import Steps
 from coterie.trainers.devices import bfloat16_support
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Browser
 
 torch.set_num_threads(1)
 hypothesis.settings.register_profile("coterie", deadline=None, max_examples=30, derandomize=True, database=None)
 hypothesis.settings.load_profile("coterie")
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "long: a browser, a cluster, a compiler, the machine's memory: not run by `make test`"
-    )
-    config.addinivalue_line("markers", "bfloat16: computes in bfloat16, which some processors only announce")
-
-
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Leave out what computes in bfloat16 where it does not work: it would end or poison this whole process."""
     if item.get_closest_marker("bfloat16") and bfloat16_support() == "broken":
         pytest.skip("bfloat16 does not work on this processor")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """One Chromium for all tests of a file."""
-    api = pytest.importorskip("playwright.sync_api", reason="needs coterie[dev] for playwright")
-    with api.sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield chromium
-        chromium.close()
 
 
 @pytest.fixture

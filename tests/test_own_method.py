@@ -98,7 +98,7 @@ def test_it_resumes_and_is_known_to_the_reports(tmp_path: Path) -> None:
         assert torch.equal(ours, theirs)
     first = json.loads((tmp_path / "run" / "history.jsonl").read_text().splitlines()[0])
     assert first["assignment"] == {client: i for i, members in enumerate(whole.clusters) for client in members}
-    from coterie.report import write_report
+    from coterie_views.report import write_report
 
     page = Path(write_report(tmp_path / "run", None)).read_text()
     assert all(client in page for members in TRUTH for client in members)

@@ -23,7 +23,7 @@ from coterie.engines.ray import find_ray
 from coterie.errors import ConfigError, extra
 from coterie.privacy.secure_sum import _x25519
 from coterie.runs.records import History
-from coterie.runs.trackers import MLflowCallback, TensorBoardCallback, WandbCallback
+from coterie_views.trackers import MLflowCallback, TensorBoardCallback, WandbCallback
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -72,7 +72,7 @@ def test_a_missing_package_is_named_with_its_extra(
 
 def test_every_extra_that_an_error_names_exists() -> None:
     named = set()
-    for path in (ROOT / "src").rglob("*.py"):
+    for path in (*ROOT.glob("src/**/*.py"), *ROOT.glob("packages/*/src/**/*.py")):
         named |= set(re.findall(r'\bextra\("([\w-]+)"|coterie\[([\w,-]+)\]', path.read_text()))
     names = {name for pair in named for part in pair for name in part.split(",") if name}
     assert {"flower", "flt", "web", "wandb"} <= names

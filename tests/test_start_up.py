@@ -12,14 +12,16 @@ from click.testing import CliRunner
 
 import coterie
 from coterie import plugins
-from coterie.cli.extra_commands import GROUP
-from coterie.cli.main import COMMANDS, app
+from coterie.cli.main import COMMANDS, GROUP, OWN_COMMANDS, app
 from coterie.cli.method_commands import method_summaries
+from coterie.cli.progress import verdicts
 from coterie.data.images import load_digits_pool
 from coterie.methods import method_classes
 
 HEAVY = {"torch", "numpy", "scipy", "sklearn", "pandas", "matplotlib", "umap", "numba", "flwr", "ray", "pydantic"}
 UNUSED = HEAVY - {"torch", "numpy", "pydantic"}
+OTHERWISE = {"bench", "conformance", "leaderboard", "reproduce"}
+"""Commands whose own help begins with other words than the list of commands."""
 
 
 def loaded_by(code: str) -> set[str]:
@@ -68,6 +70,24 @@ def test_a_name_of_a_missing_package_says_what_to_install(name: str, monkeypatch
         getattr(coterie, name)
 
 
+def test_what_a_result_does_by_another_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    result = coterie.run("fedavg", scenario="xor", clients=2, samples=10, rounds=1, workers=1)
+    monkeypatch.setattr(plugins, "offered", lambda group: {})
+    samples = np.zeros((1, 2), dtype=np.float32)
+    acts = {
+        "predict": lambda: result.predict(samples),
+        "evaluate": lambda: result.evaluate((samples, [0])),
+        "export": lambda: result.export("model.pt"),
+        "assign": lambda: result.assign(samples),
+        "drift": lambda: result.drift("client-0", samples),
+    }
+    for name, act in acts.items():
+        with pytest.raises(coterie.CoterieError, match=f"^Result.{name} is in a .*: pip install coterie-inference$"):
+            act()
+    assert result._repr_html_() is None
+    assert verdicts([result]) == ["the verdict on a run is in a package of its own: pip install coterie-views"]
+
+
 def test_every_public_name_can_be_had_and_no_other() -> None:
     for name in coterie.__all__:
         assert getattr(coterie, name) is not None
@@ -76,7 +96,7 @@ def test_every_public_name_can_be_had_and_no_other() -> None:
         coterie.nothing  # noqa: B018
 
 
-@pytest.mark.parametrize("name", sorted({row[0] for row in COMMANDS} | {"compare", "sweep", "attack"}))
+@pytest.mark.parametrize("name", sorted({*(row[0] for row in COMMANDS), *OWN_COMMANDS} - OTHERWISE))
 def test_the_help_shows_the_words_of_the_command_itself(name: str) -> None:
     context = click.Context(app)
     shown = app.get_command(context, name)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from coterie.cli import main
-from coterie.cli.extra_commands import OWN_COMMANDS
+from coterie.cli.main import OWN_COMMANDS
 
 MODULE = """
 import click

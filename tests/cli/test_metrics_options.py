@@ -8,10 +8,10 @@ import pytest
 
 import coterie
 from coterie.cli import main
-from coterie.report.reading import read_run
-from coterie.report.sections import clients
 from coterie.runs.folder import RunFolder
 from coterie.runs.loading import load
+from coterie_views.report.reading import read_run
+from coterie_views.report.sections import clients
 
 RUN = [
     *("run", "--method", "fedavg", "--scenario", "digits-iid", "--clients", "3", "--samples", "30", "--rounds", "3"),

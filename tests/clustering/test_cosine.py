@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.clustering import cosine_matrix, norms
-from coterie.clustering.blocks import COLUMNS
-from coterie.clustering.cosine import STRIP
+from coterie.clustering.cosine import COLUMNS, STRIP
 
 
 def reference(updates: np.ndarray) -> np.ndarray:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coterie.clustering import cuau, percentile_clusters
-from coterie.clustering.blocks import COLUMNS
+from coterie.clustering.cosine import COLUMNS
 
 
 def test_by_hand() -> None:

@@ -45,9 +45,9 @@ class Requests:
         """A server over a good run and one that is spoilt again and again."""
         import uvicorn
 
-        from coterie.live.hub import Hub
-        from coterie.live.library import Library
-        from coterie.live.server import make_app, make_server_config
+        from coterie_views.live.hub import Hub
+        from coterie_views.live.library import Library
+        from coterie_views.live.server import make_app, make_server_config
 
         runs = folder / "runs"
         coterie.run("ifca:k=2", **OPTIONS, out=runs / "good")

@@ -14,8 +14,8 @@ import coterie
 from coterie.data.scenarios import find_scenario
 from coterie.methods import served
 from coterie.methods.served import judged
-from coterie.runs.using import module_for, outputs_of
 from coterie.trainers.base import Training
+from coterie_inference.predicting import module_for, outputs_of
 
 PLAN = {"model": "mlp:hidden=32", "rounds": 12, "lr": 0.1, "epochs": 2, "batch_size": 32, "workers": 1}
 

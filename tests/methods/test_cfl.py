@@ -23,11 +23,10 @@ from coterie.federation import Client, Federation, Split
 from coterie.methods import CFL, make_method
 from coterie.methods.base import Event
 from coterie.methods.compared import Compared
-from coterie.methods.population import follow_population
 from coterie.methods.server import Server
 from coterie.methods.splitting import BenefitRule, LeafRound, Look, SplitDecision, SplitRule
 from coterie.methods.splitting import Watched as WatchedSplit
-from coterie.methods.tree import Branch
+from coterie.methods.tree import Branch, follow_population
 from coterie.randomness import derive
 from coterie.runs.loop import execute
 from coterie.runs.prepared import Run

@@ -17,9 +17,9 @@ from coterie.methods.needs import needs_of
 from coterie.privacy.accounting import epsilon
 from coterie.privacy.noisy_sum import discrete_gaussian
 from coterie.privacy.user_level import UserPrivacy
-from coterie.report.reading import read_run
-from coterie.report.words import run_words
 from coterie.snapshot import load_tensors
+from coterie_views.report.reading import read_run
+from coterie_views.report.words import run_words
 
 COVERED = ("models/cluster-*.safetensors",)
 """The files of a run folder that ε covers: sums with noise, and what is computed from them alone."""

@@ -24,11 +24,11 @@ from coterie.errors import ConfigError
 from coterie.federation import Federation
 from coterie.methods import CFL, Assignment, FedAvg, Info, Local, Server, method_classes
 from coterie.randomness import derive
-from coterie.report import write_report
 from coterie.runs import Result
 from coterie.runs.records import ClientRecord, assignments, tree_of
 from coterie.runs.words import served_elsewhere
 from coterie.snapshot import saved
+from coterie_views.report import write_report
 
 SMALL: dict[str, Any] = {"scenario": "digits-permuted", "clients": 8, "groups": 2, "samples": 60, "workers": 1}
 SPLIT = 6

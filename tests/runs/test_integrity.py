@@ -15,9 +15,9 @@ import pytest
 
 import coterie
 from coterie.errors import CoterieError, RunError
-from coterie.report import write_report
 from coterie.runs.folder import LATEST, PREVIOUS, RunFolder
 from coterie.runs.records import RoundRecord
+from coterie_views.report import write_report
 
 OPTIONS: dict[str, Any] = {
     "scenario": "digits-permuted",

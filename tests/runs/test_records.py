@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 import coterie
 from coterie.cli.main import main
 from coterie.errors import RunError
-from coterie.report import write_report
 from coterie.runs.folder import RunFolder
 from coterie.runs.records import (
     FORMAT,
@@ -38,6 +37,7 @@ from coterie.runs.records import (
 )
 from coterie.runs.rows import write_rows
 from coterie_studies.comparison import read_comparison
+from coterie_views.report import write_report
 
 finite = st.floats(allow_nan=False, allow_infinity=False)
 known = st.none() | finite

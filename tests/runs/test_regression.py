@@ -124,7 +124,7 @@ def test_the_worst_tenth_of_a_loss_is_the_highest(run: coterie.Result) -> None:
 
 
 def test_the_report_of_an_unfinished_run_says_its_loss_so_far(run: coterie.Result, tmp_path: Path) -> None:
-    from coterie.report.page import make_report
+    from coterie_views.report.page import make_report
 
     assert run.path is not None
     place = shutil.copytree(run.path, tmp_path / "run")
@@ -134,7 +134,7 @@ def test_the_report_of_an_unfinished_run_says_its_loss_so_far(run: coterie.Resul
 
 
 def test_a_comparison_of_regressions_is_reported_like_any_other(sites: Path, tmp_path: Path) -> None:
-    from coterie.report.page import make_report
+    from coterie_views.report.page import make_report
 
     how = {"label": LABEL, "rounds": 10, "workers": 1, "out": tmp_path / "both"}
     found = coterie.compare(["fedavg", "ifca:k=2"], data=str(sites), **how)  # type: ignore[arg-type]

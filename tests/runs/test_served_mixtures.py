@@ -14,12 +14,12 @@ from torch import Tensor, nn
 import coterie
 from coterie.errors import ConfigError
 from coterie.federation import Client, Federation, Split
-from coterie.live.watched import WatchedRun
 from coterie.methods import Assignment, Info, Server
 from coterie.models.ensemble import Ensemble, mix_outputs
-from coterie.report import write_report
 from coterie.runs.records import mixtures
 from coterie.snapshot import saved
+from coterie_views.live.watched import WatchedRun
+from coterie_views.report import write_report
 
 WEIGHTS = {0: 0.25, 5: 0.75}
 

@@ -17,9 +17,9 @@ import coterie
 from coterie.errors import CallbackError, RunError
 from coterie.federation import Federation
 from coterie.methods import Event
+from coterie.runs.callbacks import ProgressLine, followed
 from coterie.runs.folder import RunFolder
 from coterie.runs.loading import load
-from coterie.runs.progress import ProgressLine, followed
 from coterie.runs.records import Bytes, RoundRecord, SplitRecord, Spread, assignments, tree_of
 from coterie.runs.stopping import Limits
 from coterie.runs.store import Checkpoint, KeptRound
@@ -229,7 +229,7 @@ class Screen(io.StringIO):
 
 def test_one_line_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", screen := Screen())
-    monkeypatch.setattr("coterie.runs.progress.REWRITE_SECONDS", 0.0)
+    monkeypatch.setattr("coterie.runs.callbacks.REWRITE_SECONDS", 0.0)
     coterie.run("fedavg", metrics="auc", max_bytes="1B", **OPTIONS, rounds=3)
     trainer, line, why, rest = screen.getvalue().split("\n")
     _, first, last = line.split("\r")

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Sequence
-from pathlib import Path
-
 import click
 from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
@@ -16,13 +11,6 @@ from coterie.cli.terminal import make_console
 from coterie.data.fetch import fetch
 from coterie.data.scenarios import list_scenarios
 from coterie.data.sources import available, data_folder
-from coterie.errors import ConfigError
-from coterie.federation.checking import Finding, check_tables, merge
-from coterie.federation.corrections import CORRECTIONS
-from coterie.snapshot import write_atomically
-
-EXIT_PROBLEMS = 2
-"""What `coterie check` exits with where it finds problems, as other commands do on bad input."""
 
 
 @click.command(epilog=examples("coterie scenarios", "coterie run --scenario digits-rotated --clients 40"))
@@ -35,48 +23,6 @@ def scenarios() -> None:
         defaults = scenario.defaults
         table.add_row(scenario.name, str(scenario.clients), str(defaults.rounds), defaults.model, scenario.summary)
     make_console().print(table)
-
-
-@click.command(
-    epilog=examples(
-        "coterie check 'sites/*.csv' --label ill", "coterie check 'sites/*.csv' --label ill --fix sites.toml"
-    )
-)
-@click.argument("tables", metavar="DATA")
-@run_option("label")
-@run_option("client_column")
-@run_option("drop")
-@click.option("--fix", default=None, help="write the remedies there, for --data  [default: none]", metavar="FILE.toml")
-def check(tables: str, label: str | None, client_column: str | None, drop: str | None, fix: str | None) -> None:
-    """Find the faults of tables before training: units, spellings, identifiers.
-
-    The tables stay as they are. `coterie run --data FILE.toml` reads them with the remedies that --fix has written.
-    """
-    if fix is not None and Path(fix).suffix.lower() != CORRECTIONS:
-        raise ConfigError(f"--fix {fix}: expected a file that ends in {CORRECTIONS}")
-    if fix is not None and Path(tables).suffix.lower() == CORRECTIONS:
-        raise ConfigError(f"--fix goes with the tables themselves, and {tables} already corrects some: edit it")
-    found = check_tables(tables, label, client_column, (drop or "").split(","))
-    problems = [finding for finding in found if finding.problem]
-    for finding in problems:
-        click.echo(f"problem: {finding}")
-    for finding in found:
-        if not finding.problem:
-            click.echo(f"worth a look: {finding}")
-    count = f"{len(problems)} {'problem' if len(problems) == 1 else 'problems'}"
-    click.echo(f"{count}{'' if label else ' (labels are checked with --label)'}")
-    if fix is not None:
-        _write_remedies(found, tables, Path(fix))
-        click.echo(f"{fix}: train with coterie run --data {fix}")
-    elif problems:
-        sys.exit(EXIT_PROBLEMS)
-
-
-def _write_remedies(found: Sequence[Finding], tables: str, path: Path) -> None:
-    """The remedies as a file of corrections, each said in a comment."""
-    where = os.path.relpath(tables, path.absolute().parent)
-    comments = [str(finding) for finding in found if finding.changes]
-    write_atomically(path, merge(found, where).to_toml(comments).encode())
 
 
 @click.group(invoke_without_command=True, epilog=examples("coterie data list", "coterie data fetch mnist"))

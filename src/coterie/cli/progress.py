@@ -12,13 +12,14 @@ from rich.progress import BarColumn, MofNCompleteColumn, TaskID, TextColumn, Tim
 from rich.progress import Progress as Bar
 from rich.table import Table
 
+from coterie import plugins
 from coterie.cli.terminal import make_console
+from coterie.errors import ConfigError
 from coterie.methods import Event
 from coterie.runs import Callback, Result, Run
-from coterie.runs.progress import describe, ending, privacy_in_words, trainer_lines
+from coterie.runs.callbacks import trainer_lines
 from coterie.runs.records import RoundRecord, Spread, Summary
-from coterie.runs.verdict import ClientScores, judge, verdict, verdict_note
-from coterie.runs.words import member_lines, summary_cells
+from coterie.runs.words import ending, member_lines, privacy_in_words, round_in_words, summary_cells
 
 LINES_IN_A_FILE = 20
 """About how many progress lines a run prints where there is no terminal."""
@@ -86,7 +87,7 @@ class Progress(Callback):
         if self.quiet:
             return
         self.known = record.metrics or self.known
-        text = describe(record, self.known, self.metrics)
+        text = round_in_words(record, self.known, self.metrics)
         if self.bar and self.task is not None:
             self.bar.update(self.task, completed=record.round, description=text)
             return
@@ -123,10 +124,13 @@ def _show_notes(summary: Summary, console: Console) -> None:
 
 
 def verdicts(results: Sequence[Result]) -> list[str]:
-    """Was the last run worth it, against those before it, and what the test covers."""
-    last, others = results[-1], {one.summary.method: ClientScores.of(one.clients) for one in results[:-1]}
-    found = judge(ClientScores.of(last.clients), others, last.summary.train_samples)
-    return [f"{last.summary.method}: {verdict(found)}", verdict_note(found)] if found else []
+    """Was the last run worth it, against those before it, and what the test covers; else what to install for that."""
+    try:
+        judge = plugins.required("coterie.results", "verdict", "the verdict on a run", "coterie-views")
+    except ConfigError as missing:
+        return [str(missing)]
+    lines: list[str] = judge(results)
+    return lines
 
 
 def summary_table(summaries: Sequence[Summary]) -> Table:

@@ -1,16 +1,34 @@
-"""Norms of updates and the cosine similarity of every pair of them (eq. 13 of the CFL paper)."""
+"""Norms of updates and the cosine of every pair of them (eq. 13 of the CFL paper), a few columns at a time."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from coterie.clustering.blocks import Updates, column_blocks
+Updates = npt.NDArray[np.floating] | torch.Tensor
+
+# Fixed, never derived from free memory: the order of summation, hence every last bit, must not depend on the machine.
+COLUMNS = 4096
 
 # Rows of the Gram matrix made by one product. Only the part right of the diagonal is computed, so thinner strips
 # waste less of the symmetric half, but a product that is too thin leaves the peak of the matrix multiplication.
 STRIP = 512
+
+
+def column_blocks(updates: Updates) -> Iterator[torch.Tensor]:
+    """Yield `updates` (M, d) as consecutive column blocks (M, at most COLUMNS), float64 if given so, else float32.
+
+    No second copy of a wide block of updates is ever made.
+    """
+    if updates.ndim != 2:
+        raise ValueError(f"updates have shape {tuple(updates.shape)}, expected (clients, d)")
+    for start in range(0, updates.shape[1], COLUMNS):
+        piece = updates[:, start : start + COLUMNS]
+        block = piece.detach() if isinstance(piece, torch.Tensor) else torch.tensor(piece)
+        yield block if block.dtype == torch.float64 else block.to(torch.float32)
 
 
 def norms(updates: Updates) -> npt.NDArray[np.float64]:

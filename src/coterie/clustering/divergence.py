@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from coterie.clustering.blocks import Updates, column_blocks
+from coterie.clustering.cosine import Updates, column_blocks
 
 
 def cuau(updates: Updates, samples: npt.ArrayLike) -> npt.NDArray[np.float64]:

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.clustering.blocks import column_blocks
+from coterie.clustering.cosine import column_blocks
 
 SMOOTHING = 1e-6
 """ν of the smoothed Weiszfeld iteration (Pillutla et al. 2022): distances below it count as it."""

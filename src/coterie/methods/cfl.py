@@ -11,10 +11,9 @@ from torch import Tensor
 from coterie.methods.base import Assignment, Info, method
 from coterie.methods.compared import Compared
 from coterie.methods.needs import Needs
-from coterie.methods.population import Newcomer, follow_population, placed
 from coterie.methods.server import Server
 from coterie.methods.splitting import LeafRound, SplitRule, grow, make_rule
-from coterie.methods.tree import Tree, best_on_path
+from coterie.methods.tree import Newcomer, Tree, best_on_path, follow_population, placed
 from coterie.option_types import Placeholder
 from coterie.snapshot import saved
 from coterie.tasks import HeldOut

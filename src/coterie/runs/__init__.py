@@ -6,12 +6,12 @@ from coterie.runs.api import new_folder, resume, run, start
 from coterie.runs.assemble import (
     Model,
     assemble,
-    check_federation,
     make_architecture,
     make_federation,
     stored_values,
 )
 from coterie.runs.callbacks import Callback
+from coterie.runs.checks import check_federation
 from coterie.runs.config import SOURCE_KEYS, RunConfig, flat_values, make_config, overlay
 from coterie.runs.folder import RunFolder
 from coterie.runs.loading import load

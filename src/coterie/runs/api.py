@@ -19,11 +19,10 @@ from coterie.metrics import MetricFunction, listed, split_own
 from coterie.models import list_models
 from coterie.options import DEFAULT_SCENARIO, LIMIT_KEYS, PLACE_KEYS
 from coterie.runs.assemble import Model, assemble, check_same_run, stored_values
-from coterie.runs.callbacks import Callback
+from coterie.runs.callbacks import Callback, followed
 from coterie.runs.config import DATA_KEYS, SOURCE_KEYS, RunConfig, make_config, ungrouped
 from coterie.runs.folder import RunFolder
 from coterie.runs.loop import execute
-from coterie.runs.progress import followed
 from coterie.runs.result import Result
 from coterie.trainers.losses import LOSSES
 

@@ -28,7 +28,7 @@ from coterie.federation.table_sites import find_tables, is_table_path
 from coterie.federation.validation import hold_out
 from coterie.methods import Method, Server, make_method
 from coterie.methods.base import published_table
-from coterie.methods.needs import check_network, check_protection, needs_of
+from coterie.methods.needs import Needs, needs_of
 from coterie.methods.options import literal
 from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.metrics import ALWAYS, MetricFunction, check_target, listed, resolve
@@ -36,18 +36,16 @@ from coterie.models.custom import find_callable
 from coterie.options import DEFAULT_SCENARIO, FIELDS
 from coterie.parameters import Layout
 from coterie.privacy import Mask
-from coterie.privacy.masks import MASKED
+from coterie.privacy.user_level import UserPrivacy
 from coterie.randomness import derive
+from coterie.runs.checks import check_federation, check_needs, check_noise, check_shown, check_training, try_out
 from coterie.runs.config import RunConfig, absolute_paths
 from coterie.runs.metrics import constant_score
-from coterie.runs.output_shapes import try_out
 from coterie.runs.prepared import Placing, Run
 from coterie.runs.target_scaling import TargetScaling
-from coterie.runs.user_noise import user_privacy
-from coterie.trainers.augment import own_function
 from coterie.trainers.base import Training
 from coterie.trainers.devices import CPU
-from coterie.trainers.losses import FOR_LABELS, LOSSES, Loss, binary_loss, find_loss, one_logit
+from coterie.trainers.losses import LOSSES, Loss, find_loss, one_logit
 from coterie.trainers.repeatable import check_repeatable
 from coterie.trainers.schedules import make_schedule
 from coterie.trainers.threads import one_torch_thread
@@ -103,15 +101,6 @@ def _own_data(config: RunConfig, data: str) -> Federation:
     return Federation.from_folder(data, task=config.task, seed=config.seed, memory_bytes=config.memory_bytes)
 
 
-def check_federation(given: object) -> None:
-    """Refuse what was given for a federation and is none."""
-    if given is not None and not isinstance(given, Federation):
-        raise ConfigError(
-            f"federation is a {type(given).__name__}: expected a coterie.Federation, as from "
-            "Federation.from_tensors({client: (x, y)})"
-        )
-
-
 def make_architecture(model: Model, federation: Federation, loss: Loss | None = None) -> Callable[[int], nn.Module]:
     """A function from a seed to a freshly initialised module, checked once on a sample of the data."""
     # A regression has 0 classes; one logit may stand for two.
@@ -144,7 +133,7 @@ def assemble(
     method = method or make_method(config.method)
     loss = loss_of(config, loss)
     optimizer = _server_optimizer(config, method)
-    _check_shown(config, method)
+    check_shown(config, method)
     scenario = None if federation or config.data else (config.scenario or DEFAULT_SCENARIO)
     federation, defaults = (federation, defaults or Defaults()) if federation else make_federation(config)
     metrics = metrics or {}
@@ -168,10 +157,10 @@ def assemble(
         rounds,
         config.participation,
         config.aggregation(len(engine.clients)),
-        user_privacy(config, method, engine),
+        _user_privacy(config, method, engine) if config.dp_noise else None,
         optimizer,
     )
-    _check_needs(method, engine)
+    check_needs(method, engine)
     names = {"method": describe_method(method), "model": _name_of(network)}
     identity = {**names, "scenario": scenario, "federation": fingerprint(federation)}
     used = absolute_paths(_config_as_used(config, training, rounds, loss, metrics) | identity)
@@ -210,22 +199,13 @@ def _server_optimizer(config: RunConfig, method: Method) -> ServerOptimizer:
     return optimizer
 
 
-def _check_shown(config: RunConfig, method: Method) -> None:
-    """Refuse a run that would show what the method hides."""
-    needs = needs_of(method)
-    if config.personalise and needs is not None and needs.choices == "hidden":
-        raise ConfigError(
-            f"personalise={config.personalise} shows every client's accuracy, from which hide_choice=True keeps its "
-            "choice: give one of the two"
-        )
-
-
-def _check_needs(method: Method, engine: Engine) -> None:
-    """Refuse a method that needs of clients what this engine keeps from it, or would send in clear."""
-    known = engine.capabilities
-    check_protection(method, known.secure, masked=MASKED in engine.layout.names)
-    if known.remote:
-        check_network(method, known.secure)
+def _user_privacy(config: RunConfig, method: Method, engine: Engine) -> UserPrivacy:
+    """The noise of differential privacy that the configuration asks for."""
+    check_noise(config, method, engine)
+    # In secure sums the size of the noise shows how many take part, so that is taken as known.
+    rate = 1.0 if engine.capabilities.secure else config.participation
+    chosen = (needs_of(method) or Needs()).choices != "none"
+    return UserPrivacy(config.dp_noise, config.dp_clip, config.dp_delta, rate, choices=chosen)
 
 
 def _name_of(network: Model) -> str:
@@ -378,37 +358,6 @@ def loss_name(loss: Loss | None) -> str | None:
         return None
     name = str(getattr(loss, "__name__", type(loss).__name__))
     return f"{name} from Python" if name in LOSSES else name
-
-
-def check_training(training: Training, loss: Loss | None, federation: Federation) -> None:
-    """Refuse a loss, class weights or an augmentation that such data cannot have."""
-    named = {function: name for name, function in LOSSES.items()}
-    if loss in named and loss is not binary_loss and federation.regression == (loss in FOR_LABELS):
-        has, other = ("real numbers", "mse, mae, huber") if federation.regression else ("labels", "cross-entropy, bce")
-        raise ConfigError(f"loss={named[loss]!r}: the targets are {has}, use one of {other}")
-    if training.class_weights is not None:
-        _check_class_weights(training.class_weights, loss, federation)
-    if isinstance(training.augment, str) and not own_function(training.augment):
-        _check_images(training.augment, federation)
-
-
-def _check_images(augment: str, federation: Federation) -> None:
-    """Refuse changes to images where the inputs are none."""
-    if len(federation.input_shape) < 2 or not federation.clients[0].train.x.is_floating_point():
-        raise ConfigError(
-            f"augment={augment!r} goes with images (…, height, width), not with inputs of shape "
-            f"{tuple(federation.input_shape)}"
-        )
-
-
-def _check_class_weights(weights: str | tuple[float, ...], loss: Loss | None, federation: Federation) -> None:
-    """Refuse class weights without classes, or of another number than there are classes."""
-    if federation.regression or loss not in (None, *FOR_LABELS):
-        raise ConfigError("class_weights goes with labels and with loss='cross-entropy' or 'bce'")
-    if not isinstance(weights, str) and len(weights) != federation.classes:
-        raise ConfigError(
-            f"class_weights has {len(weights)} numbers, the data has {federation.classes} classes: give one for each"
-        )
 
 
 def describe_method(method: Method) -> str:

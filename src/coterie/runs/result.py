@@ -14,7 +14,6 @@ from coterie import plugins
 from coterie.errors import ConfigError, did_you_mean
 from coterie.models.ensemble import Ensemble
 from coterie.parameters import Layout, scatter, span_size
-from coterie.runs import exporting, newcomers, notebook, using
 from coterie.runs.records import ClientRecord, History, Spread, Summary, model_file
 from coterie.runs.target_scaling import TargetScaling
 from coterie.runs.words import mixture_text
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
     from coterie.federation.tables import Table
     from coterie.runs.prepared import Placing
     from coterie_advice import Explanation
+    from coterie_inference.newcomers import Drift
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,10 @@ class Result:
         """Client ids, one list per cluster."""
         return self.summary.clusters
 
-    def _repr_html_(self) -> str:
-        """The summary table and the tree, for notebooks."""
-        return notebook.result_html(self)
+    def _repr_html_(self) -> str | None:
+        """The summary table and the tree, for notebooks; None, and so plain text, without the package that draws it."""
+        point = plugins.offered("coterie.results").get("html")
+        return None if point is None else str(plugins.load(point, "view")(self))
 
     def record_of(self, client: str) -> ClientRecord:
         """A client's record; ConfigError where there is no such client, or the run does not know its model."""
@@ -227,7 +228,8 @@ class Result:
             >>> result.predict(data["client-0"].test.x[:5], client="client-0").shape
             (5,)
         """
-        return using.predict(self, inputs, client, cluster, probabilities=probabilities)
+        predicted: np.ndarray = _inference("predict")(self, inputs, client, cluster, probabilities=probabilities)
+        return predicted
 
     def evaluate(
         self, data: Any, *, client: str | None = None, cluster: int | None = None, metrics: Any = None
@@ -248,7 +250,8 @@ class Result:
             ConfigError: there is no such client, cluster or metric.
             DataError: the data has no labels, or does not fit the model.
         """
-        return using.evaluate(self, data, client, cluster, metrics=metrics)
+        measured: dict[str, float] = _inference("evaluate")(self, data, client, cluster, metrics=metrics)
+        return measured
 
     def export(
         self, path: str | Path, *, client: str | None = None, cluster: int | None = None, format: str | None = None
@@ -271,7 +274,8 @@ class Result:
         Raises:
             ConfigError: the format is unknown, its packages are missing, or torch cannot write this model so.
         """
-        return exporting.export(self, path, client, cluster, format=format)
+        written: Path = _inference("export")(self, path, client, cluster, format=format)
+        return written
 
     def assign(self, data: Any) -> dict[str, int]:
         """Place newcomers in the run's clusters by its own method; no other client is moved, and no model changes.
@@ -291,9 +295,10 @@ class Result:
             ConfigError: the method has no place for newcomers, or needs labels.
             DataError: the data does not fit the run's model.
         """
-        return newcomers.assign(self, data)
+        places: dict[str, int] = _inference("assign")(self, data)
+        return places
 
-    def drift(self, client: str, data: Any) -> newcomers.Drift:
+    def drift(self, client: str, data: Any) -> Drift:
         """Ask whether a client of the run still fits its cluster.
 
         Args:
@@ -308,7 +313,8 @@ class Result:
             ConfigError: there is no such client.
             DataError: the data has no labels, too few samples, or does not fit the model.
         """
-        return newcomers.drift(self, client, data)
+        judged: Drift = _inference("drift")(self, client, data)
+        return judged
 
     def explain(self, federation: Federation | None = None) -> Explanation:
         """Ask why the clusters differ: each cluster's model is tried on the other clusters' clients.
@@ -335,3 +341,9 @@ class Result:
         explain = plugins.required("coterie.results", "explain", "Result.explain", "coterie-advice")
         explanation: Explanation = explain(self, federation)
         return explanation
+
+
+def _inference(name: str) -> Callable[..., Any]:
+    """What a result does with its models, from the package beside the core that does it."""
+    act: Callable[..., Any] = plugins.required("coterie.results", name, f"Result.{name}", "coterie-inference")
+    return act

@@ -1,4 +1,4 @@
-"""Clusters and their tree in words: the lines that the terminal, notebooks and reports share."""
+"""Rounds, ends, clusters and their tree in words: the lines that the terminal, notebooks and reports share."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from coterie.errors import ConfigError, did_you_mean
 from coterie.metrics import ALWAYS
-from coterie.runs.records import ClientRecord, Summary, TreeNode
+from coterie.runs.records import ClientRecord, RoundRecord, Spread, Summary, TreeNode
 
 MOST_LISTED = 12
 """Clusters are listed one by one up to this number."""
@@ -108,3 +108,37 @@ def summary_cells(summary: Summary) -> dict[str, str]:
 
 def _number(value: float | None, form: str) -> str:
     return "–" if value is None else format(value, form)
+
+
+def round_in_words(record: RoundRecord, known: dict[str, Spread], metrics: Sequence[str] = ()) -> str:
+    """A round in a few words: what is `known` of the metrics, and the clusters."""
+    spent = "" if record.epsilon is None else f"  ε {record.epsilon:.3g}"
+    return f"{means_in_words(known, metrics)}  {count(len(record.clusters), 'cluster')}{spent}".strip()
+
+
+def privacy_in_words(summary: Summary) -> list[str]:
+    """What the models give away of any one client, where noise was asked for."""
+    if summary.epsilon is None or summary.delta is None:
+        return []
+    return [f"ε {summary.epsilon:.3g} at δ = {summary.delta:g}"]
+
+
+def means_in_words(known: dict[str, Spread], metrics: Sequence[str]) -> str:
+    """Mean accuracy (of regressions the loss) and the other metrics that were asked for."""
+    first = "accuracy" if known.get("accuracy", Spread()).mean is not None else "loss"
+    form = {"accuracy": ".3f"}
+    means = [(name, known[name].mean) for name in (first, *metrics) if name in known]
+    return "  ".join(f"{name} {value:{form.get(name, '.4g')}}" for name, value in means if value is not None)
+
+
+def ending(summary: Summary) -> list[str]:
+    """How a run ended that did not simply do all its rounds."""
+    found = [] if summary.stopped is None else [f"stopped after round {summary.rounds}: {summary.stopped}"]
+    if summary.best_round is not None and summary.best_round < summary.rounds:
+        found.append(f"the models are those of round {summary.best_round}, the best on validation data")
+    return found
+
+
+def count(number: int, what: str) -> str:
+    """ "1 cluster" or "4 clusters"."""
+    return f"{number} {what if number == 1 else what + 's'}"

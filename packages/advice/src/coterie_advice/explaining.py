@@ -17,13 +17,13 @@ from coterie.federation import Federation, hold_out
 from coterie.randomness import numpy_generator
 from coterie.runs import RunFolder, fingerprint, make_config, make_federation, stored_values
 from coterie.runs.records import ExplanationRecord, to_json
-from coterie.runs.samples import ModelShape, Samples, read_samples
-from coterie.runs.using import loss_of, losses_of, module_for, outputs_of, shape_of
 from coterie.runs.words import MOST_LISTED
 from coterie.trainers import predicted_labels
 from coterie_advice.cluster_differences import Crossing, PairDifference, label_mix
 from coterie_advice.input_shift import Separation, alike_in_labels, as_features, separation
 from coterie_advice.label_matching import LabelMatch, confusion, match_labels
+from coterie_inference.predicting import loss_of, losses_of, module_for, outputs_of, shape_of
+from coterie_inference.samples import ModelShape, Samples, read_samples
 
 if TYPE_CHECKING:
     from coterie.runs import Result

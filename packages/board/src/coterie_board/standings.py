@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from coterie.runs.verdict import interval
 from coterie_board.board import Board
 from coterie_board.federations import BoardFederation
 from coterie_board.methods import REFERENCE, takes_part
 from coterie_studies import holm, p_value
+from coterie_views.verdict import interval
 
 ALPHA = 0.05
 DIVERGED = 10

@@ -9,9 +9,9 @@ from typing import Any
 
 from coterie import Federation, run
 from coterie.data import find_scenario
-from coterie.runs.verdict import LEVEL, ClientScores, judge
 from coterie_recipes.base import Findings, Row, Study, recipe
 from coterie_recipes.benefit_checks import KINDS, SIZES, one_distribution
+from coterie_views.verdict import LEVEL, ClientScores, judge
 
 DATA = 0
 """The seed of every federation: only that of the training differs."""

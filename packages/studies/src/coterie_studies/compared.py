@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from coterie.errors import ConfigError
-from coterie.report import element, pdf_of, table
 from coterie.runs import check_federation, make_config, new_folder, write_atomically
 from coterie_studies import tables
 from coterie_studies.comparing import comparison_figures
 from coterie_studies.comparison import read_comparison, run_methods, split_methods
 from coterie_studies.run_options import config_values
 from coterie_studies.side_by_side import Given
+from coterie_views.report import element, pdf_of, table
 
 if TYPE_CHECKING:
     import pandas

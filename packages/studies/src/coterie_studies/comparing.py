@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from coterie.report import Draw, Figure, RunView, colour, judged, logarithmic, over_rounds, read_run
 from coterie.runs import RunFolder
-from coterie.runs.verdict import LOSS, Measure
 from coterie_studies.ranking import measure_of
+from coterie_views.report import Draw, Figure, RunView, colour, judged, logarithmic, over_rounds, read_run
+from coterie_views.verdict import LOSS, Measure
 
 MOST_METHODS = 20
 

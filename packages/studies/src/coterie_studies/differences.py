@@ -3,7 +3,7 @@
 Methods meet on the same seeds and the same clients. A seed's difference is the mean over its clients of the
 difference per client; with several seeds these are tested, so that the test speaks of new draws of the data and of
 the training. With one seed only the clients can be tested, with a larger error for the training that they share
-(`coterie.runs.verdict`).
+(`coterie_views.verdict`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from coterie.errors import ConfigError, did_you_mean
-from coterie.runs.verdict import interval, standard_error
+from coterie_views.verdict import interval, standard_error
 
 Test = Literal["t", "wilcoxon"]
 TESTS: tuple[Test, ...] = ("t", "wilcoxon")

@@ -10,9 +10,9 @@ from typing import Any
 
 from coterie.runs import RunFolder
 from coterie.runs.records import RoundRecord, Summary
-from coterie.runs.verdict import ACCURACY, LEVEL, LOSS, Measure, judged_by, shared_training, standard_error
 from coterie_studies.budgets import spent_by_all
 from coterie_studies.differences import Test, find_baseline, paired_differences
+from coterie_views.verdict import ACCURACY, LEVEL, LOSS, Measure, judged_by, shared_training, standard_error
 
 SHARE_OF_BEST = 0.9
 """Speed is the number of exchanges until a run reaches this share of the best method's final mean accuracy."""
@@ -131,7 +131,7 @@ def tested(table: dict[str, Any], place: Path, baseline: str | None, test: Test)
 
 
 def _shared_training(place: Path, finished: Sequence[Mapping[str, Any]]) -> float:
-    """How much of the clients' results the common training is, from a run; see `coterie.runs.verdict`."""
+    """How much of the clients' results the common training is, from a run; see `coterie_views.verdict`."""
     if not finished:
         return 0.0
     folder = RunFolder(place / finished[0]["folders"][str(finished[0]["finished"][0])])

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from coterie.report import Figure, StudyReport, StudyTable, size
-from coterie.runs.verdict import PLAIN
 from coterie_studies import tables
 from coterie_studies.comparing import comparison_figures, gain_rows
 from coterie_studies.comparison import read_comparison
 from coterie_studies.ranking import measure_of
+from coterie_views.report import Figure, StudyReport, StudyTable, size
+from coterie_views.verdict import PLAIN
 
 
 def read_study(place: Path) -> StudyReport:

@@ -40,13 +40,13 @@ from coterie.runs import (
     write_atomically,
 )
 from coterie.runs.records import from_json, parse_json
-from coterie.runs.verdict import standard_error
 from coterie.trainers import Loss
 from coterie_studies.comparison import FILE as COMPARISON
 from coterie_studies.proposals import need_optuna, propose
 from coterie_studies.run_options import config_values
 from coterie_studies.search_space import Searched, Space, Value, make_space
 from coterie_studies.trials import Sweep, Trial, as_text, shown
+from coterie_views.verdict import standard_error
 
 FILE = "sweep.json"
 

@@ -7,8 +7,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.runs.verdict import LOSS
 from coterie_studies.budgets import budgets_in_words
+from coterie_views.verdict import LOSS
 
 NONE = "–"
 MINUS = "−"

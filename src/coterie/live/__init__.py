@@ -1,5 +1,0 @@
-"""The live page: `coterie serve` shows running and finished runs in a browser, and never touches them."""
-
-from coterie.live.library import Library
-
-__all__ = ["Library"]
