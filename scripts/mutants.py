@@ -168,16 +168,22 @@ def mutated(text: str, number: int) -> str:
 
 
 class Map:
-    """Which tests run which lines, and how long each takes, measured once and kept in a folder."""
+    """Which tests run which lines, and how long each takes, measured once and kept in a folder, one of TESTS a time."""
 
     def __init__(self, folder: Path) -> None:
-        coverage, times = folder / "coverage", folder / "times.xml"
-        if not times.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            _measure(coverage, times)
-        self.data = CoverageData(str(coverage))
-        self.data.read()
+        folder.mkdir(parents=True, exist_ok=True)
+        self.data = CoverageData(no_disk=True)
         self.seconds: dict[str, float] = {}
+        for tests in TESTS:
+            if (ROOT / "tests" / tests).exists():
+                self._read(Path("tests") / tests, folder / f"{tests}.coverage", folder / f"{tests}.xml")
+
+    def _read(self, tests: Path, coverage: Path, times: Path) -> None:
+        if not times.exists():
+            _measure(tests, coverage, times)
+        measured = CoverageData(str(coverage))
+        measured.read()
+        self.data.update(measured)
         for case in ElementTree.parse(times).iter("testcase"):
             name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
             self.seconds[name] = float(case.get("time", 0))
@@ -204,14 +210,13 @@ class Map:
         return found & self.seconds.keys()
 
 
-def _measure(coverage: Path, times: Path) -> None:
-    """Run the tests once without a mutant."""
+def _measure(tests: Path, coverage: Path, times: Path) -> None:
+    """Run tests once without a mutant."""
     settings = coverage.with_suffix(".ini")
     settings.write_text("[run]\nsource_pkgs = coterie\n")
     words = ["-q", "-x", "-m", "not long", "--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
-    tests = [str(path) for test in TESTS if (path := Path("tests") / test) and (ROOT / path).exists()]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words, f"--junitxml={times}", *tests],
+        [sys.executable, "-m", "pytest", *words, f"--junitxml={times}", str(tests)],
         cwd=ROOT,
         env=os.environ | {"COVERAGE_FILE": str(coverage), "PYTHONPATH": _path(SOURCE), "OMP_NUM_THREADS": "1"},
     )
@@ -225,7 +230,7 @@ def _path(source: Path) -> str:
 
 
 def digest(mutant: Mutant, tests: Sequence[str]) -> str:
-    """Of the mutant and of its tests: what a result holds for."""
+    """Of the mutant and of the files of its tests: what a result holds for."""
     text = (SOURCE / "coterie" / mutant.module).read_text(encoding="utf-8")
     found = hashlib.sha256(mutated(text, mutant.number).encode())
     for file in sorted({test.partition("::")[0] for test in tests}):
@@ -233,16 +238,29 @@ def digest(mutant: Mutant, tests: Sequence[str]) -> str:
     return found.hexdigest()[:16]
 
 
-class Chosen:
-    """A plugin of pytest that keeps some tests only; one that another test has made possible may be missing."""
+def holds(row: Mapping[str, Any], mutant: Mutant, tests: Sequence[str]) -> bool:
+    """Whether a former result is still true: that of a test which failed, while that is as it was."""
+    return bool(row["digest"] == digest(mutant, [row["by"]] if row["by"] in tests else tests))
 
-    def __init__(self, tests: Sequence[str]) -> None:
+
+class Chosen:
+    """A plugin of pytest that keeps some tests only; one that another test has made possible may be missing.
+
+    It writes which one fails to a file.
+    """
+
+    def __init__(self, tests: Sequence[str], failed: Path) -> None:
         self.tests = set(tests)
+        self.failed = failed
         self.files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         kept = [item for item in items if item.nodeid in self.tests]
         items[:] = sorted(kept, key=lambda item: self.files.index(item.nodeid.partition("::")[0]))
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.failed.write_text(report.nodeid, encoding="utf-8")
 
 
 class Copy:
@@ -250,6 +268,7 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.source = folder / "src"
+        self.failed = folder / "failed"
         shutil.copytree(SOURCE, self.source, ignore=shutil.ignore_patterns("__pycache__"))
         for name in PRELOADED:
             importlib.import_module(name)
@@ -259,6 +278,7 @@ class Copy:
         file = self.source / "coterie" / mutant.module
         text = file.read_text(encoding="utf-8")
         self._write(file, mutated(text, mutant.number))
+        self.failed.write_text("")
         try:
             return not tests or self._pass(tests, seconds)
         finally:
@@ -288,29 +308,29 @@ class Copy:
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), 1)
             os.dup2(nowhere.fileno(), 2)
-        chosen = Chosen(tests)
+        chosen = Chosen(tests, self.failed)
         os._exit(importlib.import_module("pytest").main(["-q", "-x", *chosen.files], plugins=[chosen]))
 
 
 def run(chosen: Sequence[Mutant], out: Path, map_folder: Path) -> list[dict[str, Any]]:
     """The results of the mutants, those of the file where they still hold; it is written after each."""
-    known = {row["digest"]: row for row in json.loads(out.read_text())["mutants"]} if out.exists() else {}
+    former = json.loads(out.read_text())["mutants"] if out.exists() else []
+    known = {(row["module"], row["number"]): row for row in former}
     rows: list[dict[str, Any]] = []
     reach = Map(map_folder)
     with tempfile.TemporaryDirectory() as folder:
         place = Copy(Path(folder))
         for i, mutant in enumerate(chosen):
             tests = reach.tests(mutant)
-            mark = digest(mutant, tests)
-            if mark in known:
-                survived = known[mark]["survived"]
-            else:
+            row = known.pop((mutant.module, mutant.number), None)
+            if row is None or not holds(row, mutant, tests):
                 limit = 60 + SLOWER * sum(reach.seconds[test] for test in tests)
                 survived = place.survives(mutant, tests, limit)
-            rows.append(asdict(mutant) | {"survived": survived, "tests": len(tests), "digest": mark})
-            rest = [other for other in known.values() if other["digest"] not in {one["digest"] for one in rows}]
-            _write(out, rows + rest)
-            word = "SURVIVED" if survived else "killed"
+                by = place.failed.read_text(encoding="utf-8")
+                row = {"survived": survived, "by": by, "digest": digest(mutant, [by] if by else tests)}
+            rows.append(row | asdict(mutant) | {"tests": len(tests)})
+            _write(out, [*rows, *known.values()])
+            word = "SURVIVED" if row["survived"] else "killed"
             print(f"{i + 1}/{len(chosen)} {word} {_text(rows[-1])}", flush=True)
     _write(out, rows)
     return rows
@@ -321,7 +341,8 @@ def _text(row: Mapping[str, Any]) -> str:
 
 
 def _write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
-    out.write_text(json.dumps({"mutants": rows}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    out.write_text(f'{{"mutants": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
 def main(words: Sequence[str] | None = None) -> None:
