@@ -168,23 +168,32 @@ def mutated(text: str, number: int) -> str:
 
 
 class Map:
-    """Which tests run which lines, and how long each takes, measured once and kept in a folder, one of TESTS a time."""
+    """Which tests run which lines, and how long each takes: measured once and kept in a folder.
+
+    A file of tests that is new or was changed is measured when it is first needed.
+    """
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        known = folder / "measured.json"
+        measured: dict[str, str] = json.loads(known.read_text()) if known.exists() else {}
+        for tests in TESTS:
+            now = {str(file.relative_to(ROOT)): _hash(file.read_bytes()) for file in _files(ROOT / "tests" / tests)}
+            changed = [file for file, text in now.items() if measured.get(file) != text]
+            if changed:
+                _measure(changed, folder / str(len(list(folder.glob("*.xml")))))
+                measured |= now
+                known.write_text(json.dumps(measured, indent=1) + "\n")
         self.data = CoverageData(no_disk=True)
         self.seconds: dict[str, float] = {}
-        for tests in TESTS:
-            if (ROOT / "tests" / tests).exists():
-                self._read(Path("tests") / tests, folder / f"{tests}.coverage", folder / f"{tests}.xml")
+        for part in range(len(list(folder.glob("*.xml")))):
+            self._read(folder / str(part))
 
-    def _read(self, tests: Path, coverage: Path, times: Path) -> None:
-        if not times.exists():
-            _measure(tests, coverage, times)
-        measured = CoverageData(str(coverage))
-        measured.read()
-        self.data.update(measured)
-        for case in ElementTree.parse(times).iter("testcase"):
+    def _read(self, part: Path) -> None:
+        lines = CoverageData(str(part.with_suffix(".coverage")))
+        lines.read()
+        self.data.update(lines)
+        for case in ElementTree.parse(part.with_suffix(".xml")).iter("testcase"):
             name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
             self.seconds[name] = float(case.get("time", 0))
 
@@ -210,13 +219,18 @@ class Map:
         return found & self.seconds.keys()
 
 
-def _measure(tests: Path, coverage: Path, times: Path) -> None:
+def _files(place: Path) -> list[Path]:
+    """The files of tests in a folder, or this one."""
+    return sorted(place.glob("test_*.py")) if place.is_dir() else [place] * place.exists()
+
+
+def _measure(tests: Sequence[str], part: Path) -> None:
     """Run tests once without a mutant."""
-    settings = coverage.with_suffix(".ini")
+    coverage, times, settings = (part.with_suffix(f".{ending}") for ending in ("coverage", "xml", "ini"))
     settings.write_text("[run]\nsource_pkgs = coterie\n")
     words = ["-q", "-x", "-m", "not long", "--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words, f"--junitxml={times}", str(tests)],
+        [sys.executable, "-m", "pytest", *words, f"--junitxml={times}", *tests],
         cwd=ROOT,
         env=os.environ | {"COVERAGE_FILE": str(coverage), "PYTHONPATH": _path(SOURCE), "OMP_NUM_THREADS": "1"},
     )
@@ -232,10 +246,12 @@ def _path(source: Path) -> str:
 def digest(mutant: Mutant, tests: Sequence[str]) -> str:
     """Of the mutant and of the files of its tests: what a result holds for."""
     text = (SOURCE / "coterie" / mutant.module).read_text(encoding="utf-8")
-    found = hashlib.sha256(mutated(text, mutant.number).encode())
-    for file in sorted({test.partition("::")[0] for test in tests}):
-        found.update((ROOT / file).read_bytes())
-    return found.hexdigest()[:16]
+    files = sorted({test.partition("::")[0] for test in tests})
+    return _hash(mutated(text, mutant.number).encode(), *((ROOT / file).read_bytes() for file in files))
+
+
+def _hash(*texts: bytes) -> str:
+    return hashlib.sha256(b"".join(texts)).hexdigest()[:16]
 
 
 def holds(row: Mapping[str, Any], mutant: Mutant, tests: Sequence[str]) -> bool:
