@@ -168,17 +168,32 @@ def mutated(text: str, number: int) -> str:
 
 
 class Map:
-    """Which tests run which lines, and how long each takes, measured once and kept in a folder."""
+    """Which tests run which lines, and how long each takes: measured once and kept in a folder.
+
+    A file of tests that is new or was changed is measured when it is first needed.
+    """
 
     def __init__(self, folder: Path) -> None:
-        coverage, times = folder / "coverage", folder / "times.xml"
-        if not times.exists():
-            folder.mkdir(parents=True, exist_ok=True)
-            _measure(coverage, times)
-        self.data = CoverageData(str(coverage))
-        self.data.read()
+        folder.mkdir(parents=True, exist_ok=True)
+        known = folder / "measured.json"
+        measured: dict[str, str] = json.loads(known.read_text()) if known.exists() else {}
+        for tests in TESTS:
+            now = {str(file.relative_to(ROOT)): _hash(file.read_bytes()) for file in _files(ROOT / "tests" / tests)}
+            changed = [file for file, text in now.items() if measured.get(file) != text]
+            if changed:
+                _measure(changed, folder / str(len(list(folder.glob("*.xml")))))
+                measured |= now
+                known.write_text(json.dumps(measured, indent=1) + "\n")
+        self.data = CoverageData(no_disk=True)
         self.seconds: dict[str, float] = {}
-        for case in ElementTree.parse(times).iter("testcase"):
+        for part in range(len(list(folder.glob("*.xml")))):
+            self._read(folder / str(part))
+
+    def _read(self, part: Path) -> None:
+        lines = CoverageData(str(part.with_suffix(".coverage")))
+        lines.read()
+        self.data.update(lines)
+        for case in ElementTree.parse(part.with_suffix(".xml")).iter("testcase"):
             name = f"{case.get('classname', '').replace('.', '/')}.py::{case.get('name')}"
             self.seconds[name] = float(case.get("time", 0))
 
@@ -204,12 +219,16 @@ class Map:
         return found & self.seconds.keys()
 
 
-def _measure(coverage: Path, times: Path) -> None:
-    """Run the tests once without a mutant."""
-    settings = coverage.with_suffix(".ini")
+def _files(place: Path) -> list[Path]:
+    """The files of tests in a folder, or this one."""
+    return sorted(place.glob("test_*.py")) if place.is_dir() else [place] * place.exists()
+
+
+def _measure(tests: Sequence[str], part: Path) -> None:
+    """Run tests once without a mutant."""
+    coverage, times, settings = (part.with_suffix(f".{ending}") for ending in ("coverage", "xml", "ini"))
     settings.write_text("[run]\nsource_pkgs = coterie\n")
     words = ["-q", "-x", "-m", "not long", "--cov", f"--cov-config={settings}", "--cov-context=test", "--cov-report="]
-    tests = [str(path) for test in TESTS if (path := Path("tests") / test) and (ROOT / path).exists()]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words, f"--junitxml={times}", *tests],
         cwd=ROOT,
@@ -225,24 +244,39 @@ def _path(source: Path) -> str:
 
 
 def digest(mutant: Mutant, tests: Sequence[str]) -> str:
-    """Of the mutant and of its tests: what a result holds for."""
+    """Of the mutant and of the files of its tests: what a result holds for."""
     text = (SOURCE / "coterie" / mutant.module).read_text(encoding="utf-8")
-    found = hashlib.sha256(mutated(text, mutant.number).encode())
-    for file in sorted({test.partition("::")[0] for test in tests}):
-        found.update((ROOT / file).read_bytes())
-    return found.hexdigest()[:16]
+    files = sorted({test.partition("::")[0] for test in tests})
+    return _hash(mutated(text, mutant.number).encode(), *((ROOT / file).read_bytes() for file in files))
+
+
+def _hash(*texts: bytes) -> str:
+    return hashlib.sha256(b"".join(texts)).hexdigest()[:16]
+
+
+def holds(row: Mapping[str, Any], mutant: Mutant, tests: Sequence[str]) -> bool:
+    """Whether a former result is still true: that of a test which failed, while that is as it was."""
+    return bool(row["digest"] == digest(mutant, [row["by"]] if row["by"] in tests else tests))
 
 
 class Chosen:
-    """A plugin of pytest that keeps some tests only; one that another test has made possible may be missing."""
+    """A plugin of pytest that keeps some tests only; one that another test has made possible may be missing.
 
-    def __init__(self, tests: Sequence[str]) -> None:
+    It writes which one fails to a file.
+    """
+
+    def __init__(self, tests: Sequence[str], failed: Path) -> None:
         self.tests = set(tests)
+        self.failed = failed
         self.files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
 
     def pytest_collection_modifyitems(self, items: list[Any]) -> None:
         kept = [item for item in items if item.nodeid in self.tests]
         items[:] = sorted(kept, key=lambda item: self.files.index(item.nodeid.partition("::")[0]))
+
+    def pytest_runtest_logreport(self, report: Any) -> None:
+        if report.failed:
+            self.failed.write_text(report.nodeid, encoding="utf-8")
 
 
 class Copy:
@@ -250,6 +284,7 @@ class Copy:
 
     def __init__(self, folder: Path) -> None:
         self.source = folder / "src"
+        self.failed = folder / "failed"
         shutil.copytree(SOURCE, self.source, ignore=shutil.ignore_patterns("__pycache__"))
         for name in PRELOADED:
             importlib.import_module(name)
@@ -259,6 +294,7 @@ class Copy:
         file = self.source / "coterie" / mutant.module
         text = file.read_text(encoding="utf-8")
         self._write(file, mutated(text, mutant.number))
+        self.failed.write_text("")
         try:
             return not tests or self._pass(tests, seconds)
         finally:
@@ -288,29 +324,29 @@ class Copy:
         with open(os.devnull, "w") as nowhere:
             os.dup2(nowhere.fileno(), 1)
             os.dup2(nowhere.fileno(), 2)
-        chosen = Chosen(tests)
+        chosen = Chosen(tests, self.failed)
         os._exit(importlib.import_module("pytest").main(["-q", "-x", *chosen.files], plugins=[chosen]))
 
 
 def run(chosen: Sequence[Mutant], out: Path, map_folder: Path) -> list[dict[str, Any]]:
     """The results of the mutants, those of the file where they still hold; it is written after each."""
-    known = {row["digest"]: row for row in json.loads(out.read_text())["mutants"]} if out.exists() else {}
+    former = json.loads(out.read_text())["mutants"] if out.exists() else []
+    known = {(row["module"], row["number"]): row for row in former}
     rows: list[dict[str, Any]] = []
     reach = Map(map_folder)
     with tempfile.TemporaryDirectory() as folder:
         place = Copy(Path(folder))
         for i, mutant in enumerate(chosen):
             tests = reach.tests(mutant)
-            mark = digest(mutant, tests)
-            if mark in known:
-                survived = known[mark]["survived"]
-            else:
+            row = known.pop((mutant.module, mutant.number), None)
+            if row is None or not holds(row, mutant, tests):
                 limit = 60 + SLOWER * sum(reach.seconds[test] for test in tests)
                 survived = place.survives(mutant, tests, limit)
-            rows.append(asdict(mutant) | {"survived": survived, "tests": len(tests), "digest": mark})
-            rest = [other for other in known.values() if other["digest"] not in {one["digest"] for one in rows}]
-            _write(out, rows + rest)
-            word = "SURVIVED" if survived else "killed"
+                by = place.failed.read_text(encoding="utf-8")
+                row = {"survived": survived, "by": by, "digest": digest(mutant, [by] if by else tests)}
+            rows.append(row | asdict(mutant) | {"tests": len(tests)})
+            _write(out, [*rows, *known.values()])
+            word = "SURVIVED" if row["survived"] else "killed"
             print(f"{i + 1}/{len(chosen)} {word} {_text(rows[-1])}", flush=True)
     _write(out, rows)
     return rows
@@ -321,7 +357,8 @@ def _text(row: Mapping[str, Any]) -> str:
 
 
 def _write(out: Path, rows: Sequence[dict[str, Any]]) -> None:
-    out.write_text(json.dumps({"mutants": rows}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    lines = ",\n".join(json.dumps(row, ensure_ascii=False) for row in rows)
+    out.write_text(f'{{"mutants": [\n{lines}\n]}}\n', encoding="utf-8")
 
 
 def main(words: Sequence[str] | None = None) -> None:

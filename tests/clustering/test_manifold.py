@@ -29,6 +29,7 @@ def test_projection_is_identical_on_rerun_and_keeps_missing_centroids_missing() 
     points[3, 2] = np.nan
     first, again = project(points, 7), project(points, 7)
     np.testing.assert_array_equal(first, again)
+    assert not np.array_equal(first, project(points, 8), equal_nan=True)
     assert np.isnan(first[3, 2]).all()
     assert np.isnan(first).sum() == 2
     left, right = first[0::2].reshape(-1, 2), first[1::2].reshape(-1, 2)

@@ -17,8 +17,9 @@ from sklearn.preprocessing import StandardScaler
 from coterie import CoterieError, Federation
 from coterie.errors import DataError
 from coterie.federation.client import split_rows
-from coterie.federation.table_files import read_table
-from coterie.federation.table_statistics import NumberStatistics, combine_numbers
+from coterie.federation.table_columns import describe_site_column
+from coterie.federation.table_files import parse_table, read_table
+from coterie.federation.table_statistics import CategoryStatistics, NumberStatistics, combine_numbers
 from coterie.federation.tables import Table
 from tables import NUMERIC, write_hospitals
 
@@ -232,6 +233,11 @@ def test_columns_that_can_be_misread_are_asked_back(tmp_path: Path, cells: list[
         with open(tmp_path / f"{name}.csv", "w", newline="") as file:
             csv.writer(file, delimiter=";").writerows([["v", "y"], *([cell, i % 2] for i, cell in enumerate(cells))])
     assert words in refusal(tmp_path / "*.csv", splits=(1, 0, 0))
+
+
+def test_texts_outside_the_training_rows_say_nothing_of_a_column() -> None:
+    table = parse_table("v,w\nyes,1\n,2\n,3\n", "a.csv")
+    assert describe_site_column(table, np.array([1, 2]), "v", categorical=False) == CategoryStatistics({}, 2)
 
 
 def test_what_was_asked_back_can_be_answered(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
 from coterie.federation import Federation
 from coterie.methods import FedAvg, FedBABU, FedPer, FedProx, Server, make_method
+from coterie.methods.fedavg import LocalRule
 from coterie.models import build
-from coterie.parameters import gather
+from coterie.parameters import Layout, gather
 from coterie.runs.metrics import score_clients
 from coterie.runs.personalised import global_accuracy, personalised, personalised_accuracy
 from coterie.trainers.base import Training
@@ -115,6 +116,13 @@ def test_fedper_goes_on_after_its_heads_were_saved_and_restored(federation: Fede
 def test_a_head_that_is_the_whole_model_is_refused(method: str, federation: Federation) -> None:
     with pytest.raises(ConfigError, match="no layer is left to train together"):
         make_method(method).start(server_of(federation))
+
+
+def test_a_frozen_layer_in_the_middle_leaves_its_neighbours_to_train() -> None:
+    layout = Layout.of(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 3), nn.Linear(3, 2)))
+    rule = LocalRule(frozen="1")
+    assert rule.common_layers(layout) == ("0", "2")
+    assert rule.training(TRAINING, layout).layers == ("0.weight", "0.bias", "2.weight", "2.bias")
 
 
 @pytest.mark.parametrize("spec", ["fedprox:mu=-1", "fedprox:head=last", "fedper:mu=1"])

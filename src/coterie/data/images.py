@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -191,17 +191,21 @@ def load_femnist(files: Files) -> Pool:
     parts = [[(path, read_leaf_json(path)) for path in paths] for paths in files]
     names = sorted({user for part in parts for _, table in part for user in table})
     number = {user: i for i, user in enumerate(names)}
-    labelled: list[Labelled] = []
-    writers = []
-    for part in parts:
-        rows = [(path, user, *held) for path, table in part for user, held in table.items() if len(held[1])]
-        if not rows:
-            raise damaged(part[0][0], "holds no samples")
-        for path, _, _, y in rows:
-            _check_labels(path, y, 62)
-        labelled.append(_joined([(x, y) for _, _, x, y in rows]))
-        writers.append(np.concatenate([np.full(len(y), number[user], dtype=np.int64) for _, user, _, y in rows]))
-    return Pool("femnist", *labelled[0], *labelled[1], 62, writers[0], writers[1])
+    (train, writers), (test, test_writers) = (_femnist_part(part, number) for part in parts)
+    return Pool("femnist", *train, *test, 62, writers, test_writers)
+
+
+def _femnist_part(
+    files: Sequence[tuple[Path, Mapping[str, Labelled]]], number: Mapping[str, int]
+) -> tuple[Labelled, IntArray]:
+    """The samples of training or test, and the number of the writer of each."""
+    rows = [(path, user, *held) for path, table in files for user, held in table.items() if len(held[1])]
+    if not rows:
+        raise damaged(files[0][0], "holds no samples")
+    for path, _, _, y in rows:
+        _check_labels(path, y, 62)
+    writers = [np.full(len(y), number[user], dtype=np.int64) for _, user, _, y in rows]
+    return _joined([(x, y) for _, _, x, y in rows]), np.concatenate(writers)
 
 
 def _idx_pool(name: str, files: Files, classes: int, transposed: bool = False) -> Pool:

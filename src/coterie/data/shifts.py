@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from itertools import permutations
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice, permutations
 from typing import TypeVar
 
 import numpy as np
@@ -69,19 +69,26 @@ def group_permutations(classes: int, groups: int, seed: int) -> IntArray:
         raise DataError(f"{groups} groups cannot have distinct permutations of {classes} labels: ask for 1..{limit}")
     generator = numpy_generator(seed, "group-permutations")
     symbols, columns, offsets = (generator.permutation(classes) for _ in range(3))
-    rows = [symbols[(offset + columns) % classes] for offset in offsets[:groups]]
-    seen = {tuple(row.tolist()) for row in rows}
-    if classes <= 8 and groups > classes:
-        # So few permutations exist that a random draw could meet the same ones for long: list them all instead.
+    rows = [tuple(symbols[(offset + columns) % classes].tolist()) for offset in offsets[:groups]]
+    rows += islice(_further_permutations(rows, classes, generator), groups - len(rows))
+    return np.array(rows, dtype=np.int64)
+
+
+def _further_permutations(
+    known: Sequence[tuple[int, ...]], classes: int, generator: np.random.Generator
+) -> Iterator[tuple[int, ...]]:
+    """Permutations that are not known yet, in random order, each once."""
+    seen = set(known)
+    if classes <= 8:
+        # So few exist that a random draw could meet the same ones for long: list them all instead.
         everything = list(permutations(range(classes)))
-        others = [everything[i] for i in generator.permutation(len(everything)) if everything[i] not in seen]
-        rows += [np.array(row) for row in others[: groups - len(rows)]]
-    while len(rows) < groups:  # at least 9! permutations and at most 100,000 wanted: two draws in three are new
-        row = generator.permutation(classes)
-        if tuple(row.tolist()) not in seen:
-            seen.add(tuple(row.tolist()))
-            rows.append(row)
-    return np.stack(rows).astype(np.int64)
+        yield from (row for i in generator.permutation(len(everything)) if (row := everything[i]) not in seen)
+        return
+    while True:  # at least 9! permutations and at most 100,000 wanted: two draws in three are new
+        row = tuple(generator.permutation(classes).tolist())
+        if row not in seen:
+            seen.add(row)
+            yield row
 
 
 def group_swaps(classes: int, groups: int, seed: int) -> list[tuple[int, int]]:

@@ -75,7 +75,8 @@ def load_air(files: Files) -> dict[str, RawTable]:
     return {path.name.split("_")[2]: _air(path) for path in files[0]}
 
 
-def _air(path: Path) -> RawTable:
+def _air_cells(path: Path) -> dict[str, list[str]]:
+    """The texts in the columns of a station's file."""
     rows = [line.replace('"', "").split(",") for line in read_text(path).splitlines()]
     if len(rows) < 2 or any(len(row) != len(rows[0]) for row in rows):
         raise damaged(path, "not a header and rows of as many values")
@@ -83,6 +84,11 @@ def _air(path: Path) -> RawTable:
     lacking = [name for name in AIR_COLUMNS if name not in cells]
     if lacking:
         raise damaged(path, f"no column {lacking[0]!r}")
+    return cells
+
+
+def _air(path: Path) -> RawTable:
+    cells = _air_cells(path)
     try:
         known = {name: _with_gaps(cells[name]) for name in AIR_COLUMNS if name != "wd"}
         year, month, day = (known[name].astype(np.int64) for name in ("year", "month", "day"))

@@ -59,8 +59,6 @@ class Federation:
         table: Table | None = None,
         task: Task | None = None,
     ) -> None:
-        if not clients:
-            raise DataError("the federation has no clients: give at least one")
         self.name = name
         self.clients = tuple(clients)
         self.ids = tuple(client.id for client in self.clients)
@@ -72,18 +70,11 @@ class Federation:
         self.regression = self.clients[0].train.y.is_floating_point()
         if self.label_names and not self.regression:
             classes = len(self.label_names)
-        highest = 0
         for some in several(self.clients):
             _check_finite(some)
-            if not self.regression:
-                highest = max(highest, _check_labels(some, classes))
-        if self.regression and task is None and all(_whole(client.train.y) for client in self.clients):
-            warnings.warn(
-                f"the targets of {name!r} are whole numbers stored as floats, so this is a regression: store class "
-                "labels as integers, or say which it is with task='classification' or task='regression'",
-                stacklevel=2,
-            )
-        self.classes = 0 if self.regression else (classes if classes is not None else highest + 1)
+        if self.regression and task is None:
+            _warn_of_classes(self.clients, name)
+        self.classes = 0 if self.regression else _check_labels(self.clients, classes)
 
     def __len__(self) -> int:
         return len(self.clients)
@@ -518,6 +509,8 @@ class Federation:
 
 
 def _check_ids(ids: Sequence[str]) -> None:
+    if not ids:
+        raise DataError("the federation has no clients: give at least one")
     seen: set[str] = set()
     for client_id in ids:
         check_id(client_id)
@@ -544,22 +537,37 @@ def _check_alike(clients: Sequence[Client]) -> None:
                 f"client {holder.id!r} has uint8 inputs, which are scaled to [0, 1], and client {beside.id!r} has "
                 f"not: {ONE_TYPE}"
             )
-        for part, split in zip(PARTS, (client.train, client.validation, client.test), strict=True):
-            x, y = split.x, split.y
-            shape, other = x.shape, y.shape
-            if shape[0] == other[0] and (shape[1:], x.dtype, other[1:], y.dtype) == alike:
-                continue
-            if len(x) != len(y):
-                raise DataError(
-                    f"client {client.id!r}, {part}: x has {len(x)} samples and y has {len(y)} targets: "
-                    "give one target for each sample"
-                )
-            for what, here, there in (("x", x, inputs), ("y", y, targets)):
-                if here.shape[1:] != there.shape[1:] or here.dtype != there.dtype:
-                    raise DataError(
-                        f"client {client.id!r}, {part}.{what}: shape {tuple(here.shape[1:])} {here.dtype}, but client "
-                        f"{first.id!r} has {tuple(there.shape[1:])} {there.dtype}: all clients need the same"
-                    )
+        for part in PARTS:
+            split = client.part(part)
+            shape, other = split.x.shape, split.y.shape
+            if shape[0] != other[0] or (shape[1:], split.x.dtype, other[1:], split.y.dtype) != alike:
+                _refuse_part(client, part, first)
+
+
+def _refuse_part(client: Client, part: str, first: Client) -> None:
+    """Say in what a part is unlike the first client's training data."""
+    split = client.part(part)
+    if len(split.x) != len(split.y):
+        raise DataError(
+            f"client {client.id!r}, {part}: x has {len(split.x)} samples and y has {len(split.y)} targets: "
+            "give one target for each sample"
+        )
+    for what, here, there in (("x", split.x, first.train.x), ("y", split.y, first.train.y)):
+        if here.shape[1:] != there.shape[1:] or here.dtype != there.dtype:
+            raise DataError(
+                f"client {client.id!r}, {part}.{what}: shape {tuple(here.shape[1:])} {here.dtype}, but client "
+                f"{first.id!r} has {tuple(there.shape[1:])} {there.dtype}: all clients need the same"
+            )
+
+
+def _warn_of_classes(clients: Sequence[Client], name: str) -> None:
+    """Warn where all real targets look like class labels."""
+    if all(_whole(client.train.y) for client in clients):
+        warnings.warn(
+            f"the targets of {name!r} are whole numbers stored as floats, so this is a regression: store class "
+            "labels as integers, or say which it is with task='classification' or task='regression'",
+            stacklevel=3,
+        )
 
 
 def _whole(targets: Tensor) -> bool:
@@ -568,13 +576,15 @@ def _whole(targets: Tensor) -> bool:
 
 
 def _check_labels(clients: Sequence[Client], classes: int | None) -> int:
-    """The highest label of the clients."""
+    """The number of classes: one more than the highest label, where it is not given."""
     above = MOST_LABEL if classes is None else classes
-    values = values_of(clients, "y")
-    low, high = int(values.min()), int(values.max())
-    if low < 0 or high >= above:
-        _refuse_labels(clients, above)
-    return high
+    highest = 0
+    for some in several(clients):
+        values = values_of(some, "y")
+        highest = max(highest, int(values.max()))
+        if values.min() < 0 or highest >= above:
+            _refuse_labels(some, above)
+    return highest + 1 if classes is None else classes
 
 
 def _refuse_labels(clients: Sequence[Client], above: int) -> None:

@@ -91,12 +91,7 @@ def make_client(
             "rename or add them"
         )
     parts = {part: _as_split(client_id, part, pair) for part, pair in given.items()}
-    came_as_bytes = {part: _holds_bytes(pair) for part, pair in given.items() if len(parts[part])}
-    scaled = True in came_as_bytes.values()
-    if scaled and False in came_as_bytes.values():
-        first, *others = came_as_bytes
-        other = next(part for part in others if came_as_bytes[part] != came_as_bytes[first])
-        raise DataError(f"client {client_id!r}: of {first} and {other} one came as uint8, which is scaled: {ONE_TYPE}")
+    scaled = _came_as_bytes(client_id, {part: pair for part, pair in given.items() if len(parts[part])})
     if blocks is not None:
         parts["train"] = replace(parts["train"], block=block_numbers(client_id, blocks, len(parts["train"])))
     if len(parts) == 1:
@@ -104,6 +99,16 @@ def make_client(
     train = parts["train"]
     empty = _empty(train.x.shape[1:], train.x.dtype, train.y.shape[1:], train.y.dtype)
     return Client(client_id, train, parts.get("validation", empty), parts.get("test", empty), group, scaled)
+
+
+def _came_as_bytes(client_id: str, given: Mapping[str, Any]) -> bool:
+    """Whether the inputs of the parts are uint8: all of them or none."""
+    held = {part: _holds_bytes(pair) for part, pair in given.items()}
+    if len(set(held.values())) > 1:
+        first, *others = held
+        other = next(part for part in others if held[part] != held[first])
+        raise DataError(f"client {client_id!r}: of {first} and {other} one came as uint8, which is scaled: {ONE_TYPE}")
+    return any(held.values())
 
 
 def _holds_bytes(pair: Any) -> bool:

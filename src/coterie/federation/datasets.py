@@ -72,16 +72,8 @@ def items_from_hub(
     data: Any, x: str, y: str, client: str | None, transform: Callable[[np.ndarray], np.ndarray] | None
 ) -> dict[str, Any]:
     """Clients of a Hugging Face data set or a `flwr_datasets` partitioner; see `Federation.from_hub`."""
-    if hasattr(data, "num_partitions") and hasattr(data, "load_partition"):
-        parts = {str(i): data.load_partition(i) for i in range(data.num_partitions)}
-    elif client is None:
-        raise DataError("a Hugging Face data set needs client=, the column that names the client of each row")
-    else:
-        _column(data, client)
-        owners = np.asarray(data[client])
-        parts = {str(owner): data.select(np.flatnonzero(owners == owner)) for owner in dict.fromkeys(owners.tolist())}
     items: dict[str, Any] = {}
-    for name, part in parts.items():
+    for name, part in _hub_parts(data, client).items():
         for column in (x, y):
             _column(part, column)
         rows = part.with_format("numpy")
@@ -95,6 +87,17 @@ def items_from_hub(
             inputs = inputs.astype(np.uint8)  # the NumPy format widens integers; bytes are to be scaled like images
         items[name] = (transform(inputs) if transform else inputs, np.asarray(rows[y][:]))
     return items
+
+
+def _hub_parts(data: Any, client: str | None) -> dict[str, Any]:
+    """The clients' rows: a partitioner's parts, or those that the column `client` names."""
+    if hasattr(data, "num_partitions") and hasattr(data, "load_partition"):
+        return {str(i): data.load_partition(i) for i in range(data.num_partitions)}
+    if client is None:
+        raise DataError("a Hugging Face data set needs client=, the column that names the client of each row")
+    _column(data, client)
+    owners = np.asarray(data[client])
+    return {str(owner): data.select(np.flatnonzero(owners == owner)) for owner in dict.fromkeys(owners.tolist())}
 
 
 def _stored_type(data: Any, name: str) -> str | None:

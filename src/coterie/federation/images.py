@@ -36,15 +36,11 @@ def clients_from_images(
     sides = _sides(size)
     endings = set(pillow.registered_extensions())
     found = {entry.name: _files(entry, endings) for entry in _folders(folder)}
-    found = {client: parts for client, parts in found.items() if any(parts.values())}
-    if not found:
-        raise DataError(f"{folder}: no images in it: lay them out as {folder}/<client>/<class>/<image>.png")
     everything = [pair for parts in found.values() for files in parts.values() for pair in files]
     names = sorted({kind for _, kind in everything})
     if len(names) < 2:
-        raise DataError(
-            f"{folder}: all images are of class {names[0]!r}: lay them out as {folder}/<client>/<class>/<image>.png"
-        )
+        wrong = f"all images are of class {names[0]!r}" if names else "no images in it"
+        raise DataError(f"{folder}: {wrong}: lay them out as {folder}/<client>/<class>/<image>.png")
     mode, shape = _common_form(pillow, [file for file, _ in everything], sides, colour)
     number = {name: i for i, name in enumerate(names)}
 
@@ -55,7 +51,8 @@ def clients_from_images(
     clients = []
     for client, parts in found.items():
         item = {part: samples_of(files) for part, files in parts.items() if files}
-        clients.append(make_client(client, item, splits, seed))
+        if item:
+            clients.append(make_client(client, item, splits, seed))
     return clients, tuple(names)
 
 

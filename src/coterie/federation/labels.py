@@ -43,16 +43,10 @@ def classes_of_columns(
     check_task(task)
     for origin, column in columns.items():
         check_complete(column, label, origin)
-    text = next(((origin, c) for origin, c in columns.items() if c.numbers is None), None)
-    if text is not None:
-        if task == "regression":
-            odd = next(value for value in text[1].texts if not _is_number(value))
-            raise DataError(f"{text[0]}: label {label!r} holds {odd!r}, which is no number: regression needs numbers")
-        names = sorted({str(value) for column in columns.values() for value in column.texts}, key=label_order)
+    if any(column.numbers is None for column in columns.values()):
+        names = _text_classes(columns, label, task)
     else:
         names = _number_classes(columns, label, task, rows)
-        if not names:
-            return ()
     if len(names) == 1:
         raise DataError(f"label {label!r} is {names[0]!r} in every row: there is nothing to learn from it")
     if len(names) > MOST_CLASSES:
@@ -68,21 +62,34 @@ def check_complete(column: RawColumn, label: str, origin: str) -> None:
         raise DataError(f"{origin}: row {row} has no label {label!r}: fill it in or remove the row")
 
 
+def _text_classes(columns: Mapping[str, RawColumn], label: str, task: Task | None) -> list[str]:
+    texts = [(origin, str(text)) for origin, column in columns.items() for text in column.texts]
+    if task == "regression":
+        origin, odd = next((origin, text) for origin, text in texts if not _is_number(text))
+        raise DataError(f"{origin}: label {label!r} holds {odd!r}, which is no number: regression needs numbers")
+    return sorted({text for _, text in texts}, key=label_order)
+
+
 def _number_classes(columns: Mapping[str, RawColumn], label: str, task: Task | None, rows: int | None) -> list[str]:
     values: set[float] = set()
     for origin, column in columns.items():
         values.update(_distinct_numbers(column, label, origin))
-    rows = sum(len(column) for column in columns.values()) if rows is None else rows
-    whole = all(value.is_integer() for value in values)
+    rows = sum(map(len, columns.values())) if rows is None else rows
+    task = task or _task_of(values, label, rows)
+    return [] if task == "regression" else [number_name(value) for value in sorted(values)]
+
+
+def _task_of(values: set[float], label: str, rows: int) -> Task:
+    """What numbers that occur in so many rows are labels of."""
+    if not all(value.is_integer() for value in values):
+        return "regression"
     many = len(values) > SURELY_CLASSES or rows < ROWS_PER_CLASS * len(values)
-    if task is None and whole and many and len(values) > 2:
+    if many and len(values) > 2:
         raise DataError(
             f"label {label!r} holds {len(values)} whole numbers from {min(values):g} to {max(values):g}: classes or "
             "quantities? give --classification or --regression (Python: task='…')"
         )
-    if task == "regression" or (task is None and not whole):
-        return []
-    return [number_name(value) for value in sorted(values)]
+    return "classification"
 
 
 def _distinct_numbers(column: RawColumn, label: str, origin: str) -> list[float]:
@@ -166,16 +173,12 @@ def _pairs(item: Any) -> dict[str, tuple[Any, Any]]:
 
 def _texts(y: Any, names: Sequence[str] | None) -> list[str] | None:
     """Labels that are texts or booleans as texts; None for numbers, unless there are names to look them up in."""
-    if isinstance(y, Tensor) and y.dtype is not torch.bool and names is None:
-        return None
     values = _one_column(y)
     if values is None:
         return None
     kind = values.dtype.kind
-    if kind == "U" or (kind == "O" and all(isinstance(value, str) for value in values)):
+    if kind in "Ub" or (kind == "O" and all(isinstance(value, str) for value in values)):
         return [str(value) for value in values]
-    if kind == "b":
-        return [str(bool(value)) for value in values]
     if names is not None and kind in "iuf":
         return [number_name(value) for value in values.tolist()]
     return None
@@ -199,41 +202,34 @@ def name_numbers(
     counted again in their order. Floats are quantities, unless they are 0 and 1 only or `task` says otherwise.
     """
     check_task(task)
-    first = clients[0].train.y if clients else torch.empty(0)
-    shapes = {client.part(part).y.ndim for client in clients for part in PARTS}
-    if shapes != {1} or len({client.train.y.dtype for client in clients}) > 1:
+    if not _of_one_kind(clients):
         return clients, None  # a Federation of them says whose differ
     if task == "regression":
-        return _as_quantities(clients, first), None
-    counted = _are_quantities(clients, task) if first.is_floating_point() else _count_from_zero(clients, classes)
-    if counted:
+        return [client.with_targets(lambda y: y.to(torch.float32)) for client in clients], None
+    if _are_counted(clients, task, classes):
         return clients, None
+    return _count_from_zero(clients)
+
+
+def _of_one_kind(clients: Sequence[Client]) -> bool:
+    """Whether all labels are one number per sample, of one type."""
+    dimensions = {client.part(part).y.ndim for client in clients for part in PARTS}
+    return dimensions == {1} and len({client.train.y.dtype for client in clients}) == 1
+
+
+def _are_counted(clients: Sequence[Client], task: Task | None, classes: int | None) -> bool:
+    """Whether labels stay as they are: whole numbers with a 0, beside which -1 may be "unknown", or quantities."""
+    if clients[0].train.y.is_floating_point():
+        return task is None and not all(bool(((y == 0) | (y == 1)).all()) for y in label_values(clients))
+    return classes is not None or any(bool((y == 0).any()) for y in label_values(clients))
+
+
+def _count_from_zero(clients: Sequence[Client]) -> tuple[Sequence[Client], tuple[str, ...] | None]:
+    """The clients with classes numbered in the order of their labels, and what these were."""
     values = torch.cat([y.unique() for y in label_values(clients)]).unique()
-    if len(values) < 2 or _holds_zero(values):
+    if len(values) < 2:
         return clients, None
     if not bool(torch.isfinite(values).all() and (values == values.round()).all()):
         raise DataError("task='classification', but the labels are not whole numbers: give classes as whole numbers")
     named = [client.with_targets(lambda y: torch.searchsorted(values, y)) for client in clients]
     return named, tuple(number_name(value) for value in values.tolist())
-
-
-def _as_quantities(clients: Sequence[Client], first: Tensor) -> Sequence[Client]:
-    """The clients with labels as floats."""
-    if first.is_floating_point():
-        return clients
-    return [client.with_targets(lambda y: y.to(torch.float32)) for client in clients]
-
-
-def _are_quantities(clients: Sequence[Client], task: Task | None) -> bool:
-    """Whether floats are no classes."""
-    return task is None and not all(bool(((y == 0) | (y == 1)).all()) for y in label_values(clients))
-
-
-def _count_from_zero(clients: Sequence[Client], classes: int | None) -> bool:
-    """Whether whole numbers are classes as they are."""
-    return classes is not None or min(int(y.min()) for y in label_values(clients)) == 0
-
-
-def _holds_zero(values: Tensor) -> bool:
-    """Whether whole numbers hold a 0, beside which a -1 may stand for "unknown"."""
-    return not values.is_floating_point() and bool((values == 0).any())

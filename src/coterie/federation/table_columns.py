@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from coterie.federation.table_statistics import (
     combine_numbers,
 )
 
+S = TypeVar("S", NumberStatistics, CategoryStatistics)
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 NAMED_AT_ONCE = 5
 """Columns that one message names."""
@@ -108,31 +109,31 @@ def describe_site_column(table: RawTable, rows: np.ndarray, name: str, categoric
     if column.numbers is not None and not categorical:
         return NumberStatistics.of(checked_numbers(column, name, origin)[rows])
     found = CategoryStatistics.of(column.texts[rows])
-    if categorical:
-        return found
-    if all(map(DATE.match, found.counts)):
+    if not categorical:
+        _check_texts(found, origin, name)
+    return found
+
+
+def _check_texts(found: CategoryStatistics, origin: str, name: str) -> None:
+    """Refuse texts that are dates or name rows."""
+    text = next(iter(found.counts), "")
+    if text and all(map(DATE.match, found.counts)):
         raise DataError(
-            f"{origin}, column {name!r}: holds dates such as {next(iter(found.counts))!r}: give --drop {name}, or "
-            f"write numbers, such as days since an event (or give --categorical {name})"
+            f"{origin}, column {name!r}: holds dates such as {text!r}: give --drop {name}, or write numbers, such as "
+            f"days since an event (or give --categorical {name})"
         )
     if found.names_rows:
-        text = next(iter(found.counts))
+        remedy = f": it looks like an identifier, so give --drop {name} (or --categorical {name} if it is none)"
         raise DataError(
-            f"{origin}, column {name!r}: nearly every row has another text, such as {text!r}"
-            + (
-                hint(text)
-                or f": it looks like an identifier, so give --drop {name} (or --categorical {name} if it is none)"
-            )
+            f"{origin}, column {name!r}: nearly every row has another text, such as {text!r}{hint(text) or remedy}"
         )
-    return found
 
 
 def fit_column(name: str, found: Mapping[str, ColumnStatistics], max_categories: int) -> Column | None:
     """How a column is encoded, from what the sites said of it; None where no site has a value."""
-    known = {origin: part for origin, part in found.items() if not part.empty}
-    missing = sum(part.missing for part in found.values()) > 0
-    numbers = {origin: part for origin, part in known.items() if isinstance(part, NumberStatistics)}
-    categories = {origin: part for origin, part in known.items() if isinstance(part, CategoryStatistics)}
+    missing = any(part.missing for part in found.values())
+    numbers = _with_values(found, NumberStatistics)
+    categories = _with_values(found, CategoryStatistics)
     if numbers and categories:
         texts, figures = next(iter(categories)), next(iter(numbers))
         example = next(iter(categories[texts].counts))
@@ -143,10 +144,18 @@ def fit_column(name: str, found: Mapping[str, ColumnStatistics], max_categories:
     if numbers:
         whole = combine_numbers(list(numbers.values()), f"column {name!r}")
         return Column(name, "number", missing, whole.mean, whole.scale, whole.mean)
-    if not categories:
-        return None
+    return _category_column(name, missing, categories.values(), max_categories) if categories else None
+
+
+def _with_values(found: Mapping[str, ColumnStatistics], kind: type[S]) -> dict[str, S]:
+    """The sites whose column is of a kind and not empty."""
+    return {origin: part for origin, part in found.items() if isinstance(part, kind) and not part.empty}
+
+
+def _category_column(name: str, missing: bool, parts: Iterable[CategoryStatistics], max_categories: int) -> Column:
+    """A column of categories, of which the rarest share an input if there are too many."""
     counts: Counter[str] = Counter()
-    for part in categories.values():
+    for part in parts:
         counts.update(part.counts)
     if len(counts) <= max_categories:
         return Column(name, "category", missing, categories=tuple(sorted(counts)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -225,14 +226,17 @@ def parse_cells(cells: Sequence[str], decimal: str = ".") -> RawColumn:
         return RawColumn(cells, numbers)
     meant = {cell: _cell_number(cell, decimal) for cell in set(cells)}
     values = [meant[cell] for cell in cells]
-    wrong = next((row for row, value in enumerate(values) if value is None), None)
-    if wrong is None:
-        return RawColumn(cells, np.array(values, dtype=np.float64))
-    texts = {cell for cell, value in meant.items() if value is None and not DECIMAL_COMMA.fullmatch(cell)}
-    known = sum(value is None or value == value for value in values)
-    mistakes = sum(cell in texts for cell in cells)
-    mostly_numbers = known - mistakes > MOSTLY * known
-    return RawColumn(cells, None, (wrong + 1, cells[wrong].strip()) if mostly_numbers else None)
+    if None in values:
+        return RawColumn(cells, None, _odd_cell(cells, values))
+    return RawColumn(cells, np.array(values, dtype=np.float64))
+
+
+def _odd_cell(cells: Sequence[str], values: Sequence[float | None]) -> tuple[int, str] | None:
+    """The row and the text of the first cell that is no number, if nearly all are; a decimal comma is no other text."""
+    row = values.index(None)
+    mistakes = sum(v is None and not DECIMAL_COMMA.fullmatch(cell) for cell, v in zip(cells, values, strict=True))
+    known = sum(value is None or not math.isnan(value) for value in values)
+    return (row + 1, cells[row].strip()) if known - mistakes > MOSTLY * known else None
 
 
 def _plain_numbers(cells: Sequence[str]) -> np.ndarray | None:

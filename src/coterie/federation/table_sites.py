@@ -151,17 +151,21 @@ def common_columns(columns: Mapping[str, Sequence[str]]) -> list[str]:
     counts = Counter(name for names in columns.values() for name in names)
     if all(count == len(columns) for count in counts.values()):
         return list(next(iter(columns.values())))
-    usual = [name for name, count in counts.items() if 2 * count > len(columns)]
+    raise DataError(_difference(columns, [name for name, count in counts.items() if 2 * count > len(columns)]))
+
+
+def _difference(columns: Mapping[str, Sequence[str]], usual: Sequence[str]) -> str:
+    """The first table that lacks a usual column, or else has one that is not usual."""
     for origin, names in columns.items():
         lacking = next((name for name in usual if name not in names), None)
         if lacking is not None:
             other = next(o for o, names in columns.items() if lacking in names)
-            raise DataError(
+            return (
                 f"{origin}: no column {lacking!r}, which {other} has: add it (empty will do), or leave it out "
                 f"everywhere with --drop {lacking} (Python: drop=[…])"
             )
     origin, extra = next((o, n) for o, names in columns.items() for n in names if n not in usual)
-    raise DataError(
+    return (
         f"{origin}: column {extra!r} is not in the other tables: add it there (empty will do), or leave it out with "
         f"--drop {extra} (Python: drop=[…])"
     )

@@ -176,9 +176,7 @@ def fit_table(
     reports: Sequence[SiteReport], unfitted: Table, max_categories: int = MOST_CATEGORIES, *, scale: bool = True
 ) -> Table:
     """The preprocessing that the sites' reports lead to; `unfitted` has the label, its classes and what is left out."""
-    order = common_columns({report.origin: list(report.columns) for report in reports})
-    known = {name: {report.origin: report.columns[name] for report in reports} for name in order}
-    columns = {name: fit_column(name, parts, max_categories) for name, parts in known.items()}
+    columns = _fit_columns(reports, max_categories)
     fitted = [column for column in columns.values() if column is not None]
     empty = [name for name, column in columns.items() if column is None]
     if empty:
@@ -191,10 +189,22 @@ def fit_table(
     if not scale:
         fitted = [replace(column, mean=0.0, scale=1.0) for column in fitted]
     table = replace(unfitted, columns=tuple(fitted), dropped=(*unfitted.dropped, *empty))
-    if unfitted.label_names or not scale:
+    return _scale_label(table, reports) if scale else table
+
+
+def _fit_columns(reports: Sequence[SiteReport], max_categories: int) -> dict[str, Column | None]:
+    """How each column is encoded."""
+    order = common_columns({report.origin: list(report.columns) for report in reports})
+    known = {name: {report.origin: report.columns[name] for report in reports} for name in order}
+    return {name: fit_column(name, parts, max_categories) for name, parts in known.items()}
+
+
+def _scale_label(table: Table, reports: Sequence[SiteReport]) -> Table:
+    """The preprocessing with the scaling of its label, if that holds quantities."""
+    if table.label_names:
         return table
     quantities = [report.label for report in reports if report.label is not None]
-    whole = combine_numbers(quantities, f"label {unfitted.label!r}")
+    whole = combine_numbers(quantities, f"label {table.label!r}")
     return replace(table, label_mean=whole.mean, label_scale=whole.scale)
 
 

@@ -160,26 +160,32 @@ def write_deployment(
     if planned and least > len(planned):
         raise ConfigError(f"nodes={least}, but there are {len(planned)} clients: wait for {len(planned)} at most")
     settings |= {"out": str(root / "run"), "min-nodes": least} | NETWORK_DEFAULTS | dict(tables or {})
-    if federation is not None and federation.classes:
-        settings["classes"] = federation.classes
-    if secure:
-        settings["node-keys"] = True
-    if config.scenario:
-        settings["trial-groups"] = True  # a made federation has no secrets, and its groups are a metric
+    settings |= _server_settings(config, federation, secure)
     read_options({key.replace("-", "_"): value for key, value in settings.items()})  # as the server will
     deployment = Deployment(root, planned, settings)
     guide = instructions(deployment, address, secure)
     _claim(root, project_file(settings, extras(config.method)))
     if federation is not None:
         _write_data(root, federation, files)
-    for secret in ("secret-file", "sums-secret-file"):
-        if secret in shared:
-            write_secret(Path(shared[secret]))
+    for secret in {"secret-file", "sums-secret-file"} & shared.keys():
+        write_secret(Path(shared[secret]))
     for name, text in {"server_app.py": SERVER_APP, "client_app.py": CLIENT_APP}.items():
         if not (deployment.app / name).exists():  # it may have been changed since
             write_atomically(deployment.app / name, text.encode())
     write_atomically(root / "README.md", guide.encode())
     return deployment
+
+
+def _server_settings(config: RunConfig, federation: Federation | None, secure: bool) -> dict[str, Any]:
+    """What the server must know of the nodes and their data."""
+    settings: dict[str, Any] = {}
+    if federation is not None and federation.classes:
+        settings["classes"] = federation.classes
+    if secure:
+        settings["node-keys"] = True
+    if config.scenario:
+        settings["trial-groups"] = True  # a made federation has no secrets, and its groups are a metric
+    return settings
 
 
 def reads_tables(config: RunConfig) -> bool:
