@@ -13,6 +13,7 @@ from coterie.data.scenarios import find_scenario
 from coterie.errors import ConfigError
 from coterie.methods import Server, flt, make_method
 from coterie.methods.aggregation import Aggregation, Part, capped_weights
+from coterie.methods.robust_rules import KAPPA, RobustRule, rule_against
 from coterie.methods.starts import WorstFittedStart
 from coterie.models import build
 from coterie.randomness import numpy_generator
@@ -192,10 +193,27 @@ def test_options_are_read():
 
 @pytest.mark.parametrize(
     ("expect", "rule"),
-    [("0", "mean"), ("2", "nnm+trimmed-mean(2)"), (1, "nnm+trimmed-mean(1)"), ("11%", "nnm+trimmed-mean(3)")],
+    [("0", "mean"), ("2", "trimmed-mean(2)"), (1, "trimmed-mean(1)"), ("11%", "trimmed-mean(3)"), (8, "multi-krum(8)")],
 )
 def test_the_rule_follows_from_how_many_are_expected(expect, rule):
     assert Aggregation.parse(expect_hostile=expect, clients=20).rule == rule
+
+
+@pytest.mark.parametrize("n", [3, 5, 8, 20, 50])
+def test_the_rule_is_the_one_with_the_least_proven_bound(n):
+    for f in range(1, (n + 1) // 2):
+        chosen = RobustRule.parse(rule_against(str(f), n)).kappa(n)
+        mixed = [RobustRule.parse(f"nnm({f})+{name}").kappa(n) for name in ("median", "geometric-median")]
+        mixed += [RobustRule.parse(f"nnm+{name}({f})").kappa(n) for name in ("trimmed-mean", "krum", "multi-krum")]
+        plain = [KAPPA[name](n, f) for name in KAPPA if n > 2 * f + 2 or not name.endswith("median")]
+        assert chosen == min([*plain, *(kappa for kappa in mixed if kappa is not None)])
+
+
+def test_where_krum_does_not_stand_the_trimmed_mean_is_the_median():
+    for n, f in [(7, 3), (8, 3), (21, 10)]:
+        rows = torch.randn(n, 5, generator=torch.Generator().manual_seed(n))
+        found = [Aggregation.parse(rule).center(rows, [1.0] * n) for rule in (rule_against(str(f), n), "median")]
+        assert torch.equal(*found)
 
 
 def test_buckets_are_drawn_anew_in_every_round():
@@ -225,7 +243,7 @@ def test_an_update_above_the_limit_is_shortened_to_it_and_its_client_is_noted():
     ("options", "words"),
     [
         ({}, ""),
-        ({"expect_hostile": 2, "clients": 20}, "nnm+trimmed-mean(2), within √1.64 times the honest updates' standard"),
+        ({"expect_hostile": 2, "clients": 20}, "trimmed-mean(2), within √0.844 times the honest updates' standard"),
         ({"aggregate": "multi-krum(3)"}, "multi-krum(3), every client counts alike"),
         ({"aggregate": "median", "clip": "3x"}, "median, every client counts alike"),
         ({"clip": "3x", "weight_cap": 2.0}, "updates longer than 3 times"),
@@ -267,7 +285,8 @@ def test_a_run_that_expects_hostile_clients_says_its_rule_bound_and_cost_at_the_
     run, _ = assemble(make_config(options), federation=FEDERATION)
     first, second = execute(run).history
     [event] = [event for event in first.events if event.kind == "aggregation"]
-    assert "nnm+trimmed-mean(1), within √" in event.text
+    assert "trimmed-mean(1), within √" in event.text
+    assert "in a cluster of 2 or fewer no rule has a proof" in event.text
     assert "every client counts alike" in event.text
     assert not [event for event in second.events if event.kind == "aggregation"]
 
