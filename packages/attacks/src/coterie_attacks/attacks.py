@@ -79,7 +79,7 @@ ATTACKS: dict[str, Attack] = {
     "mimic": Attack("all copy one honest client", craft=crafting.mimic, together=True),
     "orthogonal": Attack("towards rolled outputs, across the honest mean, a falling loss claimed",
                          craft=crafting.orthogonal, claims=FallingLoss, together=True),
-    "fixed": Attack("one drawn direction in all rounds, also with the honest mean", craft=crafting.fixed, together=True),
+    "fixed": Attack("a drawn direction in all rounds, also with the honest mean", craft=crafting.fixed, together=True),
     "sleeper": Attack("honest for half of the rounds, then ipm", craft=crafting.inner_product, together=True,
                       from_share=0.5),
     "label-flip": Attack("false labels, aimed at one cluster", poison=false_labels, together=True),
