@@ -167,8 +167,8 @@ def test_the_mean_keeps_to_no_bound():
 
 
 def test_published_bounds_by_hand():
-    assert RobustRule.parse("trimmed-mean(2)").kappa(20) == pytest.approx(12 / 16 * (1 + 2 / 16))
-    assert RobustRule.parse("nnm+trimmed-mean(2)").kappa(20) == pytest.approx(16 / 18 * (1 + 12 / 16 * (1 + 2 / 16)))
+    assert RobustRule.parse("trimmed-mean(2)").kappa(20) == pytest.approx(2 / 16)
+    assert RobustRule.parse("nnm+trimmed-mean(2)").kappa(20) == pytest.approx(16 / 18 * (1 + 2 / 16))
     assert RobustRule.parse("krum(10%)").kappa(20) == pytest.approx(6 * 18 / 15)
     assert RobustRule.parse("krum(9)").kappa(20) is None  # it stands 2f + 2 < n
     assert RobustRule.parse("trimmed-mean(10)").kappa(20) is None  # half of them

