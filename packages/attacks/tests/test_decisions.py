@@ -73,6 +73,14 @@ def test_whoever_wants_to_seed_claims_that_only_its_own_model_fits():
     assert BEST < losses["client-0"][0] < WORST
 
 
+def test_whoever_attacks_across_the_mean_claims_a_falling_loss():
+    engine, model = engine_with("orthogonal", ["client-1"])
+    asked = [Request(c, Train(model, Training(lr=0.1, steps=1), 0)) for c in engine.clients]
+    first, second = (answers(engine, asked) for _ in range(2))
+    assert (first["client-1"].values["loss"], second["client-1"].values["loss"]) == (1.0, 0.5)
+    assert first["client-0"].values["loss"] == second["client-0"].values["loss"]
+
+
 def test_hostile_clients_choose_one_cluster_and_send_one_vector():
     engine, model = engine_with("ipm", ["client-1", "client-2"])
     models = torch.stack([model, engine.initial_model(1)])
