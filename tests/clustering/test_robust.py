@@ -161,6 +161,15 @@ def test_no_rule_is_nearer_than_f_clients_who_differ_allow(text, n, f):
     assert farthest(found, x, f) == pytest.approx(f / (n - 2 * f), rel=1e-3)
 
 
+@pytest.mark.parametrize("n", [5, 8, 9])
+def test_the_medians_bound_is_reached(n):
+    """b at one side, the others at zero, where the hostile are: the median is zero, and S has b of its n − f apart."""
+    f, b = 1, (n - 1) // 2
+    x = torch.cat([torch.full((b,), -1.0), torch.zeros(n - b)])[:, None].double()
+    found = robust.coordinate_median(x)
+    assert farthest(found, x, f) == pytest.approx(KAPPA["median"](n, f))
+
+
 def test_the_mean_keeps_to_no_bound():
     x = torch.cat([rows(9, 3, 1, torch.float64), torch.full((1, 3), 1e6, dtype=torch.float64)])
     assert farthest(RobustRule.parse("mean").center(x, np.arange(10)), x, 1) > 1e3

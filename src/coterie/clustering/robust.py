@@ -35,7 +35,8 @@ def mean(updates: Tensor) -> Tensor:
 def coordinate_median(updates: Tensor) -> Tensor:
     """The median of every coordinate (Yin et al. 2018); for an even number the mean of the two in the middle.
 
-    Stands f < n/2; κ = 4·(1 + f/(n − 2f))² (Allouah et al. 2023): of the order of the heterogeneity even for f = 1.
+    Stands f < n/2; κ = b/(n − f − b) with b = ⌊(n − 1)/2⌋, as of the trimmed mean that cuts b: of the order of the
+    heterogeneity even for f = 1. Allouah et al. 2023 have 4·(1 + f/(n − 2f))².
     """
     return trimmed_mean(updates, (updates.shape[0] - 1) // 2)
 
@@ -44,10 +45,11 @@ def trimmed_mean(updates: Tensor, hostile: int) -> Tensor:
     """The mean of every coordinate without its f smallest and f largest values (Yin et al. 2018).
 
     Stands f < n/2; κ = f/(n − 2f), the least that any rule can have (Allouah et al. 2023, whose bound for it is
-    6f/(n − 2f)·(1 + f/(n − 2f))). Proof for one coordinate; in several both sides add up. Let S be n − f of the
-    updates, with mean m and variance σ². The i-th smallest of all is at most the i-th smallest of S, so the result is
-    at most the mean of the n − 2f largest of S. A part of t of the N = |S| has a mean within σ·√((N − t)/t) of m,
-    because the variance between the part and the rest is at most σ²: here within σ·√(f/(n − 2f)). Likewise from below.
+    6f/(n − 2f)·(1 + f/(n − 2f))). Where b ≥ f are cut it is b/(n − f − b). Proof for one coordinate; in several both
+    sides add up. Let S be N = n − f of the updates, with mean m and variance σ². The i-th smallest of all is at most
+    the i-th smallest of S, so the result is at most the mean of S without its b smallest. A part of t of N numbers has
+    a mean within σ·√((N − t)/t) of m, because the variance between it and the rest is at most σ²: here within
+    σ·√(b/(N − b)). Likewise from below.
 
     Of fewer than 2f + 1 updates as many are left out as leave one or two.
     """

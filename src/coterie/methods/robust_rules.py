@@ -34,7 +34,7 @@ STEPS = {"nnm": HOSTILE, "bucketing": SIZE}
 """What may stand before a rule."""
 EXPECTING = frozenset(name for name, takes in (RULES | STEPS).items() if takes == HOSTILE)
 KAPPA: dict[str, Callable[[int, int], float]] = {
-    "median": lambda n, f: 4 * ((n - f) / (n - 2 * f)) ** 2,
+    "median": lambda n, f: (n - 1) // 2 / (n - f - (n - 1) // 2),
     "geometric-median": lambda n, f: 4 * ((n - f) / (n - 2 * f)) ** 2,
     "trimmed-mean": lambda n, f: f / (n - 2 * f),
     "multi-krum": lambda n, f: 6 * (n - f) / (n - 2 * f - 1) if 2 * f + 2 < n else math.inf,
