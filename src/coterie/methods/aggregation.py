@@ -108,6 +108,11 @@ class Aggregation:
         return cls(aggregate.replace(" ", ""), multiple, longest, weight_cap or None, clients, seed)
 
     @property
+    def hostile(self) -> int:
+        """How many of the clients the rule expects to be hostile; what forms clusters leaves out as many."""
+        return RobustRule.parse(self.rule).expected(self.clients)
+
+    @property
     def clips(self) -> bool:
         """Whether norms are bounded."""
         return self.clip is not None or self.longest is not None
