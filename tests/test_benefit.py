@@ -64,6 +64,7 @@ def test_few_clients_whose_samples_say_nothing_are_judged_by_students_test() -> 
 
 def test_at_least_six_are_left_and_the_share_is_that_of_liars() -> None:
     assert [trimmed_at_each_end(count) for count in (6, 7, 8, 20, 21, 100)] == [0, 0, 1, 1, 2, 100 * LIARS]
+    assert [trimmed_at_each_end(count, liars=3) for count in (6, 8, 10, 20, 100)] == [0, 1, 2, 3, 100 * LIARS]
 
 
 def test_the_levels_of_all_looks_sum_to_the_stated_one() -> None:

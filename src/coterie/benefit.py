@@ -44,7 +44,7 @@ class Benefit:
         return f"{self.gain:.3g} ± {self.error:.2g} (p = {self.p_value:.1g}, {self.clients} clients)"
 
 
-def benefit(differences: npt.ArrayLike, within: npt.ArrayLike | None = None) -> Benefit:
+def benefit(differences: npt.ArrayLike, within: npt.ArrayLike | None = None, liars: int = 0) -> Benefit:
     """The gain of B over A and how sure it is.
 
     The trimmed t-test of Tukey and McLaughlin (1963): a trimmed mean with the winsorised standard deviation. The spread
@@ -53,6 +53,7 @@ def benefit(differences: npt.ArrayLike, within: npt.ArrayLike | None = None) -> 
     Args:
         differences: the loss of each client under A less that under B; those that are not finite do not count.
         within: the squared standard error of each difference over the client's samples.
+        liars: how many clients may be hostile, where more than the usual share of them are expected.
 
     Example:
         >>> benefit([0.30, 0.32, 0.28, 0.31, 0.29, 0.30]).p_value < 0.001
@@ -70,7 +71,7 @@ def benefit(differences: npt.ArrayLike, within: npt.ArrayLike | None = None) -> 
         return _by_samples(values, errors)
     if count < 2:
         return Benefit(float(values.sum()), math.inf, 1.0, count)
-    trimmed = trimmed_at_each_end(count)
+    trimmed = trimmed_at_each_end(count, liars)
     kept = np.sort(values)[trimmed : count - trimmed]
     gain = float(kept.mean())
     spread = float(np.asarray(stats.mstats.winsorize(values, limits=(trimmed / count, trimmed / count))).std(ddof=1))
@@ -79,10 +80,9 @@ def benefit(differences: npt.ArrayLike, within: npt.ArrayLike | None = None) -> 
     return Benefit(gain, error, float(p_value), count)
 
 
-def trimmed_at_each_end(count: int) -> int:
-    """How many of `count` clients are left out at either end: none where fewer than FEWEST would be left."""
-    cut = math.ceil(LIARS * count)
-    return cut if count - 2 * cut >= FEWEST else 0
+def trimmed_at_each_end(count: int, liars: int = 0) -> int:
+    """How many of `count` clients are left out at either end: as many as may lie, but FEWEST are kept."""
+    return max(0, min(max(math.ceil(LIARS * count), liars), (count - FEWEST) // 2))
 
 
 def _by_samples(values: npt.NDArray[np.float64], within: npt.NDArray[np.float64]) -> Benefit:

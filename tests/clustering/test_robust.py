@@ -148,7 +148,26 @@ def test_no_rule_is_farther_from_any_n_minus_f_updates_than_its_published_bound(
 def test_medians_keep_to_their_bound_for_every_f(name, f, more, seed):
     x = hostile_rows(rows(f + more, 3, seed, torch.float64), f, seed)
     found = RobustRule.parse(name).center(x, np.arange(len(x)))
-    assert farthest(found, x, f) <= KAPPA[name](f / (len(x) - 2 * f)) + 1e-9
+    assert farthest(found, x, f) <= KAPPA[name](len(x), f) + 1e-9
+
+
+@pytest.mark.parametrize("text", [*RULES, "median", "geometric-median"])
+@pytest.mark.parametrize(("n", "f"), [(7, 1), (9, 2), (11, 4)])
+def test_no_rule_is_nearer_than_f_clients_who_differ_allow(text, n, f):
+    """f updates at one and the others at zero: zero is right for the others, and f/(n − 2f) off if the f are honest."""
+    x = torch.cat([torch.ones(f, 1), torch.zeros(n - f, 1)]).double()
+    found = RobustRule.parse(text.format(f=f)).center(x, np.arange(n))
+    assert float(found) == pytest.approx(0, abs=1e-5)
+    assert farthest(found, x, f) == pytest.approx(f / (n - 2 * f), rel=1e-3)
+
+
+@pytest.mark.parametrize("n", [5, 8, 9])
+def test_the_medians_bound_is_reached(n):
+    """b at one side, the others at zero, where the hostile are: the median is zero, and S has b of its n − f apart."""
+    f, b = 1, (n - 1) // 2
+    x = torch.cat([torch.full((b,), -1.0), torch.zeros(n - b)])[:, None].double()
+    found = robust.coordinate_median(x)
+    assert farthest(found, x, f) == pytest.approx(KAPPA["median"](n, f))
 
 
 def test_the_mean_keeps_to_no_bound():
@@ -157,9 +176,10 @@ def test_the_mean_keeps_to_no_bound():
 
 
 def test_published_bounds_by_hand():
-    assert RobustRule.parse("trimmed-mean(2)").kappa(20) == pytest.approx(12 / 16 * (1 + 2 / 16))
-    assert RobustRule.parse("nnm+trimmed-mean(2)").kappa(20) == pytest.approx(16 / 18 * (1 + 12 / 16 * (1 + 2 / 16)))
-    assert RobustRule.parse("krum(10%)").kappa(20) == pytest.approx(6 * (1 + 2 / 16))
+    assert RobustRule.parse("trimmed-mean(2)").kappa(20) == pytest.approx(2 / 16)
+    assert RobustRule.parse("nnm+trimmed-mean(2)").kappa(20) == pytest.approx(16 / 18 * (1 + 2 / 16))
+    assert RobustRule.parse("krum(10%)").kappa(20) == pytest.approx(6 * 18 / 15)
+    assert RobustRule.parse("krum(9)").kappa(20) is None  # it stands 2f + 2 < n
     assert RobustRule.parse("trimmed-mean(10)").kappa(20) is None  # half of them
     assert RobustRule.parse("centred-clip(1)").kappa(20) is None
 

@@ -27,6 +27,14 @@ from coterie.data.sources import (
 from coterie.errors import DataError
 
 
+def test_a_table_of_patients_is_there_without_files() -> None:
+    pool = load_source("breast-cancer", Path("nowhere"))
+    assert (pool.x.shape[1:], len(pool.y) + len(pool.y_test), pool.classes) == ((1, 1, 30), 569, 2)
+    assert np.allclose(pool.x.mean(axis=0), 0, atol=1e-4)
+    assert np.allclose(pool.x.std(axis=0), 1, atol=1e-4)
+    assert abs(pool.y_test.mean() - pool.y.mean()) < 0.01
+
+
 def test_digits_are_always_there_and_split_the_same_way() -> None:
     pool, again = load_source("digits"), load_source("digits", Path("nowhere"))
     assert pool.x.shape == (1438, 1, 8, 8)
@@ -208,7 +216,7 @@ def test_available(tmp_path: Path) -> None:
     assert listing["digits"][0]
     assert listing["mnist"] == (True, str(tmp_path / "MNIST/raw"))
     assert listing["mnist+fashion"] == (False, "missing FashionMNIST/raw/train-images-idx3-ubyte and 3 more")
-    assert [name for name, (present, _) in listing.items() if present] == ["digits", "mnist"]
+    assert [name for name, (present, _) in listing.items() if present] == ["digits", "breast-cancer", "mnist"]
 
 
 def test_the_data_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,15 @@ import torch
 
 from coterie.data.scenarios import find_scenario
 from coterie.errors import ConfigError
+from coterie.federation import Federation, Split
 from coterie.methods import Server, flt, make_method
 from coterie.methods.aggregation import Aggregation, Part, capped_weights
+from coterie.methods.robust_rules import KAPPA, RULES, RobustRule, rule_against
 from coterie.methods.starts import WorstFittedStart
 from coterie.models import build
 from coterie.randomness import numpy_generator
 from coterie.runs import assemble, execute, make_config
-from coterie.tasks import Reply
+from coterie.tasks import Evaluate, Reply
 from coterie.trainers.base import Training
 from coterie.trainers.schedules import make_schedule
 from coterie_attacks import ATTACKS, HostileEngine, choose_hostile
@@ -75,9 +77,16 @@ def played(method, server, rounds=3):
     return {served.client: served.model for served in assignment.served()}
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_with_a_limit_one_long_update_moves_a_model_no_farther_than_honest_ones_do(method):
-    server, bad = server_of("scale", 1, Aggregation.parse(clip="2x"))
+LIMIT, RULE = {"clip": "2x"}, {"expect_hostile": 1, "clients": 10}
+DEFENDED = [
+    *((method, LIMIT) for method in METHODS),
+    *((method, RULE) for method in METHODS if not method.startswith("fedsoft")),  # it refuses rules, see below
+]
+
+
+@pytest.mark.parametrize(("method", "defence"), DEFENDED)
+def test_with_a_defence_one_long_update_moves_a_model_no_farther_than_honest_ones_do(method, defence):
+    server, bad = server_of("scale", 1, Aggregation.parse(**defence))
     plain, _ = server_of()
     got, expected = played(method, server), played(method, plain)
     start = plain.initial_model()
@@ -85,7 +94,7 @@ def test_with_a_limit_one_long_update_moves_a_model_no_farther_than_honest_ones_
     for client, model in got.items():
         if client not in bad:
             assert float((model - start).norm()) < 3 * honest
-    assert server.cut >= bad or method.startswith(("flt", "pca"))
+    assert "clip" not in defence or server.cut >= bad or method.startswith(("flt", "pca"))
 
 
 def test_without_limits_that_update_does_move_the_model_far():
@@ -95,6 +104,44 @@ def test_without_limits_that_update_does_move_the_model_far():
     got, expected = played("fedavg", server), played("fedavg", plain)
     first = next(iter(got))
     assert float((got[first] - start).norm()) > 5 * float((expected[first] - start).norm())
+
+
+def two_alone_with_their_labels():
+    """Twenty clients with Dirichlet 0.05 labels, of whom the first two alone hold labels 0 and 1."""
+    made = find_scenario("digits:none+dirichlet(0.05)").build(
+        clients=20, samples=None, groups=None, seed=0, data_dir=None
+    )
+
+    def without(data, own):
+        kept = (data.y < 2) == own
+        return Split(data.x[kept], data.y[kept])
+
+    parts = {client.id: i < 2 for i, client in enumerate(made)}
+    minority = find_scenario("digits:none").build(clients=2, samples=60, groups=None, seed=0, data_dir=None)
+    sources = [*minority, *list(made)[2:]]
+    clients = [
+        replace(client, train=without(own.train, parts[client.id]), test=without(own.test, parts[client.id]))
+        for client, own in zip(made, sources, strict=True)
+    ]
+    return Federation([client for client in clients if len(client.train) and len(client.test)], made.classes)
+
+
+def test_by_default_no_honest_client_loses_against_the_papers_mean():
+    """FedAvg by hand, Σ n_i w_i / Σ n_i, and a run that sets nothing: the same accuracy for each client."""
+    federation = two_alone_with_their_labels()
+    config = make_config({"method": "fedavg", "rounds": 5, "model": "mlp:hidden=16", "workers": 1, "evaluate_every": 5})
+    run, again = (assemble(config, federation=federation)[0] for _ in range(2))
+    found = {row.client: row.accuracy for row in execute(run).clients}
+    server = replace(again.server, needs=None)
+    model = server.initial_model()
+    for t in range(1, 6):
+        replies = list(server.ask(server.training_requests(server.clients, model, t)))
+        sizes = torch.tensor([float(server.samples[reply.client]) for reply in replies], dtype=torch.float64)
+        updates = torch.stack([reply.vector.double() for reply in replies])
+        model = (model.double() + (sizes[:, None] * updates).sum(0) / sizes.sum()).to(model.dtype)
+    scored = server.ask_all(server.clients, Evaluate(model[None], "test"))
+    by_hand = {reply.client: reply.values["accuracy"][0] for reply in scored}
+    assert found == pytest.approx(by_hand)
 
 
 @pytest.mark.parametrize(
@@ -192,10 +239,27 @@ def test_options_are_read():
 
 @pytest.mark.parametrize(
     ("expect", "rule"),
-    [("0", "mean"), ("2", "nnm+trimmed-mean(2)"), (1, "nnm+trimmed-mean(1)"), ("11%", "nnm+trimmed-mean(3)")],
+    [
+        ("0", "mean"),
+        ("2", "trimmed-mean(2)"),
+        (1, "trimmed-mean(1)"),
+        ("11%", "trimmed-mean(3)"),
+        (9, "trimmed-mean(9)"),
+    ],
 )
 def test_the_rule_follows_from_how_many_are_expected(expect, rule):
     assert Aggregation.parse(expect_hostile=expect, clients=20).rule == rule
+
+
+@pytest.mark.parametrize("n", [3, 5, 8, 20, 50])
+def test_no_rule_has_a_lower_bound_than_the_one_that_is_chosen(n):
+    for f in range(1, (n + 1) // 2):
+        chosen = RobustRule.parse(rule_against(str(f), n)).kappa(n)
+        assert chosen == pytest.approx(f / (n - 2 * f))
+        takes = {name: f"{name}({f})" if RULES[name] else name for name in KAPPA}
+        mixed = [RobustRule.parse(f"nnm({f})+{rule}").kappa(n) for rule in takes.values()]
+        others = [bound(n, f) for bound in KAPPA.values()] + [kappa for kappa in mixed if kappa is not None]
+        assert min(others) >= chosen
 
 
 def test_buckets_are_drawn_anew_in_every_round():
@@ -225,7 +289,7 @@ def test_an_update_above_the_limit_is_shortened_to_it_and_its_client_is_noted():
     ("options", "words"),
     [
         ({}, ""),
-        ({"expect_hostile": 2, "clients": 20}, "nnm+trimmed-mean(2), within √1.64 times the honest updates' standard"),
+        ({"expect_hostile": 2, "clients": 20}, "trimmed-mean(2), within √0.125 times the honest updates' standard"),
         ({"aggregate": "multi-krum(3)"}, "multi-krum(3), every client counts alike"),
         ({"aggregate": "median", "clip": "3x"}, "median, every client counts alike"),
         ({"clip": "3x", "weight_cap": 2.0}, "updates longer than 3 times"),
@@ -234,6 +298,15 @@ def test_an_update_above_the_limit_is_shortened_to_it_and_its_client_is_noted():
 def test_a_choice_other_than_the_mean_is_said_in_words(options, words):
     assert Aggregation.parse(**options).describe().startswith(words)
     assert bool(Aggregation.parse(**options).describe()) == bool(options)
+
+
+def test_ifca_starts_under_a_rule_as_it_does_under_the_mean():
+    starts = [
+        make_method("ifca:k=3").start(server_of(aggregation=rule)[0]) for rule in (None, Aggregation.parse(**RULE))
+    ]
+    assert torch.equal(starts[0].models, starts[1].models)
+    random = make_method("ifca:k=3,init=random").start(server_of()[0])
+    assert not torch.equal(starts[0].models, random.models)
 
 
 @pytest.mark.parametrize("attack", ["scale", "sign-flip"])
@@ -267,7 +340,8 @@ def test_a_run_that_expects_hostile_clients_says_its_rule_bound_and_cost_at_the_
     run, _ = assemble(make_config(options), federation=FEDERATION)
     first, second = execute(run).history
     [event] = [event for event in first.events if event.kind == "aggregation"]
-    assert "nnm+trimmed-mean(1), within √" in event.text
+    assert "trimmed-mean(1), within √" in event.text
+    assert "in a cluster of 2 or fewer no rule has a proof" in event.text
     assert "every client counts alike" in event.text
     assert not [event for event in second.events if event.kind == "aggregation"]
 

@@ -141,6 +141,16 @@ def test_the_orthogonal_attacker_sends_nothing_along_the_honest_mean_but_the_mea
     assert rolled.tolist() == [4, 5, 0, 1, 2, 3, 8, 6, 7]
 
 
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_fixed_attacker_goes_along_one_direction_and_the_mean(seed):
+    known = scene("median", seed=seed)
+    drawn = torch.randn(9, generator=torch.Generator().manual_seed(0))
+    basis, step = torch.stack([drawn, known.mean], 1), crafting.fixed(known) - known.mean
+    there = basis @ torch.linalg.lstsq(basis, step[:, None]).solution[:, 0]
+    torch.testing.assert_close(there, step, rtol=1e-3, atol=1e-3)
+    assert abs(float(step @ drawn)) > 0.5 * float(drawn.norm())
+
+
 def test_chosen_centroids_are_halves_of_two_clients_far_apart():
     honest = [torch.zeros(4, 2), torch.ones(4, 2), torch.full((4, 2), 9.0)]
     assert chosen_centroids(honest)[:, 0].tolist() == [0, 0, 9, 9]

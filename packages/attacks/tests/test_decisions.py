@@ -50,6 +50,16 @@ def test_one_liar_neither_prevents_a_split_nor_forces_one(scenario, samples, clu
     assert same == 1.0
 
 
+@pytest.mark.parametrize(("groups", "attack"), [(2, "veto"), (1, "forced-split")])
+def test_as_many_liars_as_are_expected_neither_prevent_a_split_nor_force_one(groups, attack):
+    scenario = f"digits:permuted({groups})" if groups > 1 else "digits:none"
+    options = OPTIONS | {"scenario": scenario, "seed": 0, "expect_hostile": 3}
+    found = attacked_run(make_config(options), attack, 3).cluster
+    expected = attacked_run(make_config(options), "none", 0).cluster
+    assert len(set(expected.values())) == groups
+    assert adjusted_rand_index([expected[client] for client in found], list(found.values())) == 1.0
+
+
 def engine_with(attack, hostile):
     config = make_config(OPTIONS | {"scenario": "digits:none", "clients": 4, "samples": 30})
     federation, _ = make_federation(config)
@@ -71,6 +81,14 @@ def test_whoever_wants_to_seed_claims_that_only_its_own_model_fits():
     }
     assert losses["client-1"] == [WORST, BEST]
     assert BEST < losses["client-0"][0] < WORST
+
+
+def test_whoever_attacks_across_the_mean_claims_a_falling_loss():
+    engine, model = engine_with("orthogonal", ["client-1"])
+    asked = [Request(c, Train(model, Training(lr=0.1, steps=1), 0)) for c in engine.clients]
+    first, second = (answers(engine, asked) for _ in range(2))
+    assert (first["client-1"].values["loss"], second["client-1"].values["loss"]) == (1.0, 0.5)
+    assert first["client-0"].values["loss"] == second["client-0"].values["loss"]
 
 
 def test_hostile_clients_choose_one_cluster_and_send_one_vector():

@@ -35,7 +35,8 @@ def mean(updates: Tensor) -> Tensor:
 def coordinate_median(updates: Tensor) -> Tensor:
     """The median of every coordinate (Yin et al. 2018); for an even number the mean of the two in the middle.
 
-    Stands f < n/2; κ = 4·(1 + f/(n − 2f))² (Allouah et al. 2023): of the order of the heterogeneity even for f = 1.
+    Stands f < n/2; κ = b/(n − f − b) with b = ⌊(n − 1)/2⌋, as of the trimmed mean that cuts b: of the order of the
+    heterogeneity even for f = 1. Allouah et al. 2023 have 4·(1 + f/(n − 2f))².
     """
     return trimmed_mean(updates, (updates.shape[0] - 1) // 2)
 
@@ -43,20 +44,28 @@ def coordinate_median(updates: Tensor) -> Tensor:
 def trimmed_mean(updates: Tensor, hostile: int) -> Tensor:
     """The mean of every coordinate without its f smallest and f largest values (Yin et al. 2018).
 
-    Stands f < n/2; κ = 6f/(n − 2f)·(1 + f/(n − 2f)), of the lowest order there is (Allouah et al. 2023). Of fewer than
-    2f + 1 updates as many are left out as leave one or two.
+    Stands f < n/2; κ = f/(n − 2f), the least that any rule can have (Allouah et al. 2023, whose bound for it is
+    6f/(n − 2f)·(1 + f/(n − 2f))). Where b ≥ f are cut it is b/(n − f − b). Proof for one coordinate; in several both
+    sides add up. Let S be N = n − f of the updates, with mean m and variance σ². The i-th smallest of all is at most
+    the i-th smallest of S, so the result is at most the mean of S without its b smallest. A part of t of N numbers has
+    a mean within σ·√((N − t)/t) of m, because the variance between it and the rest is at most σ²: here within
+    σ·√(b/(N − b)). Likewise from below.
+
+    Of fewer than 2f + 1 updates as many are left out as leave one or two.
     """
     count = updates.shape[0]
     cut = max(0, min(hostile, (count - 1) // 2))
-    sorted_blocks = (block.double().sort(dim=0).values for block in column_blocks(updates))
-    return torch.cat([block[cut : count - cut].mean(dim=0) for block in sorted_blocks])
+    # NumPy sorts a few rows about eight times as fast as torch does.
+    sorted_blocks = (np.sort(block.double().numpy(), axis=0) for block in column_blocks(updates))
+    return torch.cat([torch.from_numpy(block[cut : count - cut].mean(axis=0)) for block in sorted_blocks])
 
 
 def krum(updates: Tensor, hostile: int) -> Tensor:
     """The one update with the least Krum score (Blanchard et al. 2017).
 
-    Stands 2f + 2 < n; κ = 6·(1 + f/(n − 2f)) (Allouah et al. 2023, who sum over n − f): the update of one client,
-    whatever the others hold.
+    Stands 2f + 2 < n; κ = 6·(n − f)/(n − 2f − 1). Allouah et al. 2023 have 6·(n − f)/(n − 2f) for scores over n − f
+    updates; their proof divides by how many of those scored are sure to be honest, here n − 2f − 1. It is the update of
+    one client, whatever the others hold.
     """
     return mean(updates[np.argsort(krum_scores(updates, hostile), kind="stable")[:1]])
 
@@ -64,7 +73,8 @@ def krum(updates: Tensor, hostile: int) -> Tensor:
 def multi_krum(updates: Tensor, hostile: int) -> Tensor:
     """The mean of the n − f updates with the least Krum scores (Blanchard et al. 2017, section 5).
 
-    Stands 2f + 2 < n; its κ is at most Krum's (Bareilles et al. 2026).
+    Stands 2f + 2 < n; its κ is at most Krum's: the n − f least scores sum to no more than those of any n − f updates,
+    so Krum's proof holds on average over the chosen, and the mean of points is no farther than they are on average.
     """
     kept = np.argsort(krum_scores(updates, hostile), kind="stable")[: updates.shape[0] - _standable(updates, hostile)]
     return mean(updates[np.sort(kept)])

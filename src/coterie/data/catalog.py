@@ -132,6 +132,7 @@ CATALOG: dict[str, tuple[Download, ...]] = {
 
 BY_HAND: dict[str, str] = {
     "digits": "comes with scikit-learn: there is nothing to fetch",
+    "breast-cancer": "comes with scikit-learn: there is nothing to fetch",
     "femnist": "LEAF publishes no ready files: run data/femnist/preprocess.sh of https://github.com/TalwalkarLab/leaf "
     "and put its train and test folders into femnist/ in the data folder",
     "landmine": "Duke University's LandmineData.mat (Xue, Liao, Carin and Krishnapuram, 2007) has no lasting address: "
@@ -148,6 +149,7 @@ BY_HAND: dict[str, str] = {
 _SCHOOLS = "R package mlmRev, GPL"
 TERMS: dict[str, str] = {
     "digits": "UCI 80, CC BY 4.0",
+    "breast-cancer": "UCI 17, CC BY 4.0",
     "mnist": "LeCun, Cortes and Burges, CC BY-SA 3.0",
     "fashion-mnist": "Zalando, MIT",
     "mnist+fashion": "as mnist and fashion-mnist",

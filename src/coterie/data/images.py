@@ -33,31 +33,42 @@ CIFAR10_MEAN, CIFAR10_STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 CIFAR100_MEAN, CIFAR100_STD = (0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)
 
 
-def _digit_rows() -> npt.NDArray[np.float64]:
-    """The digits `(1797, 65)` as scikit-learn ships them: 64 pixels from 0 to 16, and the label."""
+def _shipped(name: str, file: str, header: int = 0) -> npt.NDArray[np.float64]:
+    """A set as scikit-learn ships it: a row per sample, the label last, below some lines of header."""
     package = find_spec("sklearn")
     for place in package.submodule_search_locations or () if package is not None else ():
-        file = Path(place, "datasets", "data", "digits.csv.gz")
-        if file.is_file():
+        path = Path(place, "datasets", "data", file)
+        if path.is_file():
             # Read here, because importing scikit-learn takes longer than the rest of a small run.
-            return np.loadtxt(file, delimiter=",")
-    from sklearn.datasets import load_digits
+            return np.loadtxt(path, delimiter=",", skiprows=header)
+    from sklearn import datasets
 
-    raw = load_digits()
+    raw = getattr(datasets, f"load_{name}")()
     return np.column_stack([raw.data, raw.target])
 
 
 def load_digits_pool(files: Files) -> Pool:
     """The 8x8 digits as (n, 1, 8, 8) float32 in [0, 1]; a fifth of each class, always the same, is the test part."""
-    rows = _digit_rows()
+    rows = _shipped("digits", "digits.csv.gz")  # 64 pixels from 0 to 16
     x = (rows[:, :-1].reshape(-1, 8, 8) / 16).astype(np.float32)[:, None]
     y = rows[:, -1].astype(np.int64)
     test = _test_fifth(y, "digits-test")
     return Pool("digits", x[~test], y[~test], x[test], y[test], 10)
 
 
+def load_breast_cancer(files: Files) -> Pool:
+    """The 30 numbers of 569 patients as (n, 1, 1, 30) float32, each with mean zero and deviation one over the training
+    part; a fifth of each class, always the same, is the test part."""
+    rows = _shipped("breast_cancer", "breast_cancer.csv", header=1)
+    y = rows[:, -1].astype(np.int64)
+    test = _test_fifth(y, "breast-cancer-test")
+    mean, std = rows[~test, :-1].mean(axis=0), rows[~test, :-1].std(axis=0)
+    x = ((rows[:, :-1] - mean) / std).astype(np.float32)[:, None, None]
+    return Pool("breast-cancer", x[~test], y[~test], x[test], y[test], 2)
+
+
 def _test_fifth(y: IntArray, name: str) -> npt.NDArray[np.bool_]:
-    """Which digits (n,) are the test part of a set that has none of its own: a fifth of each class, always the same."""
+    """Which samples (n,) of a set without test part are it: a fifth of each class, always the same."""
     test = np.zeros(len(y), dtype=bool)
     for label in range(10):
         members = numpy_generator(0, name, label).permutation(np.flatnonzero(y == label))

@@ -116,6 +116,9 @@ def _schools(name: str) -> tuple[Layout, ...]:
 
 _OURS: tuple[AnySource, ...] = (
     Source("digits", "1,797 handwritten digits, 8x8, part of scikit-learn", 10, ((),), images.load_digits_pool),
+    Source(
+        "breast-cancer", "569 patients, 30 numbers of each, part of scikit-learn", 2, ((),), images.load_breast_cancer
+    ),
     Source("mnist", "70,000 handwritten digits, 28x28", 10, _MNIST, images.load_mnist),
     Source("fashion-mnist", "70,000 pieces of clothing, 28x28", 10, _FASHION, images.load_fashion),
     Source("mnist+fashion", "digits and clothing as one set", 20, _both(_MNIST, _FASHION), images.load_both),

@@ -108,6 +108,11 @@ class Aggregation:
         return cls(aggregate.replace(" ", ""), multiple, longest, weight_cap or None, clients, seed)
 
     @property
+    def hostile(self) -> int:
+        """How many of the clients the rule expects to be hostile; what forms clusters leaves out as many."""
+        return RobustRule.parse(self.rule).expected(self.clients)
+
+    @property
     def clips(self) -> bool:
         """Whether norms are bounded."""
         return self.clip is not None or self.longest is not None
@@ -130,11 +135,13 @@ class Aggregation:
 
     def _rule_in_words(self) -> str:
         """The rule, its published bound and what it costs."""
-        kappa = RobustRule.parse(self.rule).kappa(self.clients)
+        rule = RobustRule.parse(self.rule)
+        kappa = rule.kappa(self.clients)
         words = [self.rule]
         if kappa is not None:
             near = f"within √{kappa:.3g} times the honest updates' standard deviation of their mean"
-            words.append(f"{near} while all {self.clients} share a cluster")
+            too_few = f"in a cluster of {2 * rule.expected(self.clients)} or fewer no rule has a proof"
+            words.append(f"{near} while all {self.clients} share a cluster, {too_few}")
         words.append("every client counts alike, and honest updates far from the others count less")
         return ", ".join(words)
 

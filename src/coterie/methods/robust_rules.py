@@ -32,14 +32,15 @@ RULES: dict[str, str] = {
 }
 STEPS = {"nnm": HOSTILE, "bucketing": SIZE}
 """What may stand before a rule."""
-KAPPA: dict[str, Callable[[float], float]] = {
-    "median": lambda ratio: 4 * (1 + ratio) ** 2,
-    "geometric-median": lambda ratio: 4 * (1 + ratio) ** 2,
-    "trimmed-mean": lambda ratio: 6 * ratio * (1 + ratio),
-    "krum": lambda ratio: 6 * (1 + ratio),
-    "multi-krum": lambda ratio: 6 * (1 + ratio),
+EXPECTING = frozenset(name for name, takes in (RULES | STEPS).items() if takes == HOSTILE)
+KAPPA: dict[str, Callable[[int, int], float]] = {
+    "median": lambda n, f: (n - 1) // 2 / (n - f - (n - 1) // 2),
+    "geometric-median": lambda n, f: 4 * ((n - f) / (n - 2 * f)) ** 2,
+    "trimmed-mean": lambda n, f: f / (n - 2 * f),
+    "multi-krum": lambda n, f: 6 * (n - f) / (n - 2 * f - 1) if 2 * f + 2 < n else math.inf,
+    "krum": lambda n, f: 6 * (n - f) / (n - 2 * f - 1) if 2 * f + 2 < n else math.inf,
 }
-"""The κ of each rule (see `coterie.clustering.robust`), as a function of f/(n − 2f)."""
+"""The proven κ of each rule with n updates, f < n/2 of them hostile (see `coterie.clustering.robust`)."""
 _TERM = re.compile(r"([a-z-]+)(?:\(([^()]*)\))?")
 
 
@@ -113,28 +114,33 @@ class RobustRule:
         return plain[name](rows)
 
     def kappa(self, count: int) -> float | None:
-        """The published κ with as many of `count` updates hostile as are expected; None where there is none."""
-        expected = [amount.of(count) for name, amount in (*self.steps, self.rule) if amount and name in EXPECTING]
-        hostile = max(expected, default=0)
-        bound = KAPPA.get(self.rule.name)
-        if bound is None or not 0 < 2 * hostile < count or any(name != "nnm" for name, _ in self.steps):
+        """The proven κ with as many of `count` updates hostile as are expected; None where there is none."""
+        hostile = self.expected(count)
+        if self.rule.name not in KAPPA or not 0 < 2 * hostile < count or any(name != "nnm" for name, _ in self.steps):
             return None
-        kappa = bound(hostile / (count - 2 * hostile))
-        return 8 * hostile / (count - hostile) * (kappa + 1) if self.steps else kappa
+        kappa = KAPPA[self.rule.name](count, hostile)
+        for _ in self.steps:
+            kappa = 8 * hostile / (count - hostile) * (kappa + 1)
+        return kappa if kappa < math.inf else None
 
-
-EXPECTING = frozenset(name for name, takes in (RULES | STEPS).items() if takes == HOSTILE)
+    def expected(self, count: int) -> int:
+        """How many of `count` updates it expects to be hostile."""
+        amounts = [amount.of(count) for name, amount in (*self.steps, self.rule) if amount and name in EXPECTING]
+        return max(amounts, default=0)
 
 
 def rule_against(expect: str, clients: int) -> str:
-    """The rule for a number of hostile clients ("2") or a share of all ("10%"); all may be in one cluster."""
+    """The rule of least κ for a number of hostile clients ("2") or a share of all ("10%"): no rule has a lower one.
+
+    All of them may be in one cluster, so the number stays as it is in every cluster.
+    """
     amount = Amount.parse(expect)
     if amount is None or not amount.counts_clients:
         raise ConfigError(f"expect_hostile={expect!r}: expected a number of clients such as 2, or a share such as 10%")
     hostile = amount.of(clients)
     if 2 * hostile >= clients:
         raise ConfigError(f"expect_hostile={expect!r} of {clients} clients: no rule stands half of them, expect fewer")
-    return f"nnm+trimmed-mean({hostile})" if hostile else "mean"
+    return f"trimmed-mean({hostile})" if hostile else "mean"
 
 
 def _term(text: str, part: str, known: dict[str, str], default: Amount | None = None) -> Term:

@@ -15,7 +15,7 @@ from coterie.errors import ConfigError, did_you_mean
 from coterie.federation import Client, Federation, Split
 from coterie.randomness import numpy_generator
 from coterie_attacks import crafting
-from coterie_attacks.claims import Claims, ForcedSplit, Seeding, Veto
+from coterie_attacks.claims import Claims, FallingLoss, ForcedSplit, Seeding, Veto
 from coterie_attacks.crafting import Scene
 
 CLAIM = 2**40
@@ -77,7 +77,9 @@ ATTACKS: dict[str, Attack] = {
     "min-max": Attack("no farther from any honest update than these are", craft=crafting.min_max, together=True),
     "min-sum": Attack("no farther from all honest updates than one is", craft=crafting.min_sum, together=True),
     "mimic": Attack("all copy one honest client", craft=crafting.mimic, together=True),
-    "orthogonal": Attack("towards rolled outputs, across the honest mean", craft=crafting.orthogonal, together=True),
+    "orthogonal": Attack("towards rolled outputs, across the honest mean, a falling loss claimed",
+                         craft=crafting.orthogonal, claims=FallingLoss, together=True),
+    "fixed": Attack("a drawn direction in all rounds, also with the honest mean", craft=crafting.fixed, together=True),
     "sleeper": Attack("honest for half of the rounds, then ipm", craft=crafting.inner_product, together=True,
                       from_share=0.5),
     "label-flip": Attack("false labels, aimed at one cluster", poison=false_labels, together=True),

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from coterie.randomness import torch_generator
-from coterie.tasks import Evaluate, HalfUpdates, HeldOut, Reply, Request, Train
+from coterie.tasks import Choose, Evaluate, HalfUpdates, HeldOut, Reply, Request, Train
 
 WORST, BEST = 1e3, 0.0
 """Losses that are claimed."""
@@ -22,6 +22,20 @@ class Claims:
     def false(self, request: Request, reply: Reply, alone: bool) -> Reply:
         """The reply that is sent; `alone`: no other client was asked at the same time."""
         raise NotImplementedError
+
+
+class FallingLoss(Claims):
+    """Training that goes ever better: the k-th loss that is claimed is 1/k."""
+
+    def __init__(self) -> None:
+        self.trained = 0
+
+    def false(self, request: Request, reply: Reply, alone: bool) -> Reply:
+        """Claim the next loss for training, and answer the rest truly."""
+        if not isinstance(request.task, Train | Choose) or "loss" not in reply.values:
+            return reply
+        self.trained += 1
+        return _with(reply, loss=1 / self.trained)
 
 
 class Seeding(Claims):

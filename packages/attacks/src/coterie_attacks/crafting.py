@@ -94,6 +94,13 @@ def orthogonal(scene: Scene) -> Tensor:
     return along(scene, _usual(scene) * across / across.norm().clamp_min(torch.finfo(across.dtype).tiny))
 
 
+def fixed(scene: Scene) -> Tensor:
+    """One drawn direction, the same in all rounds, by itself and with the honest mean."""
+    drawn = torch.randn(len(scene.mean), generator=torch.Generator().manual_seed(0), dtype=scene.mean.dtype)
+    step = _usual(scene) * drawn / drawn.norm()
+    return along(scene, step, scene.mean + step)
+
+
 def own_scaled(scene: Scene) -> Tensor:
     """What its own data gives, as long as moves most."""
     return along(scene, scene.own - scene.mean)

@@ -111,6 +111,8 @@ class Judged(NamedTuple):
     """(clients, candidates) squared standard errors over samples of what each candidate gains over one model."""
     rows: npt.NDArray[np.int64]
     """(clients,) the place of each among the members that were compared."""
+    liars: int = 0
+    """How many clients the run expects to be hostile."""
 
     def gain(self, candidate: int, over: int | None = None) -> Benefit:
         """What a candidate gains over one model, or over another candidate; sure only if all its parts gain."""
@@ -123,7 +125,7 @@ class Judged(NamedTuple):
         gains = before - self.losses[:, candidate + 1]
         errors = self.within[:, candidate] + (0 if over is None else self.within[:, over])
         parts = self.found[candidate].both[self.rows]
-        return benefit(gains, errors), all(np.median(gains[parts == part]) > 0 for part in np.unique(parts))
+        return benefit(gains, errors, self.liars), all(np.median(gains[parts == part]) > 0 for part in np.unique(parts))
 
     def has_a_part_too_many(self, level: float) -> bool:
         """Whether a candidate surely helps the clients together, but not each of its parts: fewer parts may help all.
@@ -195,7 +197,7 @@ def judged(
     answered = judge(_models_to_judge(found, steps, halves, model), server)
     place = {client: i for i, client in enumerate(halves.clients)}
     rows_of = np.array([place[client] for client in answered.clients], dtype=np.int64)
-    return Judged(found, _with_best_offset(answered.losses), answered.within, rows_of)
+    return Judged(found, _with_best_offset(answered.losses), answered.within, rows_of, server.aggregation.hostile)
 
 
 def _models_to_judge(
@@ -272,4 +274,4 @@ def served(children: Sequence[Node], joint: Tensor, judge: Judge, server: Server
     answered = judge(models, server)
     known = np.isfinite(answered.losses).all(axis=(1, 2))
     losses = answered.losses[known, 0]
-    return benefit(losses[:, 0] - losses[:, 1], answered.within[known, 0])
+    return benefit(losses[:, 0] - losses[:, 1], answered.within[known, 0], server.aggregation.hostile)
