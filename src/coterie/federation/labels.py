@@ -46,7 +46,8 @@ def classes_of_columns(
     text = next(((origin, c) for origin, c in columns.items() if c.numbers is None), None)
     if text is not None:
         if task == "regression":
-            odd = next(value for value in text[1].texts if not _is_number(value))
+            # A file's reader is stricter: to Python "1_0" is a number too.
+            odd = next((value for value in text[1].texts if not _is_number(value)), text[1].texts[0])
             raise DataError(f"{text[0]}: label {label!r} holds {odd!r}, which is no number: regression needs numbers")
         names = sorted({str(value) for column in columns.values() for value in column.texts}, key=label_order)
     else:
