@@ -22,8 +22,8 @@ from coterie.flower.demands import check_names, check_task, tasks_beside_sums
 from coterie.flower.server import run_on
 from coterie.flower.wire import open_array
 from coterie.parameters import Layout
-from coterie.privacy.projection import CompareHalves
 from coterie.privacy.client_keys import certify, new_signing_key, owner_from_line, owner_of
+from coterie.privacy.projection import CompareHalves
 from coterie.privacy.secure_sum import SecureClient
 from coterie.privacy.secure_tasks import (
     KEPT,

@@ -6,7 +6,6 @@ empty text leaves an option out). Some are for a network only: see `NetworkConfi
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

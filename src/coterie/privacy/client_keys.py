@@ -61,7 +61,6 @@ def certify(private: bytes, text: bytes) -> bytes:
 
 def is_certified(owner: bytes, text: bytes, certificate: bytes) -> bool:
     """Whether the owner of a public key has signed a text."""
-    from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_der_public_key
 
