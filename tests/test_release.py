@@ -21,7 +21,7 @@ import coterie
 from coterie.clustering.manifold import import_umap
 from coterie.engines.ray import find_ray
 from coterie.errors import ConfigError, extra
-from coterie.privacy.secure_sum import _x25519
+from coterie.privacy.sealing import _x25519
 from coterie.runs.records import History
 from coterie_views.trackers import MLflowCallback, TensorBoardCallback, WandbCallback
 

@@ -15,6 +15,7 @@ import torch
 from coterie import Federation
 from coterie.cli import main
 from coterie.errors import DataError
+from coterie.runs.samples import ModelShape, read_samples
 
 LABELS = np.arange(20) % 2
 ROWS = "x,z,y\n" + "".join(f"{i % 3},{i % 5},{i % 2}\n" for i in range(40))
@@ -151,6 +152,51 @@ def test_a_label_that_no_model_has_an_output_for(tmp_path, capsys, label):
     client(tmp_path, "b.npz", np.where(np.arange(20) == 3, label, labels))
     line = refused(capsys, "--data", str(tmp_path))
     assert f"client 'b', train: label {label} is out of range" in line or f"label {label}" in line
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        *("fedem:components=", "fedrc:components=", "fedsoft:clusters=", "ifca:k=", "oneshot:k=", "fedsem:clusters="),
+        *("fedcuau:clusters=", "pca-kmeans-hc:k="),
+    ],
+)
+def test_more_models_than_there_could_be(capsys, spec):
+    words = ("--scenario", "xor", "--clients", "4", "--samples", "8", "--method", f"{spec}{10**30}")
+    assert str(10**30) in refused(capsys, *words)
+
+
+def test_labels_that_are_numbers_to_python_alone(tmp_path, capsys):
+    for name in "ab":
+        (tmp_path / f"{name}.csv").write_text(ROWS.replace(",1\n", ",1_1\n").replace(",0\n", ",1_0\n"))
+    line = refused(capsys, "--data", str(tmp_path), "--label", "y", "--regression")
+    assert "which is no number: regression needs numbers" in line
+
+
+def test_names_that_would_break_a_list_of_ids(tmp_path, capsys):
+    client(tmp_path, "a\nb.npz", LABELS)
+    assert "control character" in refused(capsys, "--data", str(tmp_path))
+
+
+def test_a_folder_with_a_zero_byte_in_its_name(tmp_path, capsys):
+    words = ("--scenario", "xor", "--clients", "4", "--samples", "8", "--out", str(tmp_path / "a\0b"))
+    assert "cannot make the folder" in refused(capsys, *words)
+
+
+def test_an_archive_that_does_not_fit_the_model_is_not_unpacked(tmp_path):
+    shape = ModelShape((3,), 2, torch.float32)
+    for name, sizes in {"x": ((20, 10**7), (20,)), "y": ((10**8, 3), (20,))}.items():
+        with zipfile.ZipFile(tmp_path / f"{name}.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+            for array, size in zip(("x.npy", "y.npy"), sizes, strict=True):
+                with archive.open(array, "w", force_zip64=True) as member:
+                    header = {"descr": "<f4", "fortran_order": False, "shape": size}
+                    np.lib.format.write_array_header_1_0(member, header)  # type: ignore[arg-type]
+                    member.write(bytes(2**22))
+        tracemalloc.start()
+        with pytest.raises(DataError, match=rf"{name}\.npz: (the inputs have shape|100000000 samples with 20 labels)"):
+            read_samples(tmp_path / f"{name}.npz", shape)
+        assert tracemalloc.get_traced_memory()[1] < 2**22
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("what", ["x", "y", "group", "other"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import stat
 import subprocess
@@ -209,7 +210,7 @@ def test_secure_makes_keys_that_only_their_owner_reads(coterie, tmp_path):
                            "--privacy", "permutation", "--secure-sums", "--secure-minimum", "2")  # fmt: skip
     assert code == 0, err
     keys = tmp_path / "here" / "keys"
-    names = ("ca.key", "server.key", "node-0", "node-1", "node-2", "secret", "sums-secret")
+    names = ("ca.key", "server.key", "node-0", "node-1", "node-2", "secret")
     private = [keys / name for name in names]
     for path in private:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600, path
@@ -217,8 +218,10 @@ def test_secure_makes_keys_that_only_their_owner_reads(coterie, tmp_path):
     assert "--enable-supernode-auth" in told
     assert "flwr supernode register keys/node-2.pub coterie" in told
     assert f" secret-file='{keys / 'secret'}'" in told
-    assert f"sums-secret-file='{keys / 'sums-secret'}' least-in-sum=2" in told
-    assert (keys / "secret").read_text() != (keys / "sums-secret").read_text()
+    assert f"sums-key-file='{keys / 'node-1'}'" in told
+    assert f"sums-clients-file='{keys / 'clients.json'}' least-in-sum=2" in told
+    listed = json.loads((keys / "clients.json").read_text())
+    assert list(listed.values()) == [(keys / f"node-{i}.pub").read_text().strip() for i in range(3)]
     assert "--insecure" not in told
     subject = subprocess.run(
         ["openssl", "x509", "-in", keys / "server.pem", "-noout", "-ext", "subjectAltName"],

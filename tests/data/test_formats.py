@@ -160,7 +160,7 @@ def test_leaf(tmp_path: Path) -> None:
     assert list(table) == ["f01", "f02"]
     assert np.array_equal(table["f02"][0].reshape(2, 784), pixels[3:])
     assert table["f01"][1].tolist() == [1, 2, 3]
-    wrong = [whole[:-5], b"{}", whole.replace(b"[3, 2]", b"[3, 3]"), whole.replace(b"0.", b"3.", 1)]
+    wrong = [whole[:-5], b"{}", whole.replace(b"[3, 2]", b"[3, 3]"), whole.replace(b"0.", b"3.", 1), b"[" * 10**5]
     for content in wrong:
         with pytest.raises(DataError, match=r"all\.json"):
             formats.read_leaf_json(write(tmp_path / "all.json", content))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +10,24 @@ import numpy as np
 import pytest
 import torch
 from flower_trials import MODEL, QUICK, TRAINING, digits, grid_of
+from flwr.app import RecordDict
 from scipy import stats
 
 from coterie.data.scenarios import find_scenario
 from coterie.engines.secure_exchange import SecureExchange
 from coterie.errors import ConfigError, RunError
 from coterie.flower import InProcessGrid, client_app
+from coterie.flower.certificates import make_node_key, public_key
 from coterie.flower.demands import check_names, check_task, tasks_beside_sums
 from coterie.flower.server import run_on
 from coterie.flower.wire import open_array
 from coterie.parameters import Layout
+from coterie.privacy.client_keys import certify, new_signing_key, owner_from_line, owner_of
 from coterie.privacy.projection import CompareHalves
-from coterie.privacy.secure_sum import Quantiser, SecureClient, Terms
+from coterie.privacy.secure_sum import SecureClient
 from coterie.privacy.secure_tasks import (
     KEPT,
+    SIGNING_KEY,
     Masked,
     as_bytes,
     as_numbers,
@@ -31,6 +36,8 @@ from coterie.privacy.secure_tasks import (
     remembered,
     whole,
 )
+from coterie.privacy.sum_terms import Terms, keys_text
+from coterie.privacy.whole_numbers import Quantiser
 from coterie.snapshot import load_snapshot
 from coterie.tasks import HalfUpdates, Train
 from coterie.tasks.train import Collect
@@ -247,37 +254,47 @@ def test_one_shot_shows_models_once_and_its_rounds_are_secure() -> None:
         run("oneshot:k=2,warmup_rounds=1", rounds=3, secure_sums=True)
 
 
-SWORN = "5" * 64
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A node key of every client, as `coterie deploy` makes them."""
+    folder = tmp_path_factory.mktemp("keys")
+    return {client: make_node_key(folder, client) for client in FEDERATION.ids}
 
 
-def run_sworn(method: str = "fedavg", secrets: tuple[str | None, ...] = (SWORN,) * 6, **options: Any) -> Any:
-    """A run whose nodes hold these secrets for secure sums."""
-    allowed = {"sums-allow": ",".join(tasks_beside_sums(method))}
+def run_sworn(keys: dict[str, Path], method: str = "fedavg", without: tuple[str, ...] = (), **options: Any) -> Any:
+    """A run whose nodes send updates into secure sums of the listed clients only."""
+    clients = keys[FEDERATION.ids[0]].parent / "clients.json"
+    clients.write_text(json.dumps({client: public_key(key).read_text() for client, key in keys.items()}))
+    given = {"sums-clients-file": str(clients), "sums-allow": ",".join(tasks_beside_sums(method))}
     configs = [
-        {"client": client} | ({} if secret is None else {"sums-secret": secret} | allowed)
-        for client, secret in zip(FEDERATION.ids, secrets, strict=True)
+        {"client": client} | given | ({} if client in without else {"sums-key-file": str(keys[client])})
+        for client in FEDERATION.ids
     ]
     grid = InProcessGrid(client_app(MODEL, FEDERATION), node_configs=configs)
-    given = TRAINING | QUICK | {"method": method, "rounds": 1, "min_nodes": 6, "timeout": 2.0, "seed": 7} | options
-    return run_on(grid, given)
+    return run_on(
+        grid,
+        TRAINING | QUICK | {"method": method, "rounds": 1, "min_nodes": 6, "timeout": 2.0, "seed": 7} | options,
+    )
 
 
-def test_nodes_that_share_a_secret_form_the_sums_of_others() -> None:
-    sworn, plain = run_sworn(secure_sums=True), run("fedavg", rounds=1, seed=7, secure_sums=True)
+def test_nodes_that_know_each_others_keys_form_the_sums_of_others(keys: dict[str, Path]) -> None:
+    sworn, plain = run_sworn(keys, secure_sums=True), run("fedavg", rounds=1, seed=7, secure_sums=True)
     assert not sworn.history[0].faults
     torch.testing.assert_close(sworn.models[0], plain.models[0], rtol=0, atol=1e-7)
 
 
-def test_a_node_that_demands_secure_sums_sends_no_update_in_the_clear() -> None:
+def test_a_node_that_demands_secure_sums_sends_no_update_in_the_clear(keys: dict[str, Path]) -> None:
     with pytest.raises(RunError, match="sends single updates nowhere"):
-        run_sworn()
+        run_sworn(keys)
     with pytest.raises(RunError, match="sums of 2 would be opened, and this client demands 3"):
-        run_sworn(secure_sums=True, secure_minimum=2)
+        run_sworn(keys, secure_sums=True, secure_minimum=2)
 
 
-@pytest.mark.parametrize("method", ["ifca:k=2,init=random,hide_choice=true", "fedcuau:clusters=2", "ditto"])
-def test_methods_run_on_nodes_that_answer_little_else(method: str) -> None:
-    assert not run_sworn(method, secure_sums=True).history[0].faults
+@pytest.mark.parametrize(
+    "method", ["ifca:k=2,init=random,hide_choice=true", "fedcuau:clusters=2", "ditto", "fedem:components=2"]
+)
+def test_methods_run_on_nodes_that_answer_little_else(keys: dict[str, Path], method: str) -> None:
+    assert not run_sworn(keys, method, secure_sums=True).history[0].faults
 
 
 def test_a_node_that_demands_secure_sums_answers_nothing_that_tells_of_it_alone() -> None:
@@ -290,7 +307,7 @@ def test_a_node_that_demands_secure_sums_answers_nothing_that_tells_of_it_alone(
         Subspaces(64),
         HalfUpdates(model, how, 0, 0),
     ]
-    rules = SumRules(b"0" * 32, 3)
+    rules = SumRules(frozenset(), 3)
     for task in single:
         with pytest.raises(ConfigError, match="only if its operator says so"):
             check_task(task, rules, layout)
@@ -298,15 +315,15 @@ def test_a_node_that_demands_secure_sums_answers_nothing_that_tells_of_it_alone(
     check_task(Train(model, how, 0, private=("weight",)), allowed, layout)  # nothing but its loss leaves the client
     with pytest.raises(ConfigError, match="sends single updates nowhere"):
         check_task(Train(model, how, 0), allowed, layout)
-    check_task(Masked(Train(model, how, 0), (), torch.zeros(0, 64)), rules, layout)
+    check_task(Masked(Train(model, how, 0), (), torch.zeros(0, 32)), rules, layout)
     mixture = MixtureTraining(model[None], torch.ones(1), how, 0)
-    check_task(Masked(mixture, (), torch.zeros(0, 64)), allowed, layout)
+    check_task(Masked(mixture, (), torch.zeros(0, 32)), allowed, layout)
     with pytest.raises(ConfigError, match="puts no MixtureTraining"):
-        check_task(Masked(mixture, (), torch.zeros(0, 64)), rules, layout)
+        check_task(Masked(mixture, (), torch.zeros(0, 32)), rules, layout)
     with pytest.raises(ConfigError, match="sends single updates nowhere"):
         check_task(mixture, allowed, layout)
     with pytest.raises(ConfigError, match="puts no Subspaces into secure sums"):
-        check_task(Masked(Subspaces(64), (), torch.zeros(0, 64)), rules, layout)
+        check_task(Masked(Subspaces(64), (), torch.zeros(0, 32)), rules, layout)
     with pytest.raises(ConfigError, match="Divergence"):
         check_names(["Divergense"])
 
@@ -321,21 +338,73 @@ def test_what_a_client_remembers_of_a_sum_is_in_no_file(tmp_path: Path) -> None:
     assert all("private" in load_snapshot(path) and KEPT not in load_snapshot(path) for path in files)
 
 
-@pytest.mark.parametrize("stranger", [None, "6" * 64])
-def test_keys_that_no_client_vouches_for_are_not_used(stranger: str | None) -> None:
-    with pytest.raises(RunError, match="keys of client 3 of the sum are not vouched for"):
-        run_sworn(secrets=(SWORN, SWORN, stranger, SWORN, SWORN, SWORN), secure_sums=True)
+def test_keys_of_a_client_that_nobody_registered_are_not_used(keys: dict[str, Path]) -> None:
+    with pytest.raises(RunError, match="client 3 of the sum is none of the registered clients"):
+        run_sworn(keys, without=(FEDERATION.ids[2],), secure_sums=True)
 
 
-def test_a_server_that_hands_out_its_own_keys_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = SecureExchange._share
+@pytest.mark.parametrize("own", [True, False])
+def test_a_server_that_hands_out_its_own_keys_is_found_out(
+    keys: dict[str, Path], monkeypatch: pytest.MonkeyPatch, own: bool
+) -> None:
+    """Keys in a client's name that a stranger certifies, or none."""
+    honest, stranger = SecureExchange._share, new_signing_key()
 
     def cheating(self: SecureExchange, clusters: Any) -> None:
         for cluster in clusters.values():
-            mine = b"".join(SecureClient(2).keys())
-            cluster.offered[2] = torch.cat([as_numbers(mine), cluster.offered[2][len(mine) :]])
+            owner = owner_of(stranger) if own else owner_from_line(public_key(keys[FEDERATION.ids[1]]).read_text())
+            mine = SecureClient(2).keys()._replace(owner=owner)
+            certificate = certify(stranger, keys_text(self.name, 2, mine))
+            cluster.offered[2] = as_numbers(b"".join(mine) + certificate)
         honest(self, clusters)
 
     monkeypatch.setattr(SecureExchange, "_share", cheating)
-    with pytest.raises(RunError, match="keys of client 2 of the sum are not vouched for"):
-        run_sworn(secure_sums=True)
+    words = "none of the registered clients" if own else "not certified for this sum"
+    with pytest.raises(RunError, match=f"client 2 of the sum (is|are) {words}"):
+        run_sworn(keys, secure_sums=True)
+
+
+def test_a_client_without_a_file_keeps_the_key_that_it_made(tmp_path: Path) -> None:
+    """Over rounds, and where its node has a folder for its state also over a restart."""
+    configs = [{"client": client, "state-dir": str(tmp_path / client)} for client in FEDERATION.ids]
+    grid = InProcessGrid(client_app(MODEL, FEDERATION), node_configs=configs)
+    given = TRAINING | QUICK | {"method": "fedavg", "rounds": 3, "min_nodes": 6, "timeout": 2.0, "secure_sums": True}
+    made: set[bytes] = set()
+
+    def restart(message: Any) -> Any:
+        for context in grid.contexts.values():
+            if "coterie" in context.state and KEPT not in context.state["coterie"]:
+                made.add(as_bytes(open_array(context.state["coterie"][SIGNING_KEY])))
+                context.state = RecordDict()
+        return message
+
+    grid.tamper = restart
+    assert not [fault for record in run_on(grid, given).history for fault in record.faults]
+    assert len(made) == 6
+    file = next(path for path in tmp_path.rglob("*") if path.is_file())
+    assert file.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ({"sums-clients-file": "nowhere.json"}, "cannot be read"),
+        ({"sums-key-file": "nowhere"}, "cannot be read"),
+        ({"least-in-sum": 1}, "expected a whole number from 2 on"),
+        ({"sums-uneven": 0.5}, "sums-uneven=0.5: expected a number from 1 on"),
+        ({"sums-noise": -1}, "sums-noise=-1: expected a number from 0 on"),
+    ],
+)
+def test_what_a_node_demands_is_checked(keys: dict[str, Path], setting: dict[str, Any], words: str) -> None:
+    clients = keys[FEDERATION.ids[0]].parent / "clients.json"
+    clients.write_text(json.dumps({client: public_key(key).read_text() for client, key in keys.items()}))
+    configs = [{"client": client, "sums-clients-file": str(clients)} | setting for client in FEDERATION.ids]
+    grid = InProcessGrid(client_app(MODEL, FEDERATION), node_configs=configs)
+    with pytest.raises(RunError, match=words):
+        run_on(grid, TRAINING | QUICK | {"method": "fedavg", "rounds": 1, "min_nodes": 6, "secure_sums": True})
+
+
+@pytest.mark.parametrize("line", ["", "ssh-ed25519 AAAA", "ssh-rsa x", "6" * 40])
+def test_what_is_no_public_key_is_refused(line: str) -> None:
+    with pytest.raises(ConfigError, match="is no public key of a client"):
+        owner_from_line(line)

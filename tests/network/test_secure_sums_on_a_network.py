@@ -11,8 +11,11 @@ from trials import COMMON, Trial, history
 import coterie
 from coterie.flower.deploy import write_deployment
 from coterie.flower.local import Network
-from coterie.privacy.secure_sum import KEY_BYTES, SEALED_BYTES, SHARE_BYTES, SIGNATURE_BYTES, Quantiser
-from coterie.privacy.secure_tasks import OFFERED_BYTES
+from coterie.privacy.keys import KEY_BYTES
+from coterie.privacy.sealing import SIGNATURE_BYTES
+from coterie.privacy.secure_sum import OFFERED_BYTES, SEALED_BYTES
+from coterie.privacy.shamir import SHARE_BYTES
+from coterie.privacy.whole_numbers import Quantiser
 from coterie.runs.assemble import make_federation
 from coterie.runs.config import make_config
 
@@ -82,7 +85,7 @@ def test_the_cost_is_counted(killed):
     size = 64 * 16 + 16 + 16 * 10 + 10
     plain = 5 * (4 * size + 8)
     boxes, commitments = 5 * SEALED_BYTES, 2 * KEY_BYTES * 6 + KEY_BYTES
-    before = 6 * 4 * (OFFERED_BYTES + boxes + commitments + 5 + SIGNATURE_BYTES)
+    before = 6 * (2 * (OFFERED_BYTES + boxes + commitments + SIGNATURE_BYTES) + 4 * 5)
     masked = 5 * (8 * size + 16)
-    after = 5 * 4 * (SIGNATURE_BYTES + 6 * SHARE_BYTES)
+    after = 5 * 2 * (SIGNATURE_BYTES + 6 * SHARE_BYTES)
     assert summary.bytes.up == before + masked + after > plain

@@ -14,30 +14,29 @@ from torch import Tensor
 
 from coterie import Federation
 from coterie.engines.base import Fault
-from coterie.engines.secure_exchange import Cluster, SecureExchange
+from coterie.engines.secure_exchange import Cluster, Members, SecureExchange
 from coterie.parameters import Layout
-from coterie.privacy.secure_sum import (
-    NotOpened,
-    Quantiser,
-    SecureClient,
-    Shares,
-    box_text,
-    seal,
-    signed,
-)
+from coterie.privacy.client_keys import certify, new_signing_key, owner_of
+from coterie.privacy.sealing import seal, signed
+from coterie.privacy.secure_sum import SecureClient, Shares
 from coterie.privacy.secure_tasks import (
+    Agree,
     CheckShares,
     Masked,
+    OfferKeys,
     Reveal,
     ShareSecrets,
     as_bytes,
     as_numbers,
-    open_keys,
+    open_offer,
     pieces,
     remembered,
     task_digest,
 )
-from coterie.tasks.base import ClientContext, Number, Reduction, Reply, ReplyBlock, ReplySchema, Request, Task
+from coterie.privacy.sum_terms import NotOpened, Terms, box_text, keys_text
+from coterie.privacy.whole_numbers import Quantiser
+from coterie.tasks.base import ClientContext, Number, Reduction, Reply, ReplyBlock, ReplySchema, Request, SumNoise, Task
+from coterie.trainers.base import SumRules
 
 NODES = 9
 SIZE = 50
@@ -68,25 +67,32 @@ class Give(Task):
 class Trainer:
     """As much of a trainer as the exchanges look at."""
 
-    sum_rules = None
     layout = None
+
+    def __init__(self, signing_key: bytes | None = None, rules: SumRules | None = None) -> None:
+        self.signing_key, self.sum_rules = signing_key, rules
 
 
 class Network:
     """Nine nodes, and a hook on what they send."""
 
-    def __init__(self, tamper: Tamper | None = None) -> None:
+    def __init__(self, tamper: Tamper | None = None, **rules: Any) -> None:
         self.contexts = {client.id: ClientContext(client, {}) for client in FEDERATION}
+        self.keys = {client: new_signing_key() for client in IDS}
+        """The clients' own."""
+        registered = frozenset(owner_of(key) for key in self.keys.values())
+        self.rules: SumRules | None = SumRules(registered, 3, **rules)
         self.tamper = tamper
         self.faults: list[Fault] = []
-        self.blamed: dict[str, str] = {}
+        self.members = Members({}, {})
+        self.blamed = self.members.blamed
 
     def carry(self, requests: Sequence[Request]) -> Iterator[ReplyBlock]:
         replies = []
         for client, task in requests:
             context = self.contexts[client]
             try:
-                reply = task.answer(context, Trainer())  # type: ignore[arg-type]
+                reply = task.answer(context, Trainer(self.keys[client], self.rules))  # type: ignore[arg-type]
             except NotOpened as problem:
                 self.faults.append(Fault(client, str(problem)))
                 continue
@@ -94,10 +100,18 @@ class Network:
             replies += [] if found is None else [found]
         yield ReplyBlock(replies, {})
 
-    def sum(self, weights: Sequence[float] = (1.0,) * NODES, ids: Sequence[str] = IDS) -> ReplyBlock:
-        exchange = SecureExchange(self.carry, None, 1.0, 3, self.faults, self.blamed, "run/1")  # type: ignore[arg-type]
-        requests = [Request(client, Give(torch.zeros(3), i)) for i, client in enumerate(ids)]
-        return exchange.run(requests, Reduction(weights=list(weights), groups=[0] * len(ids)))
+    def sum(
+        self,
+        weights: Sequence[float] = (1.0,) * NODES,
+        ids: Sequence[str] = IDS,
+        name: str = "run/1",
+        odd_model: Tensor | None = None,
+        noise: SumNoise | None = None,
+    ) -> ReplyBlock:
+        exchange = SecureExchange(self.carry, None, 1.0, 3, self.faults, self.members, name)  # type: ignore[arg-type]
+        models = [torch.zeros(3) if odd_model is None or i == 0 else odd_model for i in range(len(ids))]
+        requests = [Request(client, Give(models[i], i)) for i, client in enumerate(ids)]
+        return exchange.run(requests, Reduction(weights=list(weights), groups=[0] * len(ids), noise=noise))
 
 
 def expected(ids: Sequence[str], offered: int, weights: dict[str, float] | None = None) -> np.ndarray:
@@ -116,7 +130,7 @@ def bytes_of(reply: Reply, **values: bytes) -> Reply:
 
 def garbage(reply: Reply) -> Reply:
     """Random bytes for boxes."""
-    return bytes_of(reply, boxes=os.urandom(len(reply.values["boxes"])))
+    return bytes_of(reply, boxes=os.urandom(2 * len(reply.values["boxes"])))
 
 
 def signed_garbage(reply: Reply, task: ShareSecrets, client: SecureClient) -> Reply:
@@ -225,7 +239,7 @@ def test_keys_that_stop_the_others_are_refused_at_once(key: bytes | None):
         if "keys" not in reply.values:
             return reply
         offered = as_bytes(reply.values["keys"])
-        taken.append(open_keys(reply.values["keys"]).mask)
+        taken.append(open_offer(reply.values["keys"])[0].mask)
         return bytes_of(reply, keys=(key or taken[0]) + offered[32:]) if client == IDS[8] else reply
 
     network = Network(tamper)
@@ -261,6 +275,160 @@ def test_a_server_cannot_put_another_model_in_the_place_of_the_one_that_was_agre
     network.sum()
     assert [fault.client for fault in network.faults] == [IDS[0]]
     assert "none of those that the sum was agreed to be of" in network.faults[0].reason
+
+
+def test_a_server_cannot_call_dropped_out_whose_weights_hide_a_large_one(monkeypatch: pytest.MonkeyPatch):
+    """Three weigh a million times the others; without two of them the sum would be the vector of the third."""
+
+    def cheating(self: SecureExchange, clusters: Any) -> None:
+        for cluster in clusters.values():
+            for number in (2, 3):
+                del cluster.trained[number]
+        honest(self, clusters)
+
+    honest, network = SecureExchange._agree, Network()
+    weights = [1.0] * 3 + [1e-6] * 6
+    np.testing.assert_array_equal(
+        network.sum(weights).sums[0].numpy(), expected(IDS, NODES, dict(zip(IDS, weights, strict=True)))
+    )
+    monkeypatch.setattr(SecureExchange, "_agree", cheating)
+    assert not network.sum(weights).sums
+    assert any("the sum would show a single vector" in fault.reason for fault in network.faults)
+    assert not network.blamed
+
+
+def test_a_client_bounds_weights_and_noise_by_itself():
+    weights = [3.0] + [1.0] * 8
+    assert Network().sum(weights).sums
+    network = Network(uneven=2.0)
+    assert not network.sum(weights).sums
+    assert all("more than a 2th of the largest" in fault.reason for fault in network.faults)
+    network = Network(noise=1.0)
+    assert not network.sum(noise=SumNoise(0.5, 1.0)).sums
+    assert all("noise of 0.5, and this client demands 1" in fault.reason for fault in network.faults)
+    assert not network.sum().sums
+    assert network.sum(noise=SumNoise(1.0, 1.0)).sums
+
+
+def test_a_server_cannot_give_the_others_a_model_at_which_their_updates_are_nothing():
+    """Pasquini, Francati, Ateniese 2022: what is left of the sum would be one client's update."""
+    network = Network()
+    assert not network.sum(odd_model=torch.full((3,), float("inf"))).sums
+    assert {fault.client for fault in network.faults} == set(IDS)
+    assert all("another model or task" in fault.reason for fault in network.faults)
+    assert Network(allowed=("Give",)).sum(odd_model=torch.ones(3)).sums  # where its operator says so
+
+
+@pytest.mark.parametrize("changed", ["weights", "keys"])
+def test_a_server_cannot_tell_one_client_other_terms(monkeypatch: pytest.MonkeyPatch, changed: str):
+    """What the first client signs, and what it is given of the others, belongs to another sum."""
+
+    def cheating(requests: Sequence[Request]) -> Iterator[ReplyBlock]:
+        given = []
+        for client, task in requests:
+            if isinstance(task, ShareSecrets) and client == IDS[0]:
+                keys = torch.cat([task.keys[:1], stranger[None], task.keys[2:]])
+                other = {"weights": (1.0, 2.0, *task.weights[2:])} if changed == "weights" else {"keys": keys}
+                task = replace(task, **other)
+            given.append(Request(client, task))
+        yield from honest(given)
+
+    network, own = Network(), new_signing_key()
+    network.rules = None  # with them the stranger would be refused at once
+    taken = SecureClient(2, _owner=owner_of(own)).keys()
+    stranger = as_numbers(b"".join(taken) + certify(own, keys_text("run/1", 2, taken)))
+    honest = network.carry
+    monkeypatch.setattr(network, "carry", cheating)
+    np.testing.assert_array_equal(network.sum().sums[0].numpy(), expected(IDS[1:], NODES - 1))
+    assert set(network.blamed) == {IDS[0]}  # an honest server would know it by that
+
+
+def test_a_server_cannot_tell_one_client_that_others_came_through(monkeypatch: pytest.MonkeyPatch):
+    """With both secrets of a client, its vector lies open: from six the shares of its seed, from three of its key."""
+    revealed: dict[str, bool] = {}
+
+    def cheating(requests: Sequence[Request]) -> Iterator[ReplyBlock]:
+        lists = {client: tuple(range(2, 10)) if i > 5 else tuple(range(1, 10)) for i, client in enumerate(IDS)}
+        given = [
+            Request(client, replace(task, through=lists[client]) if isinstance(task, Agree | Reveal) else task)
+            for client, task in requests
+        ]
+        for block in honest(given):
+            revealed.update((reply.client, True) for reply in block.replies if "shares" in reply.values)
+            yield block
+
+    network = Network()
+    honest = network.carry
+    monkeypatch.setattr(network, "carry", cheating)
+    assert not network.sum().sums
+    assert not revealed
+
+
+def test_keys_certified_by_none_of_the_clients_are_refused_by_all_and_a_false_certificate_names_its_sender():
+    network = Network()
+    network.keys[IDS[4]] = new_signing_key()
+    assert not network.sum().sums
+    assert all("client 5 of the sum is none of the registered clients" in fault.reason for fault in network.faults)
+
+    def tamper(client: str, task: Task, reply: Reply, state: dict[str, Tensor]) -> Reply:
+        if not isinstance(task, OfferKeys) or client != IDS[4]:
+            return reply
+        keys, _ = open_offer(reply.values["keys"])
+        taken = keys._replace(owner=owner_of(network.keys[IDS[0]]))  # another client's name
+        certificate = certify(network.keys[IDS[4]], keys_text(task.name, task.number, taken))
+        return bytes_of(reply, keys=b"".join(taken) + certificate)
+
+    network = Network(tamper)
+    np.testing.assert_array_equal(
+        network.sum().sums[0].numpy(), expected([client for client in IDS if client != IDS[4]], NODES - 1)
+    )
+    assert network.blamed == {IDS[4]: "its keys are not certified by a key of its own"}
+
+
+def test_one_node_cannot_be_several_clients_of_a_sum():
+    network = Network()
+    network.keys[IDS[1]] = network.keys[IDS[0]]
+    np.testing.assert_array_equal(
+        network.sum().sums[0].numpy(), expected([client for client in IDS if client != IDS[1]], NODES - 1)
+    )
+    assert network.blamed == {IDS[1]: "its keys are another client's"}
+    # A server that lets it pass asks the others in vain.
+    client, other = SecureClient(1), SecureClient(2)
+    keys = {1: client.keys(), 2: other.keys()._replace(owner=client.keys().owner)}
+    with pytest.raises(NotOpened, match="not all different"):
+        client.shares(Terms("sum", ("task",), keys, {1: 1.0, 2: 1.0}, 2, 2))
+
+
+def test_a_certificate_holds_in_one_sum_and_for_one_number():
+    network, kept = Network(), {}
+
+    def replay(client: str, task: Task, reply: Reply, state: dict[str, Tensor]) -> Reply:
+        if isinstance(task, OfferKeys) and client == IDS[2]:
+            return kept.setdefault(client, reply)
+        return reply
+
+    network.tamper = replay
+    assert network.sum(name="run/1").sums
+    assert not network.blamed
+    network.sum(name="run/2")
+    assert set(network.blamed) == {IDS[2]}
+    network = Network(replay)
+    kept.clear()
+    network.sum()
+    network.sum(ids=IDS[::-1])
+    assert set(network.blamed) == {IDS[2]}
+
+
+def test_the_first_key_of_a_client_is_its_own_for_the_run():
+    network = Network()
+    assert network.sum().sums
+    network.keys[IDS[3]] = new_signing_key()
+    registered = frozenset(owner_of(key) for key in network.keys.values())
+    network.rules = SumRules(registered, 3)
+    np.testing.assert_array_equal(
+        network.sum(name="run/2").sums[0].numpy(), expected([client for client in IDS if client != IDS[3]], NODES - 1)
+    )
+    assert "another key than before" in network.blamed[IDS[3]]
 
 
 def test_a_task_is_known_by_all_but_its_seed():

@@ -11,7 +11,9 @@ import coterie
 from coterie.data.scenarios import find_scenario
 from coterie.engines import LocalEngine
 from coterie.errors import ConfigError
-from coterie.privacy.secure_sum import SecureClient, Terms, quantiser_for
+from coterie.privacy.secure_sum import SecureClient
+from coterie.privacy.sum_terms import Terms
+from coterie.privacy.whole_numbers import quantiser_for
 from coterie.runs.assemble import make_architecture, make_federation
 from coterie.runs.config import make_config
 from coterie.tasks import CountChoice, ScoreHidden, TrainHidden

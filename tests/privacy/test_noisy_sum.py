@@ -156,7 +156,7 @@ def test_under_noise_a_count_of_choices_tells_no_loss():
 
 def test_under_noise_no_norm_is_told(tmp_path):
     task = CountChoice(torch.zeros(3, 10), "x", loss=False)
-    masked = Masked(task, (), torch.zeros(0, 64), SumNoise(1.0, 1.0))
+    masked = Masked(task, (), torch.zeros(0, 32), SumNoise(1.0, 1.0))
     assert set(masked.schema(None).values) == {"masked"}
 
 

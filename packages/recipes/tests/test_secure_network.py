@@ -42,3 +42,19 @@ def test_the_table_has_medians_of_the_rounds(tmp_path: Path, monkeypatch: pytest
     assert rows["fedavg, secure sums, 1,210 numbers", "seconds of a round"] == [9.0]
     assert rows["ifca, secure sums, choices hidden, 1,210 numbers", "kB up in a round"] == [3.0]
     assert len(found.rows) == 5 * len(secure_network.WAYS)
+
+
+def test_the_protocol_in_one_process_costs_more_and_has_no_faults(tmp_path: Path) -> None:
+    plain, secure = (secure_network.measure_here(given, 4, 2, 0) for given in (False, True))
+    assert len(plain["cpu_seconds"]) == secure_network.ROUNDS - 1
+    assert not plain["faults"]
+    assert not secure["faults"]
+    assert min(secure["bytes_up"]) > 2 * max(plain["bytes_up"])
+
+
+def test_the_table_has_a_row_for_every_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = {"cpu_seconds": [1.0, 3.0], "bytes_up": [1000] * 3, "bytes_down": [2000] * 3, "faults": 0}
+    monkeypatch.setattr(Study, "cell", lambda *_: cell)
+    rows = secure_network.secure_sums(Study(tmp_path)).rows
+    assert len(rows) == 4 * 2 * 4
+    assert rows[0].ours == [2.0]

@@ -218,7 +218,7 @@ def read_leaf_json(path: Path) -> dict[str, tuple[Bytes, IntArray]]:
             if not ((x >= 0) & (x <= 1)).all():
                 raise damaged(path, f"user {user} has pixels outside 0..1")
             table[str(user)] = (np.rint(x * 255).astype(np.uint8).reshape(-1, 1, 28, 28), y)
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+    except (ValueError, KeyError, TypeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(path, f"not a LEAF file of users, num_samples and user_data ({error})") from error
     return table
 

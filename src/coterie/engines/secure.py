@@ -19,7 +19,8 @@ from coterie.engines.local import LocalEngine
 from coterie.engines.secure_exchange import reduce_group, refuse_vectors
 from coterie.errors import ConfigError
 from coterie.privacy.noisy_sum import sum_quantiser
-from coterie.privacy.secure_sum import NotOpened, check_weights, least_threshold, traffic
+from coterie.privacy.secure_sum import traffic
+from coterie.privacy.sum_terms import NotOpened, check_weights, least_threshold
 from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request, SumNoise
 
 

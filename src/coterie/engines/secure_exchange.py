@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,21 +19,11 @@ from torch import Tensor
 from coterie.engines.base import Fault
 from coterie.errors import ConfigError
 from coterie.parameters import Layout
+from coterie.privacy.keys import KEY_BYTES
 from coterie.privacy.noisy_sum import sum_quantiser
-from coterie.privacy.secure_sum import (
-    KEY_BYTES,
-    SHARE_BYTES,
-    Dealt,
-    NotOpened,
-    Terms,
-    box_signed,
-    is_signed,
-    least_threshold,
-    liar,
-    list_text,
-    open_sum,
-    unsound_keys,
-)
+from coterie.privacy.opening import liar, open_sum, unsound_keys
+from coterie.privacy.sealing import is_signed
+from coterie.privacy.secure_sum import Dealt, box_signed
 from coterie.privacy.secure_tasks import (
     Agree,
     CheckShares,
@@ -42,13 +33,29 @@ from coterie.privacy.secure_tasks import (
     ShareSecrets,
     as_bytes,
     as_numbers,
-    open_keys,
+    open_offer,
     pieces,
     task_digest,
     whole,
 )
+from coterie.privacy.shamir import SHARE_BYTES
+from coterie.privacy.sum_terms import NotOpened, Terms, least_threshold, list_text
 from coterie.tasks import Choose, Evaluate, Train
 from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request, SumNoise
+
+OTHER_KEY = (
+    "it signs with another key than before in this run: give its node a sums-key-file, or a state-dir that outlives it"
+)
+
+
+class Members(NamedTuple):
+    """What the server knows of a run's clients from their sums so far."""
+
+    blamed: dict[str, str]
+    """Clients that did not keep to the protocol, and what they did: they are in no later sum."""
+    owners: dict[str, bytes]
+    """The public key of each client's own, registered when it first came."""
+
 
 Carry = Callable[[Sequence[Request]], Iterator[ReplyBlock]]
 """Sends requests and gives the replies that come back."""
@@ -62,7 +69,7 @@ class Cluster:
     weights: dict[int, float]
     noise: SumNoise | None = None
     offered: dict[int, Tensor] = field(default_factory=dict)
-    """The keys as they came, with what vouches for them."""
+    """The keys as they came, with their certificates."""
     asked: ShareSecrets | None = None
     dealt: dict[int, Dealt] = field(default_factory=dict)
     confirmed: dict[int, Tensor] = field(default_factory=dict)
@@ -96,8 +103,8 @@ class Cluster:
 
 class SecureExchange:
     """Forms the weighted sums of a round without seeing an update. `carry` sends tasks; `limit` and `minimum` are as
-    in `SecureEngine`, `layout` is the vectors'. What keeps a sum closed is added to `faults`, and who does not keep to
-    the protocol to `blamed`, with the reason: such a client is in no later sum."""
+    in `SecureEngine`, `layout` is the vectors'. What keeps a sum closed is added to `faults`; `members` is what is
+    known of the clients from earlier sums of the run."""
 
     def __init__(
         self,
@@ -106,11 +113,12 @@ class SecureExchange:
         limit: float,
         minimum: int,
         faults: list[Fault],
-        blamed: dict[str, str] | None = None,
+        members: Members | None = None,
         name: str = "",
     ) -> None:
         self.carry, self.layout, self.limit, self.minimum, self.faults = carry, layout, limit, minimum, faults
-        self.blamed = {} if blamed is None else blamed
+        members = members or Members({}, {})
+        self.blamed, self.owners = members
         self.name = name
 
     def run(self, requests: Sequence[Request], reduce: Reduction) -> ReplyBlock:
@@ -216,11 +224,16 @@ class SecureExchange:
         return {reply.client: reply.values["loss"] for reply in self._ask(asked)}
 
     def _offer(self, clusters: Mapping[int, Cluster]) -> None:
-        asked = [Request(r.client, OfferKeys(n)) for c in clusters.values() for n, r in c.tasks.items()]
+        asked = [Request(r.client, OfferKeys(self.name, n)) for c in clusters.values() for n, r in c.tasks.items()]
         for cluster, number, reply in self._replies(asked, clusters):
             cluster.offered[number] = torch.tensor(reply.values["keys"])
         for cluster in clusters.values():
-            cluster.blamed |= unsound_keys({n: open_keys(row) for n, row in sorted(cluster.offered.items())})
+            offered = {n: open_offer(row) for n, row in sorted(cluster.offered.items())}
+            cluster.blamed |= unsound_keys(self.name, offered)
+            for number in set(offered) - set(cluster.blamed):
+                owner = offered[number][0].owner
+                if self.owners.setdefault(cluster.tasks[number].client, owner) != owner:
+                    cluster.blamed[number] = OTHER_KEY
 
     def _share(self, clusters: Mapping[int, Cluster]) -> None:
         asked = []
@@ -264,7 +277,7 @@ class SecureExchange:
         for sender in wrong:
             self._judge(cluster, number, sender, proof[:KEY_BYTES])
         terms = cluster.terms
-        if not wrong and is_signed(terms.keys[number], list_text(terms.digest(), "shares", ()), proof):
+        if not wrong and is_signed(terms.keys[number].sign, list_text(terms.digest(), "shares", ()), proof):
             cluster.confirmed[number] = torch.tensor(reply.values["proof"])
         elif not wrong:
             cluster.blamed[number] = "it signed that the shares were right with another key"
@@ -298,7 +311,7 @@ class SecureExchange:
             asked += [Request(cluster.tasks[number].client, task) for number in cluster.trained]
         for cluster, number, reply in self._replies(asked, clusters):
             text = list_text(cluster.terms.digest(), "through", cluster.trained)
-            if is_signed(cluster.terms.keys[number], text, as_bytes(reply.values["signature"])):
+            if is_signed(cluster.terms.keys[number].sign, text, as_bytes(reply.values["signature"])):
                 cluster.signed[number] = torch.tensor(reply.values["signature"])
             else:
                 cluster.blamed[number] = "it signed another list of who came through"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -178,6 +179,8 @@ def check_id(client_id: str) -> None:
         raise DataError(
             f"client id {client_id!r}: not text in UTF-8: rename the client, or the file that names it"
         ) from None
+    if any(unicodedata.category(letter) == "Cc" for letter in client_id):  # run folders list ids one per line
+        raise DataError(f"client id {client_id!r}: holds a line break or another control character: rename the client")
 
 
 def entry_of(given: Mapping[str, L] | Sequence[L] | None, what: str, client_id: str, position: int = 0) -> L | None:

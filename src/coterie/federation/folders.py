@@ -70,7 +70,7 @@ def _check_shapes(files: Sequence[Path]) -> None:
     """DataError where archives do not fit together, by their headers: a small one can unpack to gigabytes."""
     alike: list[tuple[Path, Shape]] = []
     for file in files:
-        shapes = _shapes(file)
+        shapes = archive_shapes(file)
         if math.prod(group := shapes.pop("group", ())) != 1:
             raise DataError(f"{file}: group has shape {group}, expected one integer")
         shapes.pop("block", None)
@@ -88,7 +88,7 @@ def _check_shapes(files: Sequence[Path]) -> None:
                     )
 
 
-def _shapes(file: Path) -> dict[str, Shape]:
+def archive_shapes(file: Path) -> dict[str, Shape]:
     """The shapes of an archive's arrays by name, from their headers."""
     check_regular(file)
     try:

@@ -65,7 +65,9 @@ def check_complete(column: RawColumn, label: str, origin: str) -> None:
 def _text_classes(columns: Mapping[str, RawColumn], label: str, task: Task | None) -> list[str]:
     texts = [(origin, str(text)) for origin, column in columns.items() for text in column.texts]
     if task == "regression":
-        origin, odd = next((origin, text) for origin, text in texts if not _is_number(text))
+        odd_ones = ((origin, text) for origin, text in texts if not _is_number(text))
+        of_texts = next((origin, str(column.texts[0])) for origin, column in columns.items() if column.numbers is None)
+        origin, odd = next(odd_ones, of_texts)  # a file's reader is stricter: to Python "1_0" is a number too
         raise DataError(f"{origin}: label {label!r} holds {odd!r}, which is no number: regression needs numbers")
     return sorted({text for _, text in texts}, key=label_order)
 

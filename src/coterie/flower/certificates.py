@@ -1,8 +1,9 @@
-"""Certificates and keys of a deployment, by openssl and ssh-keygen: server and nodes prove who they are."""
+"""Certificates and keys of a deployment: server and nodes prove who they are."""
 
 from __future__ import annotations
 
 import ipaddress
+import json
 import os
 import subprocess
 from collections.abc import Sequence
@@ -61,16 +62,33 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> Certificates:
 
 def make_node_key(folder: Path, name: str) -> Path:
     """A node's private key `folder/name`, with the public one beside it as `name.pub`; an existing one is kept."""
+    from cryptography.hazmat.primitives.asymmetric.ec import SECP384R1, generate_private_key
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
     key = folder / name
     if not (key.exists() and public_key(key).exists()):
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _call("ssh-keygen", "-q", "-t", "ecdsa", "-b", 384, "-N", "", "-C", "", "-f", key)
+        made = generate_private_key(SECP384R1())
+        key.touch(mode=0o600)
+        key.write_bytes(made.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+        public_key(key).write_bytes(made.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n")
     return key
 
 
 def public_key(key: Path) -> Path:
     """The file of the public key that belongs to a private one."""
     return key.with_name(key.name + ".pub")
+
+
+def read_lines(path: Path) -> dict[str, str]:
+    """The lines of the clients' .pub files by their names, from an operator's JSON file."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as problem:
+        raise ConfigError(f"{path}: the list of keys cannot be read ({problem})") from problem
+    if not isinstance(table, dict) or not all(isinstance(key, str) and key for key in table.values()):
+        raise ConfigError(f'{path}: expected a table {{"client": "the line in its node\'s .pub file", …}}')
+    return table
 
 
 def key_in_hex(text: str) -> str:

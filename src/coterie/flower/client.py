@@ -3,9 +3,9 @@
 A SuperNode says which client it is in its node-config: `client` (a stable name of its own) or `partition-id` (a place
 in the federation). Other keys: `data` (an .npz file, or a folder with one per client), `secret-file` (what the clients
 share and the server must not know), `state-dir` (where private layers outlive a restart of the node or of the run),
-`sums-secret-file` (a secret of the clients too: with it this node sends updates into secure sums only, of
-`least-in-sum` clients or more, and only together with nodes that hold the same; `sums-allow` names other tasks that it
-answers all the same, see `demands`).
+`sums-key-file` (the private key that this client signs its part of secure sums with; the SuperNode's own serves) and
+`sums-clients-file` (the public keys of all clients: with it this node sends updates into secure sums only, of
+`least-in-sum` clients or more, and only together with clients of the list; see `demands` for what else it may demand).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from coterie.federation.folders import client_from_npz
 from coterie.federation.table_sites import is_table_path
 from coterie.federation.tables import Table, client_of
 from coterie.federation.validation import hold_out_of
-from coterie.flower.demands import check_names, check_task
+from coterie.flower.demands import check_task, sum_rules
 from coterie.flower.folding import answering
 from coterie.flower.tables import (
     TableOptions,
@@ -51,15 +51,13 @@ from coterie.runs.assemble import Model, make_architecture
 from coterie.runs.target_scaling import TargetScaling
 from coterie.snapshot import load_snapshot, save_snapshot
 from coterie.tasks.base import ClientContext, Reply, ReplySchema
-from coterie.trainers.base import SumRules, Trainer
+from coterie.trainers.base import Trainer
 from coterie.trainers.batched import GRAM_BYTES
 from coterie.trainers.choice import PRECISIONS, make_trainer
 from coterie.trainers.losses import Loss, default_loss, find_loss
 
 Source = Client | Federation | str | Path
 Data = Source | Callable[[Context], Source] | None
-LEAST_IN_SUM = 3
-"""How many vectors a sum must be of for a node that demands secure sums and says no number."""
 STATE = "coterie"
 """The record of Context.state that holds what a client keeps between rounds."""
 
@@ -71,7 +69,7 @@ def client_app(
     name: str | None = None,
     secret: int | str | None = None,
     metrics: Mapping[str, MetricFunction] | None = None,
-    sums_secret: str | None = None,
+    sums_clients: Mapping[str, str] | None = None,
 ) -> ClientApp:
     """A ClientApp that does every task of Coterie's methods on one client's data.
 
@@ -80,10 +78,10 @@ def client_app(
     folder with one per client, a function of Flower's Context that gives any of these, or None: the path in the
     node-config. The client is known to the server by the node-config's `client`, else by `name`, else by its own id.
     With a `secret` a secret permutation is applied to every vector before the server sees it. `metrics` are functions
-    of your own by name, for runs that ask for them; known ones need not be given. With a `sums_secret`, the same for
-    all clients, updates go into secure sums only, whatever the server asks for, and only with clients that hold it.
+    of your own by name, for runs that ask for them; known ones need not be given. With `sums_clients`, the line of the
+    .pub file of every client, updates go into secure sums only, whatever the server asks for, and only with those.
     """
-    handler = ClientHandler(model, data, loss, name, secret, split_own(metrics)[1], sums_secret)
+    handler = ClientHandler(model, data, loss, name, secret, split_own(metrics)[1], sums_clients)
     app = ClientApp()
     for action in (handler.table, handler.describe, handler.coterie, handler.initial):
         app.query(action.__name__)(answering(action))
@@ -100,7 +98,7 @@ class ClientHandler:
     name: str | None
     secret: int | str | None
     metrics: Mapping[str, MetricFunction]
-    sums_secret: str | None
+    sums_clients: Mapping[str, str] | None
     _sources: dict[Any, Source] = field(default_factory=dict)
     _held_out: dict[Any, Client] = field(default_factory=dict)
     _trainers: dict[tuple[Any, ...], tuple[Trainer, Callable[[int], Tensor]]] = field(default_factory=dict)
@@ -223,7 +221,7 @@ class ClientHandler:
         if precision not in PRECISIONS:
             raise ConfigError(f"precision={precision!r}: {did_you_mean(precision, PRECISIONS)}")
         secret, privacy = self._secret(context)
-        rules = self._sum_rules(context)
+        rules, signing_key = sum_rules(context, self.sums_clients), _signing_key(context)
         model = self.model or named_model(context.run_config)
         x, y = client.train.x, client.train.y
         classes = int(str(header["classes"]))
@@ -231,7 +229,7 @@ class ClientHandler:
         loss = self.loss or (find_loss(str(named)) if named else None)
         table = kept_text(context)
         shapes = (x.shape[1:], x.dtype, y.shape[1:], y.dtype)
-        key = (model, loss, classes, *shapes, precision, secret, privacy, rules, table)
+        key = (model, loss, classes, *shapes, precision, secret, privacy, rules, signing_key, table)
         if key not in self._trainers:
             federation = Federation([client], classes or None)
             architecture = make_architecture(model, federation, loss)
@@ -240,6 +238,7 @@ class ClientHandler:
             trainer.metrics = _metrics(self.metrics, options.get("metrics"), table)
             self._trainers[key] = _masked(trainer, architecture, secret, privacy)
             self._trainers[key][0].sum_rules = rules
+            self._trainers[key][0].signing_key = signing_key
         trainer, draw = self._trainers[key]
         if layout_mark(trainer.layout) != header["layout"]:
             raise ConfigError(
@@ -247,17 +246,6 @@ class ClientHandler:
                 f"{trainer.layout.size} numbers in {len(trainer.layout.layers)} layers: give both the same"
             )
         return trainer, draw
-
-    def _sum_rules(self, context: Context) -> SumRules | None:
-        """What this node demands of secure sums."""
-        given = _secret_of(context, "sums-secret", self.sums_secret)
-        if given is None:
-            return None
-        least = context.node_config.get("least-in-sum", LEAST_IN_SUM)
-        if not isinstance(least, int) or least < 2:
-            raise ConfigError(f"least-in-sum={least!r}: expected a whole number from 2 on")
-        allowed = check_names(str(context.node_config.get("sums-allow", "")).split(","))
-        return SumRules(make_key(str(given)), least, allowed)
 
     def _secret(self, context: Context) -> tuple[bytes | None, str]:
         """The key that the clients share, and how vectors are permuted with it."""
@@ -346,6 +334,16 @@ def _secret_of(context: Context, name: str, given: int | str | None) -> Any:
         raise ConfigError(f"{file}: the clients' secret cannot be read ({problem})") from problem
 
 
+def _signing_key(context: Context) -> bytes | None:
+    """The client's own private key, if the node-config names a file of it."""
+    if (file := context.node_config.get("sums-key-file")) is None:
+        return None
+    try:
+        return Path(str(file)).read_bytes()
+    except OSError as problem:
+        raise ConfigError(f"{file}: the client's signing key cannot be read ({problem})") from problem
+
+
 def _masked(
     trainer: Trainer, architecture: Callable[[int], nn.Module], secret: bytes | None, privacy: str
 ) -> tuple[Trainer, Callable[[int], Tensor]]:
@@ -376,3 +374,4 @@ def _keep(context: Context, file: Path | None, state: dict[str, Tensor]) -> None
         file.parent.mkdir(parents=True, exist_ok=True)
         # Secrets of a sum are not for a disk, and a copy of them could answer an exchange a second time.
         save_snapshot({name: tensor for name, tensor in state.items() if name != KEPT}, file)
+        file.chmod(0o600)

@@ -22,6 +22,7 @@ from coterie.federation import PARTS, Client, Federation
 from coterie.federation.corrections import CORRECTIONS
 from coterie.federation.table_sites import client_names, find_tables
 from coterie.flower import SWITCHES
+from coterie.flower.certificates import make_node_key, public_key
 from coterie.flower.demands import tasks_beside_sums
 from coterie.flower.local import CONNECTION, node_config
 from coterie.flower.server import read_options
@@ -41,6 +42,8 @@ TABLE_SETTINGS = ({*TABLE_KEYS} | {"task"}) - {"client_column"}
 NETWORK_DEFAULTS = {"min-replies": 0.5, "timeout": 600.0, "wait": 600.0, "poll": 1.0, "fold-bytes": 2**20}
 """What the server does when nodes fail (`flower.server.NetworkConfig`), written out so that a run can change it."""
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+CLIENT_KEYS = "clients.json"
+"""The list of the clients' public keys, for every node."""
 FIRST_NODE_PORT = 9094
 """Where a SuperNode talks to its own ClientApp, on its own loopback; nodes on one machine count up from it."""
 FAILED = "failed.txt"
@@ -153,7 +156,9 @@ def write_deployment(
     files = data_files(root, config, federation) if federation is not None else {}
     shared = _shared_settings(root, config)
     planned = tuple(
-        {"client": client, "data": str(file), "state-dir": str(root / "kept" / f"node-{i}")} | shared
+        {"client": client, "data": str(file), "state-dir": str(root / "kept" / f"node-{i}")}
+        | ({"sums-key-file": str(root / "keys" / f"node-{i}")} if config.secure_sums else {})
+        | shared
         for i, (client, file) in enumerate(files.items())
     )
     least = nodes or len(planned) or 2
@@ -167,8 +172,10 @@ def write_deployment(
     _claim(root, project_file(settings, extras(config.method)))
     if federation is not None:
         _write_data(root, federation, files)
-    for secret in {"secret-file", "sums-secret-file"} & shared.keys():
-        write_secret(Path(shared[secret]))
+    if "secret-file" in shared:
+        write_secret(Path(shared["secret-file"]))
+    if config.secure_sums:
+        write_client_keys(root / "keys", [node["client"] for node in planned])
     for name, text in {"server_app.py": SERVER_APP, "client_app.py": CLIENT_APP}.items():
         if not (deployment.app / name).exists():  # it may have been changed since
             write_atomically(deployment.app / name, text.encode())
@@ -213,8 +220,8 @@ def _shared_settings(root: Path, config: RunConfig) -> dict[str, Any]:
     if config.privacy != "none":
         settings["secret-file"] = str(root / "keys" / "secret")
     if config.secure_sums:
-        # A node that has this secret sends updates into secure sums only, of that many clients or more.
-        settings["sums-secret-file"] = str(root / "keys" / "sums-secret")
+        # A node that has this list sends updates into secure sums only, of that many of its clients or more.
+        settings["sums-clients-file"] = str(root / "keys" / CLIENT_KEYS)
         settings["least-in-sum"] = config.secure_minimum
         if beside := tasks_beside_sums(config.method):
             settings["sums-allow"] = ",".join(beside)
@@ -312,6 +319,13 @@ def write_secret(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         path.touch(mode=0o600)
         path.write_text(secrets.token_hex(32) + "\n")
+
+
+def write_client_keys(folder: Path, clients: Sequence[str]) -> None:
+    """A key for every client, and the list of them that nodes know each other by."""
+    made = [public_key(make_node_key(folder, f"node-{i}")).read_text().strip() for i in range(len(clients))]
+    text = json.dumps(dict(zip(clients, made, strict=True)), indent=2, ensure_ascii=False)
+    write_atomically(folder / CLIENT_KEYS, f"{text}\n".encode())
 
 
 def extras(method: str) -> str:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from coterie.engines.base import Capabilities, Engine, Fault, Traffic
 from coterie.engines.local import Privacy
-from coterie.engines.secure_exchange import SecureExchange, refuse_vectors
+from coterie.engines.secure_exchange import Members, SecureExchange, refuse_vectors
 from coterie.errors import ConfigError, RunError
 from coterie.flower.directory import Directory, Expected
 from coterie.flower.exchange import Answer, Exchange
@@ -213,8 +213,7 @@ class SecureFlowerEngine(FlowerEngine):
         super().__init__(*args, **options)
         self.limit, self.minimum = limit, minimum
         self.capabilities = Capabilities(remote=True, secure=True, least_in_sum=minimum)
-        self.blamed: dict[str, str] = {}
-        """Clients that did not keep to the protocol of a sum, and what they did: they are in no later one."""
+        self.members = Members({}, {})
         self._name, self._sums = secrets.token_hex(16), 0
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
@@ -226,5 +225,5 @@ class SecureFlowerEngine(FlowerEngine):
         self._sums += 1
         name = f"{self._name}/{self._sums}"
         limits = self.limit, self.minimum
-        exchange = SecureExchange(super().run, self.layout, *limits, self._faults, self.blamed, name)
+        exchange = SecureExchange(super().run, self.layout, *limits, self._faults, self.members, name)
         yield exchange.run(requests, reduce)

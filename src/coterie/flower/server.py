@@ -6,7 +6,6 @@ empty text leaves an option out). Some are for a network only: see `NetworkConfi
 
 from __future__ import annotations
 
-import json
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -20,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from coterie.errors import ConfigError, RunError
 from coterie.federation.tables import Table
-from coterie.flower.certificates import key_in_hex
+from coterie.flower.certificates import key_in_hex, read_lines
 from coterie.flower.client import defaults_of
 from coterie.flower.directory import MOST_SAMPLES, Directory, Expected, is_number, stand_in
 from coterie.flower.engine import TIMEOUT, FlowerEngine, SecureFlowerEngine
@@ -78,13 +77,7 @@ class NetworkConfig(BaseModel):
 
 def read_keys(path: Path) -> dict[str, str]:
     """The clients' public keys in an operator's list, in hexadecimal as a run's flower.json shows them."""
-    try:
-        table = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as problem:
-        raise ConfigError(f"{path}: the list of keys cannot be read ({problem})") from problem
-    if not isinstance(table, dict) or not all(isinstance(key, str) and key for key in table.values()):
-        raise ConfigError(f'{path}: expected a table {{"client": "the line in its node\'s .pub file", …}}')
-    return {client: key_in_hex(key) for client, key in table.items()}
+    return {client: key_in_hex(key) for client, key in read_lines(path).items()}
 
 
 def server_app(

@@ -95,6 +95,8 @@ def codebook_of(centroids: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
 
 def embed(server: Server, clients: Sequence[str], task: Embed) -> Embedded:
     """Ask clients for their centroids; one with fewer than `task.least` samples is not asked."""
+    if task.k > (samples := sum(server.samples.values())):
+        raise ConfigError(f"k={task.k} centroids with {samples} training samples: ask for fewer")
     large = [client for client in clients if server.samples[client] >= task.least]
     seeded = {client: dataclasses.replace(task, seed=server.seed_of(0, client, "embed")) for client in large}
     replies = list(server.ask([Request(client, own) for client, own in seeded.items()]))

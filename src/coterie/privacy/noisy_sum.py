@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from coterie.errors import ConfigError
 from coterie.privacy.keys import secret_uniforms
-from coterie.privacy.secure_sum import MODULUS_BITS, Quantiser, WideQuantiser, Words, quantiser_for
+from coterie.privacy.whole_numbers import MODULUS_BITS, Quantiser, WideQuantiser, Words, quantiser_for
 from coterie.trainers.base import SumNoise
 
 Ints = npt.NDArray[np.int64]

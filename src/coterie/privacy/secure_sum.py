@@ -7,188 +7,42 @@ its pairs; never both of one client, for then its vector would lie open. Vectors
 a masked one is uniformly random whatever it holds. Six exchanges: keys, shares, a check of the shares, masked vectors,
 an agreement on who came through, shares of the masks. Who deals shares commits to each of them and to its seed and
 signs what it sends, so that a wrong box or share shows who sent it. All signatures are over the sum's terms: its name,
-tasks, weights, limits and the keys of all who take part.
+tasks, weights, limits and the keys of all who take part, which each has certified by a key of its own (`client_keys`).
 
-`docs/secure-sums.md` says who learns what. A server that hands out keys of its own in the clients' names is found out
-where the clients share a secret that it does not know, by which they vouch for their keys.
+`docs/secure-sums.md` says who learns what. A server that makes up clients, or hands out keys in their names, is found
+out by those that have a list of the clients' own keys.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
-import json
-import math
 import secrets
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
+from coterie.privacy.client_keys import CERTIFICATE_BYTES, OWNER_BYTES, new_signing_key, owner_of
+from coterie.privacy.keys import KEY_BYTES
+from coterie.privacy.sealing import (
+    SIGNATURE_BYTES,
+    agreed,
+    is_signed,
+    own_stream,
+    pair_stream,
+    public_key,
+    seal,
+    signed,
+    signing_key,
+    unseal,
+)
+from coterie.privacy.shamir import SHARE_BYTES, split
+from coterie.privacy.sum_terms import UNEVEN, NotOpened, PublicKeys, Terms, box_text, check_weights, list_text
+from coterie.privacy.whole_numbers import Words
 
-from coterie.errors import ConfigError, CoterieError, extra
-from coterie.privacy.keys import stream
-
-PRIME = 2**521 - 1
-"""Shares are points of polynomials over this field; a secret has 256 bits."""
-SHARE_BYTES = 66
-KEY_BYTES = 32
-SIGNATURE_BYTES = 64
 SEALED_BYTES = 2 * SHARE_BYTES + 28 + SIGNATURE_BYTES
 """Two shares, sealed for one client and signed."""
-VOUCHER_BYTES = 32
-MOST_NUMBER = 2**31
-"""The largest number of a client in a sum."""
-MODULUS_BITS = 32
-WIDE_LIMIT = 2.0**30
-Words = npt.NDArray[np.uint32]
-
-
-UNEVEN = 10.0
-"""The most that a weight may be of the one that is the `minimum`-th largest: beyond, a sum is all but one vector."""
-
-
-class NotOpened(CoterieError):
-    """A sum that must stay closed, or can not be opened; `culprits` are the clients by whose fault, and what it was."""
-
-    def __init__(self, text: str, culprits: Mapping[int, str] | None = None) -> None:
-        super().__init__(text)
-        self.culprits = dict(culprits or {})
-
-
-def least_threshold(clients: int) -> int:
-    """The fewest shares that may open a secret: more than two thirds (Bonawitz et al. 2017, for active adversaries).
-
-    With fewer, a server that names different lists of who came through to two halves could have both secrets of one.
-    """
-    return 2 * clients // 3 + 1
-
-
-def check_weights(weights: Iterable[float], minimum: int) -> None:
-    """NotOpened where a sum with these weights would reveal more than one of `minimum` vectors does."""
-    ranked = sorted(weights, reverse=True)
-    if not all(0 < weight < math.inf for weight in ranked):
-        raise NotOpened("a weight in the sum is not a number above 0")
-    if len(ranked) >= minimum and ranked[0] > UNEVEN * ranked[minimum - 1]:
-        raise NotOpened(
-            f"of {len(ranked)} weights fewer than {minimum} are more than a {UNEVEN:g}th of the largest: the sum would "
-            "show a single vector; lower weight_cap, or weigh clients alike"
-        )
-
-
-class Quantiser(NamedTuple):
-    """Numbers as whole ones modulo 2^32: each is cut to ±`limit` and rounded to a multiple of `step`.
-
-    With n vectors the sum of the rounded ones is at most n · step / 2 from the sum of those that went in.
-    """
-
-    limit: float
-    step: float
-
-    @classmethod
-    def for_sums(cls, limit: float, count: int) -> Quantiser:
-        """The finest one under which `count` numbers up to `limit` cannot overflow."""
-        if not (limit > 0 and math.isfinite(limit)) or count < 1:
-            raise ConfigError(f"limit={limit}, count={count}: expected a number above 0, and at least one vector")
-        return cls(limit, limit * count / (2 ** (MODULUS_BITS - 1) - 1 - count))
-
-    def encode(self, values: npt.NDArray[np.floating]) -> Words:
-        """The numbers `(d,)` as words."""
-        rounded = np.rint(np.clip(values.astype(np.float64), -self.limit, self.limit) / self.step)
-        return np.asarray(rounded.astype(np.int64).astype(np.uint32))
-
-    def decode(self, total: Words) -> npt.NDArray[np.float64]:
-        """The sum that the words `(d,)` stand for."""
-        return np.asarray(total.astype(np.int32).astype(np.float64) * self.step)
-
-
-class WideQuantiser(NamedTuple):
-    """Numbers up to 2^30, whatever their size, as two words each: a coarse one, and a fine one of what that leaves."""
-
-    coarse: Quantiser
-    fine: Quantiser
-
-    def encode(self, values: npt.NDArray[np.floating]) -> Words:
-        """The numbers `(d,)` as words `(2·d,)`."""
-        first = self.coarse.encode(values)
-        return np.concatenate([first, self.fine.encode(values - self.coarse.decode(first))])
-
-    def decode(self, total: Words) -> npt.NDArray[np.float64]:
-        """The sum that the words `(2·d,)` stand for."""
-        first, second = np.split(total, 2)
-        return np.asarray(self.coarse.decode(first) + self.fine.decode(second))
-
-
-def quantiser_for(limit: float, count: int, wide: bool = False) -> Quantiser | WideQuantiser:
-    """The finest one for sums of `count` numbers up to `limit`; `wide`: of any numbers up to 2^30."""
-    if not wide:
-        return Quantiser.for_sums(limit, count)
-    coarse = Quantiser.for_sums(WIDE_LIMIT, count)
-    return WideQuantiser(coarse, Quantiser.for_sums(coarse.step, count))
-
-
-class PublicKeys(NamedTuple):
-    """What a client shows of itself: a key for the masks, one for what others send to it, one for its signatures."""
-
-    mask: bytes
-    channel: bytes
-    sign: bytes
-
-
-class Terms(NamedTuple):
-    """What a sum is of: the same for all who take part, or none of their signatures holds."""
-
-    name: str
-    """The run's and the sum's own."""
-    tasks: tuple[str, ...]
-    """Digests of the tasks that its vectors come from."""
-    keys: dict[int, PublicKeys]
-    weights: dict[int, float]
-    threshold: int
-    minimum: int
-    limit: float = 1.0
-    """How large a number of a vector may be."""
-    noise: tuple[float, float] | None = None
-    """As in `SumNoise`."""
-
-    def digest(self) -> bytes:
-        """What stands for all of it in signatures."""
-        keys = {number: [key.hex() for key in own] for number, own in sorted(self.keys.items())}
-        weights = dict(sorted(self.weights.items()))
-        text = json.dumps([*self._replace(keys=keys, weights=weights)])  # type: ignore[arg-type]
-        return hashlib.sha256(text.encode()).digest()
-
-    def check(self) -> None:
-        """NotOpened where a sum with these terms would reveal more than it must."""
-        count = len(self.keys)
-        if count < max(self.minimum, self.threshold):
-            raise NotOpened(f"{count} clients, at least {max(self.minimum, self.threshold)} are needed for a sum")
-        if self.threshold < least_threshold(count):
-            raise NotOpened(f"{self.threshold} of {count} shares would open a secret: more than two thirds must")
-        if len({key for own in self.keys.values() for key in own}) != len(PublicKeys._fields) * count:
-            raise NotOpened("the keys of the clients are not all different")
-        if set(self.weights) != set(self.keys):
-            raise NotOpened("the weights are not one for each client of the sum")
-        check_weights(self.weights.values(), self.minimum)
-
-
-def box_text(terms: bytes, sender: int, receiver: int, box: bytes, commitments: tuple[bytes, bytes]) -> bytes:
-    """What the sender of a box signs."""
-    return b"box" + terms + f"{sender}>{receiver}".encode() + b"".join(commitments) + box
-
-
-def list_text(terms: bytes, purpose: str, numbers: Iterable[int]) -> bytes:
-    """What a client signs that holds a list of clients for right."""
-    return purpose.encode() + terms + ",".join(map(str, sorted(numbers))).encode()
-
-
-def vouch(secret: bytes | None, number: int, keys: PublicKeys) -> bytes:
-    """What only a holder of the clients' secret can say for the keys of client `number`; zeros without a secret."""
-    if secret is None:
-        return bytes(VOUCHER_BYTES)
-    return hmac.digest(secret, f"secure sum {number} ".encode() + b"".join(keys), "sha256")
+OFFERED_BYTES = 3 * KEY_BYTES + OWNER_BYTES + CERTIFICATE_BYTES
+"""Three fresh keys, the client's own, and its certificate of them."""
 
 
 class Shares(NamedTuple):
@@ -247,6 +101,10 @@ class SecureClient:
     _channel: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES), repr=False)
     _sign: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES), repr=False)
     _seed: bytes = field(default_factory=lambda: secrets.token_bytes(KEY_BYTES), repr=False)
+    _owner: bytes = field(default_factory=lambda: owner_of(new_signing_key()), repr=False)
+    """The public key of the client's own by which others know it."""
+    uneven: float = UNEVEN
+    """How much larger than another a weight may be: see `check_weights`."""
     _terms: Terms | None = field(default=None, repr=False)
     _held: dict[int, Shares] = field(default_factory=dict, repr=False)
     _done: str = "keys"
@@ -266,12 +124,14 @@ class SecureClient:
 
     def keys(self) -> PublicKeys:
         """First exchange: the public keys."""
-        return PublicKeys(public_key(self._mask), public_key(self._channel), signing_key(self._sign))
+        fresh = public_key(self._mask), public_key(self._channel), signing_key(self._sign)
+        return PublicKeys(*fresh, self._owner)
 
     def shares(self, terms: Terms) -> Dealt:
         """Second exchange: for each other client a sealed share of this one's secrets, and commitments to all."""
         self._due("shares")
         terms.check()
+        check_weights(terms.weights.values(), terms.minimum, self.uneven)
         if terms.keys.get(self.number) != self.keys():
             raise NotOpened("the keys of this client are not those that it sent")
         self._terms, digest, numbers = terms, terms.digest(), sorted(terms.keys)
@@ -355,11 +215,13 @@ class SecureClient:
             raise NotOpened("the list of those that came through does not fit what this client has seen")
         if len(came) < self.needed:
             raise NotOpened(f"{len(came)} vectors came through, {self.needed} are needed for a sum")
+        # Once more: a server could call dropped out whose weights make up for one that is large.
+        check_weights((self.terms.weights[number] for number in came), self.terms.minimum, self.uneven)
 
     def _check_signatures(self, signatures: Mapping[int, bytes], purpose: str, numbers: Iterable[int]) -> None:
         text = list_text(self.terms.digest(), purpose, numbers)
         right = [
-            n for n, own in signatures.items() if n in self.terms.keys and is_signed(self.terms.keys[n], text, own)
+            n for n, own in signatures.items() if n in self.terms.keys and is_signed(self.terms.keys[n].sign, text, own)
         ]
         if len(right) < len(signatures):
             raise NotOpened(f"a signature of the list of {purpose} is false")
@@ -374,6 +236,8 @@ class SecureClient:
         return {
             "number": self.number,
             "secrets": [secret.hex() for secret in (self._mask, self._channel, self._sign, self._seed)],
+            "owner": self._owner.hex(),
+            "uneven": self.uneven,
             "terms": kept,
             "held": {number: [hex(share) for share in shares] for number, shares in self._held.items()},
             "done": self._done,
@@ -390,8 +254,8 @@ class SecureClient:
             noise = terms["noise"] and tuple(terms["noise"])
             changed = {"keys": keys, "weights": weights, "tasks": tuple(terms["tasks"]), "noise": noise}
             terms = Terms(**terms | changed)
-        mask, channel, sign, seed = map(bytes.fromhex, kept["secrets"])
-        return cls(kept["number"], mask, channel, sign, seed, terms, held, kept["done"])
+        own = [bytes.fromhex(text) for text in (*kept["secrets"], kept["owner"])]
+        return cls(kept["number"], *own, kept["uneven"], terms, held, kept["done"])
 
     def _due(self, exchange: str) -> None:
         """Go on to an exchange; NotOpened if it was answered before, or another is due."""
@@ -408,7 +272,7 @@ def box_signed(
 ) -> bool:
     """Whether a box is as its sender, the owner of the keys, sent it."""
     text = box_text(terms, sender, receiver, box[:-SIGNATURE_BYTES], commitments)
-    return is_signed(keys, text, box[-SIGNATURE_BYTES:])
+    return is_signed(keys.sign, text, box[-SIGNATURE_BYTES:])
 
 
 def opened(key: bytes, sender: int, receiver: int, box: bytes, commitments: tuple[bytes, bytes]) -> Shares | None:
@@ -420,104 +284,6 @@ def opened(key: bytes, sender: int, receiver: int, box: bytes, commitments: tupl
     return found if found.commitments(sender, receiver) == commitments else None
 
 
-def liar(
-    accuser: int,
-    sender: int,
-    evidence: bytes,
-    keys: Mapping[int, PublicKeys],
-    box: bytes,
-    commitments: tuple[bytes, bytes],
-) -> int:
-    """Who is wrong where `accuser` says that a box of `sender` is, and shows the key of its boxes: one of the two."""
-    if public_key(evidence) != keys[accuser].channel:
-        return accuser
-    key = agreed(evidence, keys[sender].channel, b"channel")
-    return sender if opened(key, sender, accuser, box, commitments) is None else accuser
-
-
-def unsound_keys(keys: Mapping[int, PublicKeys]) -> dict[int, str]:
-    """Clients whose keys cannot be used, and why: with one of these in it no client could send a share."""
-    wrong: dict[int, str] = {}
-    seen: set[bytes] = set()
-    for number, own in keys.items():
-        try:
-            for key in (own.mask, own.channel):
-                agreed(secrets.token_bytes(KEY_BYTES), key, b"test")
-        except ValueError:
-            wrong[number] = "its keys are none"
-        if seen & set(own) or len(set(own)) < len(own):
-            wrong[number] = "its keys are another client's"
-        seen |= set(own)
-    return wrong
-
-
-def open_sum(
-    masked: Mapping[int, Words],
-    revealed: Mapping[int, Mapping[int, int]],
-    keys: Mapping[int, PublicKeys],
-    dealt: Mapping[int, Dealt],
-    threshold: int,
-) -> tuple[Words, dict[int, str]]:
-    """The server's side: the sum `(d,)` of the vectors behind `masked`, and the clients whose shares were wrong.
-
-    `revealed[i][j]` is client i's share of client j; `keys` and `dealt` are what all sent before.
-    """
-    culprits = _false_holders(masked, revealed, dealt)
-    holders = sorted(set(revealed) - set(culprits))[:threshold]
-    if len(holders) < threshold:
-        raise NotOpened(f"{len(holders)} clients showed their shares, {threshold} are needed", culprits)
-    size = len(next(iter(masked.values())))
-    total = np.zeros(size, dtype=np.uint32)
-    for vector in masked.values():
-        total += vector
-    for number in sorted(revealed[holders[0]]):
-        secret = _joined(number, {holder: revealed[holder][number] for holder in holders}, culprits)
-        right = (
-            seed_commitment(secret) == dealt[number].seed
-            if number in masked
-            else public_key(secret) == keys[number].mask
-        )
-        if not right:
-            raise NotOpened(f"the shares of client {number} do not give its secret", culprits | {number: DEALT_WRONG})
-        total -= _left_over(number, secret, masked, keys, size)
-    return total, culprits
-
-
-def _false_holders(
-    masked: Container[int], revealed: Mapping[int, Mapping[int, int]], dealt: Mapping[int, Dealt]
-) -> dict[int, str]:
-    """The clients that showed a share other than the one they were dealt."""
-    culprits: dict[int, str] = {}
-    for holder, shares in revealed.items():
-        for number, share in shares.items():
-            kind = "seed" if number in masked else "key"
-            if commitment(number, holder, kind, share) != dealt[number].commitments[holder][kind == "seed"]:
-                culprits[holder] = f"it showed a share of client {number} that is not the one it was given"
-    return culprits
-
-
-def _left_over(
-    number: int, secret: bytes, masked: Mapping[int, Words], keys: Mapping[int, PublicKeys], size: int
-) -> Words:
-    """What does not cancel in the sum: the own stream of a client that came through, else the streams of its pairs."""
-    if number in masked:
-        return own_stream(secret, size)
-    left = np.zeros(size, dtype=np.uint32)
-    for other in masked:  # what these added for the pair, whose other half was never sent
-        left += pair_stream(secret, keys[other].mask, number, other, size, reverse=True)
-    return left
-
-
-DEALT_WRONG = "it dealt shares that do not give the secret it committed to"
-
-
-def _joined(number: int, shares: Mapping[int, int], culprits: Mapping[int, str]) -> bytes:
-    try:
-        return join(shares).to_bytes(KEY_BYTES)
-    except NotOpened as problem:
-        raise NotOpened(f"the shares of client {number}: {problem}", {**culprits, number: DEALT_WRONG}) from None
-
-
 class Traffic(NamedTuple):
     """Bytes of one sum, all clients together."""
 
@@ -527,133 +293,10 @@ class Traffic(NamedTuple):
 
 def traffic(clients: int) -> Traffic:
     """What the protocol sends beside the tasks and the vectors: keys, sealed shares, lists and shares."""
-    others, keys, lists = clients - 1, 3 * KEY_BYTES + VOUCHER_BYTES, 4 * clients
+    others, keys, lists = clients - 1, OFFERED_BYTES, 4 * clients
     box, dealt = SEALED_BYTES + 2 * KEY_BYTES, SEALED_BYTES * others + 2 * KEY_BYTES * clients + KEY_BYTES
     signatures = SIGNATURE_BYTES * clients
     down = clients * (keys * others + 2 * lists + box * others + 2 * (signatures + lists))
     checked = others + KEY_BYTES + SIGNATURE_BYTES
     up = clients * (keys + dealt + checked + SIGNATURE_BYTES + SHARE_BYTES * clients)
     return Traffic(down, up)
-
-
-def split(secret: int, threshold: int, numbers: Sequence[int]) -> dict[int, int]:
-    """Shamir's shares of a secret for each number: any `threshold` of them give it back, fewer reveal nothing of it."""
-    if not all(0 < x <= MOST_NUMBER for x in numbers) or len(set(numbers)) < len(numbers):
-        raise NotOpened(f"numbers {sorted(numbers)}: a share at 0 is the secret itself, and all must differ")
-    if not 1 <= threshold <= len(numbers) or not 0 <= secret < PRIME:
-        raise ConfigError(f"threshold={threshold} of {len(numbers)} shares: expected from 1 to as many as there are")
-    coefficients = [secret, *(secrets.randbelow(PRIME) for _ in range(threshold - 1))]
-    shares = {}
-    for x in numbers:
-        value = 0
-        for coefficient in reversed(coefficients):
-            value = (value * x + coefficient) % PRIME
-        shares[x] = value
-    return shares
-
-
-def join(shares: Mapping[int, int]) -> int:
-    """The secret behind shares, by Lagrange's formula at zero; NotOpened where they are not of one 256-bit secret."""
-    total = sum(shares[x] * weight for x, weight in _weights_at_zero(tuple(sorted(shares))).items()) % PRIME
-    if total >= 2 ** (8 * KEY_BYTES):
-        raise NotOpened("the shares do not belong together")
-    return total
-
-
-@lru_cache(maxsize=8)  # all secrets of a sum are joined from shares of the same clients
-def _weights_at_zero(numbers: tuple[int, ...]) -> dict[int, int]:
-    """Lagrange's weights of the values at these numbers in the value at zero."""
-    weights = {}
-    for x in numbers:
-        above = below = 1
-        for other in numbers:
-            if other != x:
-                above = above * other % PRIME
-                below = below * (other - x) % PRIME
-        weights[x] = above * pow(below, -1, PRIME) % PRIME
-    return weights
-
-
-def own_stream(seed: bytes, size: int) -> Words:
-    """The words `(size,)` that a client adds by itself."""
-    return np.frombuffer(stream(seed, "own", 4 * size), "<u4").astype(np.uint32)
-
-
-def pair_stream(private: bytes, public: bytes, number: int, other: int, size: int, *, reverse: bool = False) -> Words:
-    """The words that client `number` adds for its pair with `other`; with `reverse`, those that `other` adds."""
-    words = np.frombuffer(stream(agreed(private, public, b"mask"), "pair", 4 * size), "<u4").astype(np.uint32)
-    adds = (number < other) != reverse
-    return words if adds else np.uint32(0) - words
-
-
-def public_key(private: bytes) -> bytes:
-    """The X25519 public key of a private one."""
-    x25519 = _x25519()
-    found: bytes = x25519.X25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
-    return found
-
-
-def signing_key(private: bytes) -> bytes:
-    """The Ed25519 public key of a private one."""
-    with extra("secure", "a secure sum"):
-        from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    found: bytes = Ed25519PrivateKey.from_private_bytes(private).public_key().public_bytes_raw()
-    return found
-
-
-def signed(private: bytes, text: bytes) -> bytes:
-    """The Ed25519 signature of a text."""
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    found: bytes = Ed25519PrivateKey.from_private_bytes(private).sign(text)
-    return found
-
-
-def is_signed(keys: PublicKeys, text: bytes, signature: bytes) -> bool:
-    """Whether the owner of the keys has signed a text."""
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
-    try:
-        Ed25519PublicKey.from_public_bytes(keys.sign).verify(signature, text)
-    except (InvalidSignature, ValueError):
-        return False
-    return True
-
-
-def agreed(private: bytes, public: bytes, purpose: bytes) -> bytes:
-    """The 256-bit key that the holder of `private` and the owner of `public` both find, and no other."""
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
-    x25519 = _x25519()
-    shared = x25519.X25519PrivateKey.from_private_bytes(private).exchange(
-        x25519.X25519PublicKey.from_public_bytes(public)
-    )
-    return HKDF(SHA256(), KEY_BYTES, salt=None, info=b"coterie " + purpose).derive(shared)
-
-
-def seal(key: bytes, sender: int, receiver: int, plain: bytes) -> bytes:
-    """`plain` encrypted from one client to another; no other reads it, or changes it unnoticed."""
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-
-    nonce = secrets.token_bytes(12)
-    return nonce + ChaCha20Poly1305(key).encrypt(nonce, plain, f"{sender}>{receiver}".encode())
-
-
-def unseal(key: bytes, sender: int, receiver: int, box: bytes) -> bytes:
-    """What `seal` was given; NotOpened for anything else."""
-    from cryptography.exceptions import InvalidTag
-    from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
-
-    try:
-        return ChaCha20Poly1305(key).decrypt(box[:12], box[12:], f"{sender}>{receiver}".encode())
-    except (InvalidTag, ValueError) as problem:
-        raise NotOpened(f"what client {sender} sent to client {receiver} has been changed on the way") from problem
-
-
-def _x25519() -> Any:
-    with extra("secure", "a secure sum"):
-        from cryptography.hazmat.primitives.asymmetric import x25519
-    return x25519

@@ -1,13 +1,12 @@
 """The six exchanges of a secure sum as tasks, so that any engine can carry them (see `privacy.secure_sum`).
 
-What a client must remember between two exchanges it keeps with itself, as it keeps private layers. Bytes and words
-travel as float32 numbers that hold them exactly: a byte as one, a word of 32 bits as two of 16.
+What a client must remember between two exchanges it keeps with itself, as it keeps private layers; the key that it
+signs with too, unless it has a file. Bytes and words travel as float32 numbers that hold 16 bits each, exactly.
 """
 
 from __future__ import annotations
 
 import hashlib
-import hmac
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -18,39 +17,47 @@ from torch import Tensor
 
 from coterie.federation import Client
 from coterie.parameters import Layout
-from coterie.privacy.noisy_sum import sum_quantiser
-from coterie.privacy.secure_sum import (
-    KEY_BYTES,
-    SEALED_BYTES,
-    SHARE_BYTES,
-    SIGNATURE_BYTES,
-    VOUCHER_BYTES,
-    Dealt,
-    NotOpened,
-    PublicKeys,
-    SecureClient,
-    Terms,
-    Words,
-    vouch,
+from coterie.privacy.client_keys import (
+    CERTIFICATE_BYTES,
+    OWNER_BYTES,
+    certify,
+    is_certified,
+    new_signing_key,
+    owner_of,
 )
+from coterie.privacy.keys import KEY_BYTES
+from coterie.privacy.noisy_sum import sum_quantiser
+from coterie.privacy.sealing import SIGNATURE_BYTES
+from coterie.privacy.secure_sum import OFFERED_BYTES, SEALED_BYTES, Dealt, SecureClient
+from coterie.privacy.shamir import SHARE_BYTES
+from coterie.privacy.sum_terms import UNEVEN, NotOpened, PublicKeys, Terms, keys_text
+from coterie.privacy.whole_numbers import Words
 from coterie.tasks.base import Array, ClientContext, ClientState, Number, Reply, ReplySchema, SumNoise, Task
 from coterie.tasks.wire import checksum
 from coterie.trainers.base import SumRules, Trainer
 
 KEPT = "secure sum"
 """Where a client keeps what it must remember of the sum that is going on."""
+SIGNING_KEY = "signing key"
+"""Where a client keeps the key that it made for its signatures."""
+OWN_SEEDS = {"seed", "own_seed", "halves"}
+"""Numbers in tasks from which a client draws by itself: every client is sent others."""
 HALF = 2**16
-OFFERED_BYTES = 3 * KEY_BYTES + VOUCHER_BYTES
 
 
 def as_numbers(data: bytes) -> Tensor:
-    """Bytes as float32 numbers `(n,)`."""
-    return torch.from_numpy(np.frombuffer(data, np.uint8).astype(np.float32))
+    """Bytes, an even number of them, as float32 numbers `(n / 2,)`."""
+    return torch.from_numpy(np.frombuffer(data, "<u2").astype(np.float32))
 
 
 def as_bytes(numbers: Tensor | list[float]) -> bytes:
     """What `as_numbers` was given."""
-    return np.asarray(numbers, dtype=np.float32).astype(np.uint8).tobytes()
+    return np.asarray(numbers, dtype=np.float32).astype("<u2").tobytes()
+
+
+def array_of(count: int) -> Array:
+    """That many bytes in a reply."""
+    return Array((count // 2,), 0, HALF - 1)
 
 
 def halves(words: Words) -> Tensor:
@@ -66,7 +73,8 @@ def whole(numbers: Tensor) -> Words:
 
 def remember(state: ClientState, client: SecureClient) -> None:
     """Keep one client's side of a sum with the client."""
-    state[KEPT] = as_numbers(json.dumps(client.to_json()).encode())
+    text = json.dumps(client.to_json()).encode()
+    state[KEPT] = as_numbers(text + b" " * (len(text) % 2))
 
 
 def remembered(state: ClientState) -> SecureClient:
@@ -78,18 +86,20 @@ def remembered(state: ClientState) -> SecureClient:
 
 @dataclass(frozen=True)
 class OfferKeys(Task):
-    """First exchange: begin a new sum as number `number`, and send fresh public keys."""
+    """First exchange: begin the sum `name` as number `number`, and send fresh public keys, certified by one's own."""
 
+    name: str
     number: int
 
     def schema(self, layout: Layout) -> ReplySchema:
-        return ReplySchema(None, {"keys": Array((OFFERED_BYTES,), 0, 255)})
+        return ReplySchema(None, {"keys": array_of(OFFERED_BYTES)})
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
-        client = SecureClient(self.number)
+        own, rules = signing_key_of(context.state, trainer), trainer.sum_rules
+        client = SecureClient(self.number, _owner=owner_of(own), uneven=UNEVEN if rules is None else rules.uneven)
         remember(context.state, client)
-        keys, rules = client.keys(), trainer.sum_rules
-        sent = b"".join(keys) + vouch(rules and rules.key, self.number, keys)
+        keys = client.keys()
+        sent = b"".join(keys) + certify(own, keys_text(self.name, self.number, keys))
         return Reply(context.client.id, 0, None, {"keys": as_numbers(sent).tolist()})
 
 
@@ -97,15 +107,15 @@ class OfferKeys(Task):
 class ShareSecrets(Task):
     """Second exchange: given the terms of the sum, send each other client a sealed share of one's secrets.
 
-    A client that has rules sends nothing where keys are not vouched for, or where fewer vectors than it demands would
-    open a sum.
+    A client sends nothing where keys are not certified; one that has rules, where they are not of registered clients,
+    or where the sum would be of fewer vectors, or have less noise, than it demands.
     """
 
     name: str
     tasks: tuple[str, ...]
     numbers: tuple[int, ...]
     keys: Tensor
-    """`(n, 128)` bytes: three keys, and what vouches for them."""
+    """`(n, OFFERED_BYTES / 2)`: what the clients offered."""
     weights: tuple[float, ...]
     threshold: int
     minimum: int
@@ -114,20 +124,21 @@ class ShareSecrets(Task):
 
     def schema(self, layout: Layout) -> ReplySchema:
         count = len(self.numbers)
-        committed = Array((2 * KEY_BYTES * count + KEY_BYTES,), 0, 255)
-        return ReplySchema(None, {"boxes": Array(((count - 1) * SEALED_BYTES,), 0, 255), "commitments": committed})
+        committed = array_of(2 * KEY_BYTES * count + KEY_BYTES)
+        return ReplySchema(None, {"boxes": array_of((count - 1) * SEALED_BYTES), "commitments": committed})
 
     def terms(self) -> Terms:
         """What the sum is of."""
-        keys = {n: open_keys(row) for n, row in zip(self.numbers, self.keys, strict=True)}
+        keys = {n: open_offer(row)[0] for n, row in zip(self.numbers, self.keys, strict=True)}
         weights = dict(zip(self.numbers, self.weights, strict=True))
         noise = None if self.noise is None else (self.noise[0], self.noise[1])
         return Terms(self.name, tuple(self.tasks), keys, weights, self.threshold, self.minimum, self.limit, noise)
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         client, terms = remembered(context.state), self.terms()
+        self._check_certificates()
         if (rules := trainer.sum_rules) is not None:
-            self._check(rules, terms)
+            check_rules(rules, terms)
         dealt = client.shares(terms)
         remember(context.state, client)
         boxes = as_numbers(b"".join(box for _, box in sorted(dealt.boxes.items())))
@@ -145,19 +156,18 @@ class ShareSecrets(Task):
             committed[-KEY_BYTES:],
         )
 
-    def _check(self, rules: SumRules, terms: Terms) -> None:
-        if self.minimum < rules.least:
-            raise NotOpened(f"sums of {self.minimum} would be opened, and this client demands {rules.least}")
-        for (number, own), row in zip(terms.keys.items(), self.keys, strict=True):
-            if not hmac.compare_digest(as_bytes(row)[-VOUCHER_BYTES:], vouch(rules.key, number, own)):
-                raise NotOpened(f"the keys of client {number} of the sum are not vouched for by the clients' secret")
+    def _check_certificates(self) -> None:
+        for number, row in zip(self.numbers, self.keys, strict=True):
+            keys, certificate = open_offer(row)
+            if not is_certified(keys.owner, keys_text(self.name, number, keys), certificate):
+                raise NotOpened(f"the keys of client {number} of the sum are not certified for this sum")
 
 
 @dataclass(frozen=True)
 class CheckShares(Task):
     """Third exchange: open what the others sent; a signature that all was right, or the senders of what was not.
 
-    `boxes` `(m, 224)` are what the clients `senders` sealed for this one, `commitments` `(m, 64)` what they stand by.
+    `boxes` `(m, 112)` are what the clients `senders` sealed for this one, `commitments` `(m, 32)` what they stand by.
     """
 
     senders: tuple[int, ...]
@@ -165,7 +175,7 @@ class CheckShares(Task):
     commitments: Tensor
 
     def schema(self, layout: Layout) -> ReplySchema:
-        wrong, proof = Array((len(self.senders),), 0, 1), Array((SIGNATURE_BYTES,), 0, 255)
+        wrong, proof = Array((len(self.senders),), 0, 1), array_of(SIGNATURE_BYTES)
         return ReplySchema(None, {"wrong": wrong, "proof": proof})
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
@@ -183,7 +193,7 @@ class CheckShares(Task):
 class Masked(Task):
     """Fourth exchange: do `task`, and send its vector times one's weight under masks in the vector's place.
 
-    `confirmed` `(m, 64)` are the signatures of the clients `numbers` that they found all shares right. The server reads
+    `confirmed` `(m, 32)` are the signatures of the clients `numbers` that they found all shares right. The server reads
     the other values of the reply and the vector's norm (unless the task hides it), and of the vector nothing but its
     cluster's sum.
     """
@@ -218,6 +228,8 @@ class Masked(Task):
         noise = None if terms.noise is None else SumNoise(*terms.noise)
         if task_digest(self.task) not in terms.tasks or (noise is None) != (self.noise is None):
             raise NotOpened("the task is none of those that the sum was agreed to be of")
+        if (rules := trainer.sum_rules) is not None and len(terms.tasks) > 1:
+            check_personal(self.task, rules)
         [reply], _ = self.task.perform([self.task], [context], trainer)
         assert reply.vector is not None
         if not torch.isfinite(reply.vector).all():
@@ -240,7 +252,7 @@ class Agree(Task):
     through: tuple[int, ...]
 
     def schema(self, layout: Layout) -> ReplySchema:
-        return ReplySchema(None, {"signature": Array((SIGNATURE_BYTES,), 0, 255)})
+        return ReplySchema(None, {"signature": array_of(SIGNATURE_BYTES)})
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         client = remembered(context.state)
@@ -260,7 +272,7 @@ class Reveal(Task):
     """How many clients' shares there are."""
 
     def schema(self, layout: Layout) -> ReplySchema:
-        return ReplySchema(None, {"shares": Array((self.held * SHARE_BYTES,), 0, 255)})
+        return ReplySchema(None, {"shares": array_of(self.held * SHARE_BYTES)})
 
     def answer(self, context: ClientContext, trainer: Trainer) -> Reply:
         client = remembered(context.state)
@@ -270,9 +282,38 @@ class Reveal(Task):
         return Reply(context.client.id, 0, None, {"shares": sent.tolist()})
 
 
-def open_keys(numbers: Tensor | list[float]) -> PublicKeys:
-    """The public keys that a client offered."""
-    return PublicKeys(*pieces(as_bytes(numbers)[:-VOUCHER_BYTES], KEY_BYTES))
+def check_rules(rules: SumRules, terms: Terms) -> None:
+    """NotOpened where a sum is not what this client demands."""
+    if terms.minimum < rules.least:
+        raise NotOpened(f"sums of {terms.minimum} would be opened, and this client demands {rules.least}")
+    noise = 0.0 if terms.noise is None else terms.noise[0]
+    if noise < rules.noise:
+        raise NotOpened(f"the sum would have noise of {noise:g}, and this client demands {rules.noise:g}")
+    for number, own in terms.keys.items():
+        if own.owner not in rules.clients:
+            raise NotOpened(f"client {number} of the sum is none of the registered clients")
+
+
+def check_personal(task: Task, rules: SumRules) -> None:
+    """NotOpened where others do another task: a model at which their updates are nothing leaves this client's alone."""
+    if type(task).__name__ not in rules.allowed:
+        raise NotOpened("other clients of the sum were given another model or task")
+
+
+def signing_key_of(state: ClientState, trainer: Trainer) -> bytes:
+    """The client's own private key: the one it was given, else one that it makes once and keeps."""
+    if trainer.signing_key is not None:
+        return trainer.signing_key
+    if SIGNING_KEY not in state:
+        state[SIGNING_KEY] = as_numbers(new_signing_key())
+    return as_bytes(state[SIGNING_KEY])
+
+
+def open_offer(numbers: Tensor | list[float]) -> tuple[PublicKeys, bytes]:
+    """The public keys that a client offered, and its certificate of them."""
+    offered = as_bytes(numbers)
+    owner, certificate = offered[-OWNER_BYTES - CERTIFICATE_BYTES : -CERTIFICATE_BYTES], offered[-CERTIFICATE_BYTES:]
+    return PublicKeys(*pieces(offered[: 3 * KEY_BYTES], KEY_BYTES), owner), certificate
 
 
 def pieces(data: bytes, size: int) -> list[bytes]:
@@ -291,11 +332,12 @@ def signatures_of(numbers: tuple[int, ...], rows: Tensor) -> dict[int, bytes]:
 
 
 def task_digest(task: Task) -> str:
-    """What stands for a task in the terms of a sum: its kind, models and options, not the seed of one client."""
+    """What stands for a task in the terms of a sum: its kind, models and options, not the seeds of one client."""
     found = hashlib.sha256(type(task).__name__.encode())
     for part in fields(task):  # type: ignore[arg-type]
         value = getattr(task, part.name)
-        if part.name != "seed":
-            found.update(f";{part.name}=".encode())
-            found.update((checksum(value) if isinstance(value, Tensor) else repr(value)).encode())
+        if part.name in OWN_SEEDS and value is not None:
+            value = "a seed"
+        found.update(f";{part.name}=".encode())
+        found.update((checksum(value) if isinstance(value, Tensor) else repr(value)).encode())
     return found.hexdigest()

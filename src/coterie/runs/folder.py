@@ -87,8 +87,9 @@ class RunFolder(Store):
         folder._refuse_foreign()
         try:
             path.mkdir(parents=True, exist_ok=True)
-        except OSError as problem:
-            raise RunError(f"{path}: cannot make the folder ({problem.strerror}): choose another --out") from problem
+        except (OSError, ValueError) as problem:  # ValueError: a name with a zero byte
+            why = getattr(problem, "strerror", problem)
+            raise RunError(f"{path}: cannot make the folder ({why}): choose another --out") from problem
         folder._acquire()
         if folder.has("config.json"):  # another process was faster
             folder.close()

@@ -129,12 +129,15 @@ class SumNoise(NamedTuple):
 
 
 class SumRules(NamedTuple):
-    """What a client demands of secure sums, whatever the server says: `key` is a secret of the clients, by which they
-    know each other's keys, `least` how many vectors a sum must be of, and `allowed` what else is answered, by name."""
+    """What a client demands of secure sums, whatever the server says: `clients` are the public keys of those that may
+    take part, `least` is how many vectors a sum must be of, `allowed` what else is answered, by name, `uneven` how much
+    larger than another a weight may be, and `noise` the least multiplier of the noise in a sum."""
 
-    key: bytes
+    clients: frozenset[bytes]
     least: int
     allowed: tuple[str, ...] = ()
+    uneven: float = 10.0
+    noise: float = 0.0
 
 
 class Reduction(NamedTuple):
@@ -185,6 +188,8 @@ class Trainer(ABC):
     """What the clients share and the server does not know, where they have such a secret."""
     sum_rules: SumRules | None = None
     """What this client demands of secure sums; None: what the server asks for."""
+    signing_key: bytes | None = None
+    """The client's own private key, where its node has a file of it."""
     metrics: Mapping[str, MetricFunction] = MappingProxyType({})
     """The user's own metrics by name, which a task can ask for."""
     description: str = ""

@@ -48,6 +48,12 @@ class State:
     """Samples by model and label `(M, classes)`: FedRC's."""
 
 
+def check_count(option: str, count: int, server: Server) -> None:
+    """ConfigError for more models than there are samples to train them."""
+    if count > (samples := sum(server.samples.values())):
+        raise ConfigError(f"{option}={count} with {samples} training samples: ask for at most one model per sample")
+
+
 @method("fedem")
 class FedEM:
     """Clients are mixtures of a few models, which all of them train by EM."""
@@ -67,6 +73,7 @@ class FedEM:
                 f"keep_optimizer: a client trains {self.components} models, and keeps the state of one optimiser: "
                 "leave it out"
             )
+        check_count("components", self.components, server)
         return State(torch.stack([server.initial_model(m) for m in range(self.components)]), {}, {})
 
     def labels(self, state: State) -> Tensor | None:

@@ -30,7 +30,7 @@ from coterie.methods import Assignment, Info, Needs, Server, method, saved
 from coterie.methods.graph_averaging import Mixed
 from coterie.methods.published import Paper
 from coterie.tasks import Reply, Request
-from coterie_field.fedem import heaviest, mixture_assignment, mixture_infos
+from coterie_field.fedem import check_count, heaviest, mixture_assignment, mixture_infos
 from coterie_field.papers import PAPERS
 from coterie_field.soft_tasks import ImportanceWeights, SoftTraining, mean_centre
 
@@ -72,6 +72,7 @@ class FedSoft:
                 f"aggregate={server.aggregation.rule!r}: the centres of 'fedsoft' differ by clients' weights, and "
                 "robust rules weigh clients alike: use aggregate='mean'"
             )
+        check_count("clusters", self.clusters, server)
         return State(torch.stack([server.initial_model(s) for s in range(1, self.clusters + 1)]), {})
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:

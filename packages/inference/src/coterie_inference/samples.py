@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from coterie.errors import ConfigError, DataError, did_you_mean
 from coterie.federation import PARTS, Client, Federation, Split, as_target, as_tensor
+from coterie.federation.client import check_regular
+from coterie.federation.folders import archive_shapes
 from coterie.federation.images import image_files, read_images
 from coterie.federation.table_files import is_frame
 from coterie.federation.table_sites import read_all
@@ -68,12 +71,7 @@ class ModelShape:
             x = as_tensor(given)
         except (TypeError, ValueError) as problem:
             raise DataError(f"the inputs are no array of numbers ({problem}): give one row per sample") from problem
-        if x.ndim == 0 or tuple(x.shape[1:]) != self.input_shape:
-            hint = "; one sample alone needs a first dimension of 1" if tuple(x.shape) == self.input_shape else ""
-            raise DataError(
-                f"the inputs have shape {tuple(x.shape)}, the model takes (n, {', '.join(map(str, self.input_shape))})"
-                f": give samples of that shape{hint}"
-            )
+        self.check_shape(tuple(x.shape))
         if self.dtype.is_floating_point:
             self._check_scale(given, x)
             x = x.to(self.dtype)
@@ -82,6 +80,20 @@ class ModelShape:
         elif x.is_floating_point():
             raise DataError("the inputs are real numbers, the model takes whole ones (tokens): give integers")
         return x
+
+    def check_shape(self, shape: tuple[int, ...]) -> None:
+        """DataError where inputs of that shape do not fit the model."""
+        if not shape or shape[1:] != self.input_shape:
+            hint = "; one sample alone needs a first dimension of 1" if shape == self.input_shape else ""
+            raise DataError(
+                f"the inputs have shape {shape}, the model takes (n, {', '.join(map(str, self.input_shape))})"
+                f": give samples of that shape{hint}"
+            )
+
+    def check_count(self, labels: int, n: int) -> None:
+        """DataError where there are fewer or more labels than samples."""
+        if labels != n:
+            raise DataError(f"{n} samples with {labels} labels: give one label for each sample")
 
     def _check_scale(self, given: Tensor, x: Tensor) -> None:
         if self.scaled is None or not x.numel():
@@ -100,8 +112,7 @@ class ModelShape:
     def targets(self, values: Any, n: int) -> Tensor:
         """Targets for n samples: labels by number or by name, or real numbers."""
         y = values if isinstance(values, Tensor) else np.asarray(values)
-        if len(y) != n:
-            raise DataError(f"{n} samples with {len(y)} labels: give one label for each sample")
+        self.check_count(len(y), n)
         if not self.classes:
             try:
                 return as_target(y).to(torch.float32)
@@ -200,8 +211,24 @@ def _read_file(path: Path, shape: ModelShape) -> Samples:
         return _from_table(path, shape.table, shape)
     if path.suffix.lower() not in (".npz", ".npy"):
         return _from_images(path, shape)
+    check_regular(path)
+    if zipfile.is_zipfile(path):
+        _check_headers(path, shape)
+    arrays = _arrays(path)
     try:
-        return _checked(*_inputs_and_labels(_arrays(path)), shape)
+        return _checked(*_inputs_and_labels(arrays), shape)
+    except DataError as problem:
+        raise DataError(f"{path}: {problem}") from problem
+
+
+def _check_headers(path: Path, shape: ModelShape) -> None:
+    """DataError where an archive does not fit the model, before it is unpacked: a small one can hold gigabytes."""
+    shapes = archive_shapes(path)
+    try:
+        for name, inputs in shapes.items():
+            if name == "x" or name.startswith("x_"):
+                shape.check_shape(inputs)
+                shape.check_count(*(shapes.get(f"y{name[1:]}") or inputs)[:1], inputs[0])
     except DataError as problem:
         raise DataError(f"{path}: {problem}") from problem
 

@@ -1,6 +1,7 @@
-"""What secure sums cost on a real network: rounds on a SuperLink with six SuperNodes, plain, secure, choices hidden.
+"""What secure sums cost: rounds on a SuperLink with six SuperNodes, and the protocol alone, all in one process.
 
-Every run is `coterie deploy --local`, one after the other, so that all have the machine to themselves.
+On a SuperLink every run is `coterie deploy --local`, one after the other, so that all have the machine to themselves.
+In one process Flower's grid carries copies of the messages, with keys, masks and signatures as on a network.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from coterie import load
+from coterie import Callback, RoundRecord, load
+from coterie.data.scenarios import find_scenario
 from coterie.errors import RunError
 from coterie_recipes.base import Findings, Row, Study, recipe
 
@@ -80,3 +83,52 @@ def secure_network(study: Study) -> Findings:
         f"Each run is {' '.join(command_of('fedavg, plain', 16, 0, Path('OUT')))}, with its method and options.",
     ]
     return Findings(rows, notes)
+
+
+class CpuTimes(Callback):
+    """Reads this process's CPU seconds after every round."""
+
+    def __init__(self) -> None:
+        self.read: list[float] = []
+
+    def on_round(self, record: RoundRecord) -> None:
+        """Read them."""
+        self.read.append(time.process_time())
+
+
+def measure_here(secure: bool, nodes: int, hidden: int, seed: int) -> dict[str, Any]:
+    """A run of FedAvg on that many nodes in this process: CPU seconds and bytes of its rounds after the first."""
+    from coterie.flower import InProcessGrid, client_app
+    from coterie.flower.server import run_on
+
+    model, times = f"mlp:hidden={hidden}", CpuTimes()
+    federation = find_scenario("digits-iid").build(clients=nodes, samples=40, seed=seed)
+    grid = InProcessGrid(client_app(model, federation), node_configs=[{"client": name} for name in federation.ids])
+    options = {"method": "fedavg", "model": model, "rounds": ROUNDS, "seed": seed, "evaluate_every": ROUNDS + 1}
+    network = {"min_nodes": nodes, "timeout": 60.0, "poll": 0.01}
+    found = run_on(grid, options | network | {"secure_sums": secure, "secure_limit": 4.0}, callbacks=[times])
+    return {
+        "cpu_seconds": [after - before for before, after in zip(times.read, times.read[1:], strict=False)],
+        "bytes_up": [record.bytes.up for record in found.history],
+        "bytes_down": [record.bytes.down for record in found.history],
+        "faults": sum(len(record.faults) for record in found.history),
+    }
+
+
+@recipe("secure-sums", "CPU seconds and bytes of a round of FedAvg, plain and on secure sums, all in one process")
+def secure_sums(study: Study) -> Findings:
+    """Networks of 6, 9 and 20 nodes (full: also 50), and models of 1,210 and 15,010 numbers."""
+    rows = []
+    sizes = [(6, 16), (9, 16), (9, 200), (20, 200), *([(50, 200)] if study.full else [])]
+    for nodes, hidden in sizes:
+        for way, secure in {"plain": False, "secure sums": True}.items():
+            jobs = {seed: partial(measure_here, secure, nodes, hidden, seed) for seed in study.seeds}
+            cells = [study.cell(f"{way} {nodes} {hidden} {seed}", job) for seed, job in jobs.items()]
+            where = f"{nodes} nodes, {75 * hidden + 10:,} numbers, {way}"
+            rows += [
+                Row(where, "CPU seconds of a round", [statistics.median(cell["cpu_seconds"]) for cell in cells]),
+                Row(where, "kB up in a round", [statistics.median(cell["bytes_up"]) / 1000 for cell in cells]),
+                Row(where, "kB down in a round", [statistics.median(cell["bytes_down"]) / 1000 for cell in cells]),
+                Row(where, "faults", [float(cell["faults"]) for cell in cells]),
+            ]
+    return Findings(rows, [f"{ROUNDS} rounds each; medians over the rounds, of CPU seconds without the first."])
