@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Any, Literal
 
 import torch
@@ -133,7 +134,7 @@ class LocalEngine(Engine):
         # slow both down many times over.
         with one_torch_thread():
             diverged = sound = 0
-            for block, done in zip(blocks, done_blocks, strict=True):
+            for block, done in zip_longest(blocks, done_blocks, fillvalue=()):
                 kept = self._checked(block, done.replies)
                 diverged, sound = diverged + len(block) - len(kept), sound + len(kept)
                 yield done._replace(replies=kept)
@@ -152,9 +153,23 @@ class LocalEngine(Engine):
     def _performed(
         self, blocks: Sequence[Sequence[Request]], reductions: Sequence[Reduction | None]
     ) -> Iterator[ReplyBlock]:
-        """The blocks done in this process, each when it is asked for."""
+        """The blocks done in this process, each when it is asked for.
+
+        Sums of blocks of one client each are added up here, and come in a last block: they are as long as the model,
+        and making one for every client takes longer than many a model's step.
+        """
+        totals: dict[int, Tensor] = {}
+        alone = all(len(block) == 1 for block in blocks)
         for block, own in zip(blocks, reductions, strict=True):
-            yield perform(block, self.contexts, self.trainer, own)
+            if own is None or not alone:
+                yield perform(block, self.contexts, self.trainer, own)
+                continue
+            done = perform(block, self.contexts, self.trainer, own._replace(into=totals))
+            for group, total in done.sums.items():
+                totals[group] = totals[group].add_(total) if group in totals else total
+            yield done._replace(sums={})
+        if totals:
+            yield ReplyBlock([], totals)
 
     def _pool_for(self, requests: Sequence[Request], work: float) -> BlockScheduler[Any] | None:
         """The workers, if these requests are for them and they are free; started when they are first needed."""
