@@ -27,7 +27,7 @@ OutputSink = Callable[[int, int, Tensor], None]
 """Takes the positions of a client and of a model, and the model's outputs for the client's next samples."""
 ROWS_AT_ONCE = 8
 """Updates that are formed before they are added up."""
-PIECE = 2**18
+PIECE = 2**16
 """Numbers of a vector that are worked on at a time where several operations follow each other."""
 TOGETHER = 2**20
 """Numbers in the updates of several sums, up to which all are trained together: small networks in few steps of many."""
