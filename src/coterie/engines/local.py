@@ -7,6 +7,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import zip_longest
 from typing import Any, Literal
 
 import torch
@@ -91,12 +92,9 @@ class LocalEngine(Engine):
         self.memory_bytes = memory_bytes
         loss = loss or default_loss(federation.regression)
         grams = min(GRAM_BYTES, GRAM_BYTES if memory_bytes is None else memory_bytes // 2)
-        module = architecture(0)
-        key = make_key(secret)
-        own = dict(metrics or {})
-        make = partial(portable_trainer, module, loss, one_sample(federation), precision, self.device, key, own)
         self._grams = grams
-        self.trainer = make(None, grams)
+        self._trainer_parts = (loss, one_sample(federation), precision, self.device, make_key(secret), metrics or {})
+        self.trainer = self._trainer_maker(None)(grams)
         self.batched = isinstance(self.trainer, BatchedTrainer)
         if precision == "bf16" and not self.batched and self.device == CPU:
             _warn_of_emulation()
@@ -104,12 +102,15 @@ class LocalEngine(Engine):
         self._mask = _mask_for(privacy, secret, self.plain_layout)
         if self._mask is not None:
             self.trainer = MaskedTrainer(self.trainer, self._mask)
-        self._make_trainer: Callable[[int], Trainer] = partial(make, self._mask)
         self.layout: Layout = self.trainer.layout
         self.contexts = {client.id: ClientContext(client, {}) for client in federation}
         self.traffic = Traffic()
         self._pool: BlockScheduler[Any] | None = None
         self._faults: list[Fault] = []
+
+    def _trainer_maker(self, mask: Mask | None) -> Callable[[int], Trainer]:
+        """What makes a trainer here or elsewhere, from the bytes that it may keep; it holds a model, the engine none."""
+        return partial(portable_trainer, self.architecture(0), *self._trainer_parts, mask)
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:
         """Do the requests block by block; a reply that is not finite is left out and named in `faults`."""
@@ -133,7 +134,7 @@ class LocalEngine(Engine):
         # slow both down many times over.
         with one_torch_thread():
             diverged = sound = 0
-            for block, done in zip(blocks, done_blocks, strict=True):
+            for block, done in zip_longest(blocks, done_blocks, fillvalue=()):
                 kept = self._checked(block, done.replies)
                 diverged, sound = diverged + len(block) - len(kept), sound + len(kept)
                 yield done._replace(replies=kept)
@@ -152,9 +153,23 @@ class LocalEngine(Engine):
     def _performed(
         self, blocks: Sequence[Sequence[Request]], reductions: Sequence[Reduction | None]
     ) -> Iterator[ReplyBlock]:
-        """The blocks done in this process, each when it is asked for."""
+        """The blocks done in this process, each when it is asked for.
+
+        Sums of blocks of one client each are added up here, and come in a last block: they are as long as the model,
+        and making one for every client takes longer than many a model's step.
+        """
+        totals: dict[int, Tensor] = {}
+        alone = all(len(block) == 1 for block in blocks)
         for block, own in zip(blocks, reductions, strict=True):
-            yield perform(block, self.contexts, self.trainer, own)
+            if own is None or not alone:
+                yield perform(block, self.contexts, self.trainer, own)
+                continue
+            done = perform(block, self.contexts, self.trainer, own._replace(into=totals))
+            for group, total in done.sums.items():
+                totals[group] = totals[group].add_(total) if group in totals else total
+            yield done._replace(sums={})
+        if totals:
+            yield ReplyBlock([], totals)
 
     def _pool_for(self, requests: Sequence[Request], work: float) -> BlockScheduler[Any] | None:
         """The workers, if these requests are for them and they are free; started when they are first needed."""
@@ -175,7 +190,7 @@ class LocalEngine(Engine):
         return WorkerPool(
             count,
             self.contexts,
-            partial(self._make_trainer, self._grams // count),
+            partial(self._trainer_maker(self._mask), self._grams // count),
             slots=self._slots(count),
             slot_bytes=max(self._block_bytes(), SUMS * 2 * vector) + 2**20,
             broadcast_bytes=BROADCAST_MODELS * vector + 2**20,
@@ -304,7 +319,7 @@ def block_width(
     """How many clients one block holds, from the requests and the model alone, never from the number of workers.
 
     A block of sums, or of replies without vectors, holds more than one of vectors. Little work (in multiplications)
-    makes few blocks where a trainer computes many clients at once.
+    makes few blocks where a trainer computes many clients at once, as all do in evaluation.
     """
     most = max(1, min(BLOCK_CLIENTS, BLOCK_NUMBERS // max(size, 1))) if vectors else BLOCK_CLIENTS
     parts = PARTS if batched else 4 * PARTS
@@ -312,7 +327,7 @@ def block_width(
     if summed:
         most = max(min(BLOCK_CLIENTS, BLOCK_NUMBERS // max(size, 1)), SUMMED)
         width = max(width, min(SUMMED, -(-requests // (2 * PARTS))))
-    if batched and work < parts * WORK_FOR_BLOCK:
+    if (batched or not vectors) and work < parts * WORK_FOR_BLOCK:
         width = max(width, min(most, -(-requests // max(1, int(work // WORK_FOR_BLOCK)))))
     return width
 

@@ -86,7 +86,7 @@ class RayEngine(LocalEngine):
             self._ray,
             count,
             self.contexts,
-            partial(self._make_trainer, self._grams // here),
+            partial(self._trainer_maker(self._mask), self._grams // here),
             self.trainer,
             slots=self._slots(count),
             shard_bytes=self.shard_bytes,

@@ -21,17 +21,37 @@ from coterie.errors import ConfigError
 from coterie.methods.robust_rules import RobustRule, rule_against
 from coterie.randomness import numpy_generator
 from coterie.tasks import Reply
+from coterie.trainers.base import PIECE
 
 
 class WeightedSum:
     """A weighted sum of replies in float64, added in the order of arrival: O(d) memory for any number of replies."""
 
     def __init__(self, size: int) -> None:
-        self.total = torch.zeros(size, dtype=torch.float64)
+        self.size = size
+        self._total: Tensor | None = None
         self.weight = 0.0
         self.count = 0
         self.max_norm = 0.0
         self.loss = 0.0
+
+    @property
+    def total(self) -> Tensor:
+        """The sum so far `(d,)`."""
+        if self._total is None:
+            self._total = torch.zeros(self.size, dtype=torch.float64)
+        return self._total
+
+    @total.setter
+    def total(self, total: Tensor) -> None:
+        self._total = total
+
+    def add_total(self, total: Tensor) -> None:
+        """Add a float64 sum `(d,)` that was formed elsewhere; the first is kept as it is, not copied."""
+        if self._total is None:
+            self._total = total
+        else:
+            self._total += total
 
     def add(self, reply: Reply, weight: float) -> None:
         """Add one reply's vector, and note the reply."""
@@ -45,6 +65,11 @@ class WeightedSum:
         # Norms are left out where they would say more than a sum with noise does.
         self.max_norm = max(self.max_norm, reply.norm) if "norm" in reply.values else math.nan
         self.loss += weight * float(reply.values.get("loss", math.nan))
+
+    def mean_norm(self, count: int) -> float:
+        """The norm of the first `count` numbers of the mean."""
+        parts = self.total[:count].split(PIECE)
+        return math.hypot(*[float((part / self.weight if self.weight else part).norm()) for part in parts])
 
     def mean(self) -> Tensor:
         """The weighted mean vector, float64 `(d,)`, a new tensor; zero when nothing was counted."""

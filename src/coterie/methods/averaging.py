@@ -42,14 +42,14 @@ def average_clusters(
     groups = [cluster_of[client] for client in asked]
     sums, _ = server.exchange(requests, groups, clusters=len(rows), weighting=weighting)
     pairs = enumerate(zip(rows, sums, strict=True))
-    after = torch.stack([server.step(row, total.mean(), j, server_lr) for j, (row, total) in pairs])
+    after = torch.stack([server.step(row, total, j, server_lr) for j, (row, total) in pairs])
     members = members_of(cluster_of, server.clients, len(rows))
     return after, [cluster_info(len(own), total, server) for own, total in zip(members, sums, strict=True)]
 
 
 def cluster_info(members: int, total: WeightedSum, server: Server, cluster: int | None = None) -> ClusterInfo:
     """What the weighted sum of a cluster's updates shows of it."""
-    norm = float(total.mean()[: server.layout.trainable].norm())
+    norm = total.mean_norm(server.layout.trainable)
     return ClusterInfo(members, total.mean_loss(), norm, total.max_norm, cluster)
 
 

@@ -97,7 +97,7 @@ class CFL:
         for i, (leaf, total) in enumerate(zip(leaves, found.sums, strict=True)):
             replies = [reply for reply in found.replies if reply.group == i]
             if replies:
-                after = server.step(leaf.model, total.mean(), leaf.id)  # line 7: θ + Σ_i |D_i|/|D_c| Δθ_i
+                after = server.step(leaf.model, total, leaf.id)  # line 7: θ + Σ_i |D_i|/|D_c| Δθ_i
                 rounds.append(LeafRound(leaf, total, replies, after, compared, self.weighting))
         return rounds
 

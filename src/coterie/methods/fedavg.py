@@ -99,7 +99,7 @@ class FedAvg:
         requests = self.requests(state, server.participants(t), t, server)
         [total], _ = server.exchange(requests, weighting=self.weighting)
         info = cluster_info(len(server.clients), total, server)
-        return State(server.step(state.model, total.mean(), lr=self.server_lr)), Info([info])
+        return State(server.step(state.model, total, lr=self.server_lr)), Info([info])
 
     def assignment(self, state: State, server: Server) -> Assignment:
         return Assignment([state.model], [server.clients], self.rule().private_layers(server.layout))

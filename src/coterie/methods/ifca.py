@@ -113,7 +113,8 @@ class IFCA:
         """Lines 4-10: a participant chooses the model of lowest loss (5), takes its gradient (8) or trains it (10)."""
         option, own = AVERAGING.make(self.averaging), state.choices.last if own_only else {}
         shared = tuple((span.start, span.stop) for span in shared_spans(self.clustered, server))
-        rows, how = [row.clone() for row in state.models], option.training(t, server)
+        how = option.training(t, server)
+        rows = {j: state.models[j].clone() for j in sorted(set(own.values()))}
         requests = []
         for client in server.participants(t):  # line 4: i ∈ M_t
             seed = server.seed_of(t, client)
@@ -124,16 +125,19 @@ class IFCA:
     def averaged(self, models: Tensor, sums: Sequence[WeightedSum], t: int, server: Server, draw: int) -> Tensor:
         """The models `(k, d)` after the round; one that no client chose stays as it is."""
         option, m = AVERAGING.make(self.averaging), sum(total.weight for total in sums)
+        spans = shared_spans(self.clustered, server)
         if not m:
             return models
         if option.gradients:  # option I, line 13: θ_j − γ/m Σ_i s_ij g_i
             m, rate = option.divisor(sums, self.weighting, server), option.rate(t, server)
             steps = [total.total / m for total in sums]
         else:  # option II, line 14: Σ_i s_ij θ̃_i / Σ_i s_ij
-            rate, steps = 1.0, [total.mean() for total in sums]
-        share_steps(steps, sums, m, shared_spans(self.clustered, server))  # section 4.1
-        moves = enumerate(zip(models, steps, strict=True))
-        return torch.stack([server.step(model, step, f"{draw}/{j}", rate) for j, (model, step) in moves])
+            rate, steps = 1.0, [total.mean() for total in sums] if spans else []
+        share_steps(steps, sums, m, spans)  # section 4.1
+        after = torch.empty_like(models)
+        for j, (model, step) in enumerate(zip(models, steps or sums, strict=True)):
+            after[j] = server.step(model, step, f"{draw}/{j}", rate)
+        return after
 
     def assignment(self, state: State, server: Server) -> Assignment:
         """Every client with the model of its lowest training loss; clusters without a client have no place."""

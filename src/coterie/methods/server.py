@@ -20,7 +20,7 @@ from coterie.privacy.user_level import UserPrivacy
 from coterie.randomness import derive, numpy_generator
 from coterie.snapshot import saved
 from coterie.tasks import Reduction, Reply, ReplySchema, Request, Task, Train
-from coterie.trainers.base import SumNoise, Training
+from coterie.trainers.base import PIECE, SumNoise, Training
 
 
 class Schedule(Protocol):
@@ -57,7 +57,7 @@ class Server:
 
             requests = server.training_requests(server.participants(t), model, t)
             [total], replies = server.exchange(requests)
-            model = server.step(model, total.mean())
+            model = server.step(model, total)
     """
 
     engine: Engine
@@ -95,7 +95,7 @@ class Server:
     def step(
         self,
         model: Tensor,
-        update: Tensor,
+        update: Tensor | WeightedSum,
         cluster: int | str = 0,
         lr: float = 1.0,
         spans: tuple[slice, ...] | None = None,
@@ -104,13 +104,16 @@ class Server:
 
         Args:
             model: the cluster's model `(d,)`, or the part of it at `spans`.
-            update: the mean of its clients' updates, of the same shape.
+            update: the mean of its clients' updates, of the same shape, or their weighted sum.
             cluster: what the cluster is known by in all rounds; its moments are kept under this name.
             lr: what the step is multiplied by, beside the optimiser's own step size.
             spans: where the numbers stand in the vector; None: they are all of it.
         """
         if self.optimizer.rule == "none":
+            if isinstance(update, WeightedSum):
+                return apply_update(model, update.total, lr, update.weight or 1.0)
             return apply_update(model, update, lr)
+        update = update.mean() if isinstance(update, WeightedSum) else update
         trainable = torch.arange(self.layout.size) < self.layout.trainable
         if spans is not None:
             trainable = gather(trainable, spans)
@@ -304,7 +307,7 @@ class Server:
             for reply in block.replies:
                 sums[reply.group].note(reply, weight_of[reply.client])
             for group, total in block.sums.items():
-                sums[group].total += total
+                sums[group].add_total(total)
             replies += block.replies
         return Exchange(sums, replies)
 
@@ -393,6 +396,12 @@ def _sizes(size: int | Sequence[int], clusters: int) -> list[int]:
     return [size] * clusters if isinstance(size, int) else list(size)
 
 
-def apply_update(model: Tensor, step: Tensor, lr: float = 1.0) -> Tensor:
-    """`model + lr · step`, added in float64 and rounded once; a new tensor."""
-    return (model.double() + lr * step).to(model.dtype)
+def apply_update(model: Tensor, step: Tensor, lr: float = 1.0, weight: float = 1.0) -> Tensor:
+    """`model + lr · step / weight`, added in float64 and rounded once; a new tensor.
+
+    In pieces: what is made on the way would else be several times as long as the model.
+    """
+    after = torch.empty_like(model)
+    for new, old, move in zip(after.split(PIECE), model.split(PIECE), step.split(PIECE), strict=True):
+        new.copy_(old.double() + lr * (move if weight == 1 else move / weight))
+    return after

@@ -46,7 +46,7 @@ from coterie.runs.target_scaling import TargetScaling
 from coterie.trainers.base import Training
 from coterie.trainers.devices import CPU
 from coterie.trainers.losses import LOSSES, Loss, find_loss, one_logit
-from coterie.trainers.repeatable import check_repeatable
+from coterie.trainers.repeatable import check_repeatable, is_own
 from coterie.trainers.schedules import make_schedule
 from coterie.trainers.threads import one_torch_thread
 
@@ -323,8 +323,8 @@ def make_engine(
         engine = LocalEngine(federation, architecture, device=config.device, **shared)
     else:
         engine = RayEngine(federation, architecture, address=config.ray_address, **shared)
-    if engine.device == CPU and not engine.batched:
-        check_repeatable(architecture(0), engine.trainer, engine.initial_model(0), federation.clients[0].train)
+    if engine.device == CPU and not engine.batched and is_own(architecture(0)):
+        check_repeatable(engine.trainer, engine.initial_model(0), federation.clients[0].train)
     return engine
 
 

@@ -48,6 +48,7 @@ def execute(run: Run, store: Store | None = None, callbacks: Sequence[Callback] 
         done = _taken_up(run, done, history, store)
     progress = Progress(run, store, Followers(callbacks), history, done)
     progress.followers.call("on_start", run, done.round)
+    del done  # or its models would stay for the whole run
     while stop is None and progress.done.round < server.rounds:
         stop = progress.do_round(progress.done.round + 1)
     return _end(progress, stop)

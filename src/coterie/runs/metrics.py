@@ -56,7 +56,8 @@ def score_clients(
     @cache
     def task(models: tuple[int, ...]) -> Evaluate:
         """One for all clients that are evaluated with these models."""
-        return Evaluate(torch.stack([by_id[number] for number in models]), part, assignment.private, extra)
+        rows = by_id[models[0]][None] if len(models) == 1 else torch.stack([by_id[number] for number in models])
+        return Evaluate(rows, part, assignment.private, extra)
 
     while some := {client.client: client for client in islice(served, SCORED_AT_ONCE)}:
         requests = []

@@ -80,7 +80,7 @@ class Choose(Task):
         choices, values = self._choose([context.client.train for context in contexts], trainer)
         groups = [c if group is None else group for c, group in zip(choices, reduce.groups, strict=True)]
         jobs = training_jobs(tasks, contexts, [self.models[choice] for choice in choices])
-        trained = trainer.train(jobs, self.training, Reduction(reduce.weights, groups))  # sums form while clients train
+        trained = trainer.train(jobs, self.training, reduce._replace(groups=groups))  # sums form while clients train
         return ReplyBlock(replies_to(contexts, trained, **values), trained.sums)
 
     def _choose(self, data: Sequence[Split], trainer: Trainer) -> tuple[list[int], dict[str, Any]]:

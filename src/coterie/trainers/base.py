@@ -10,6 +10,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -26,6 +27,8 @@ OutputSink = Callable[[int, int, Tensor], None]
 """Takes the positions of a client and of a model, and the model's outputs for the client's next samples."""
 ROWS_AT_ONCE = 8
 """Updates that are formed before they are added up."""
+PIECE = 2**16
+"""Numbers of a vector that are worked on at a time where several operations follow each other."""
 TOGETHER = 2**20
 """Numbers in the updates of several sums, up to which all are trained together: small networks in few steps of many."""
 
@@ -143,16 +146,19 @@ class SumRules(NamedTuple):
 class Reduction(NamedTuple):
     """How vectors are added up: the weight of each, and the sum it goes to (None: the one that the client chose).
 
-    `noise` is for engines whose sums are secure.
+    `noise` is for engines whose sums are secure. `into` are sums so far `(d,)`: a trainer that can may add to them, and
+    then gives none back for their groups.
     """
 
     weights: Sequence[float]
     groups: Sequence[int | None]
     noise: SumNoise | None = None
+    into: Mapping[int, Tensor] | None = None
 
     def at(self, positions: Sequence[int]) -> Reduction:
         """The part of the reduction for some of the vectors."""
-        return Reduction([self.weights[p] for p in positions], [self.groups[p] for p in positions], self.noise)
+        weights, groups = [self.weights[p] for p in positions], [self.groups[p] for p in positions]
+        return self._replace(weights=weights, groups=groups)
 
 
 class Trained(NamedTuple):
@@ -192,6 +198,8 @@ class Trainer(ABC):
     """The client's own private key, where its node has a file of it."""
     metrics: Mapping[str, MetricFunction] = MappingProxyType({})
     """The user's own metrics by name, which a task can ask for."""
+    adds_in_place: bool = False
+    """Whether it can add a client's update to a sum that is there already."""
     description: str = ""
     """How it trains and why so, in words; empty where it was not chosen by the model."""
 
@@ -208,7 +216,10 @@ class Trainer(ABC):
         for group in sorted(set(groups)):
             rows = [i for i, own in enumerate(groups) if own == group]
             weights = [reduce.weights[i] for i in rows]
-            if together is None:
+            there = reduce.into.get(group) if reduce.into is not None and self.adds_in_place else None
+            if there is not None:
+                _, norms[rows], losses[rows] = self._sum([jobs[i] for i in rows], training, weights, there)
+            elif together is None:
                 sums[group], norms[rows], losses[rows] = self._sum([jobs[i] for i in rows], training, weights)
             else:
                 sums[group] = torch.zeros(self.layout.size, dtype=torch.float64)
@@ -265,9 +276,13 @@ class Trainer(ABC):
         """Train every job: the updates `(jobs, d)` and the mean loss seen while training `(jobs,)`."""
 
     def _sum(
-        self, jobs: Sequence[TrainingJob], training: Training, weights: Sequence[float]
+        self, jobs: Sequence[TrainingJob], training: Training, weights: Sequence[float], total: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Train every job: the weighted sum of the finite updates `(d,)`, all norms and losses `(jobs,)`; float64."""
+        """Train every job: the weighted sum of the finite updates `(d,)`, all norms and losses `(jobs,)`; float64.
+
+        `total` is a sum to add to, for a trainer that `adds_in_place`; None: a new one.
+        """
+        assert total is None, "only a trainer that adds in place is given a sum"
         total = torch.zeros(self.layout.size, dtype=torch.float64)
         norms, losses = torch.empty(2, len(jobs), dtype=torch.float64)
         for start in range(0, len(jobs), ROWS_AT_ONCE):
@@ -282,5 +297,22 @@ def add_rows(total: Tensor, rows: Tensor, weights: Sequence[float], trainable: i
     norms: Tensor = torch.linalg.vector_norm(rows[:, :trainable], dim=1)
     for row, weight, norm in zip(rows, weights, norms.tolist(), strict=True):
         if math.isfinite(norm):
-            total.add_(row, alpha=weight)
+            add_row(total, row, weight)
     return norms.double()
+
+
+def add_row(total: Tensor, row: Tensor, weight: float, start: Tensor | None = None) -> None:
+    """Add weight · row, or weight · (row − start), to the float64 `total`; all are `(d,)`.
+
+    In pieces, because what is made on the way would else leave the cache and come as new memory. The product is rounded
+    to float64 before it is added, so that a sum of one row may be added later with the same result.
+    """
+    starts = repeat(None) if start is None else start.split(PIECE)
+    for sums, own, before in zip(total.split(PIECE), row.split(PIECE), starts, strict=False):
+        sums += (own if before is None else own - before).to(sums).mul_(weight)
+
+
+def norm_of(row: Tensor, start: Tensor, trainable: int) -> float:
+    """The norm of row − start, both `(d,)`, over the trainable numbers."""
+    pieces = zip(row[:trainable].split(PIECE), start[:trainable].split(PIECE), strict=True)
+    return math.hypot(*[float(torch.linalg.vector_norm(own - before)) for own, before in pieces])

@@ -163,7 +163,7 @@ class BatchedTrainer(Trainer):
 
     @torch.no_grad()
     def _sum(
-        self, jobs: Sequence[TrainingJob], training: Training, weights: Sequence[float]
+        self, jobs: Sequence[TrainingJob], training: Training, weights: Sequence[float], total: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         total = torch.zeros(self.plan.size, dtype=torch.float64, device=self.device)
         norms, losses = torch.empty(2, len(jobs), dtype=torch.float64, device=self.device)

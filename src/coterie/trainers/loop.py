@@ -6,8 +6,10 @@ It is also the reference: every faster trainer is tested against it in float64.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cached_property
 from itertools import pairwise
 
 import torch
@@ -17,7 +19,7 @@ from coterie.errors import ModelError, users_code
 from coterie.federation import Split
 from coterie.parameters import Layout
 from coterie.trainers.augment import augmentation
-from coterie.trainers.base import OutputSink, Trainer, Training, TrainingJob
+from coterie.trainers.base import OutputSink, Trainer, Training, TrainingJob, add_row, norm_of
 from coterie.trainers.batching import batches
 from coterie.trainers.devices import CPU
 from coterie.trainers.joining import independent_samples, passes, together
@@ -46,6 +48,8 @@ class LoopTrainer(Trainer):
     whether samples of several clients can be evaluated in one pass.
     """
 
+    adds_in_place = True
+
     def __init__(
         self,
         module: nn.Module,
@@ -63,7 +67,6 @@ class LoopTrainer(Trainer):
         self.dtype = dtype
         self.bf16 = bf16
         self.flat = self.layout.read(self.module, dtype).to(device)
-        self.grad = torch.zeros(self.layout.trainable, dtype=dtype, device=device)
         pool_before_relu(self.module)
         self.factored = factor_layers(self.module)
         self._counters = self._bind()
@@ -72,16 +75,14 @@ class LoopTrainer(Trainer):
         self.joins = sample is not None and independent_samples(self.module, self._trial_outputs, sample.x)
 
     def _bind(self) -> list[tuple[slice, Tensor]]:
-        """Make the module's tensors views of `flat` and their gradients views of `grad`; integers stay apart."""
-        parameters = dict(self.module.named_parameters())
+        """Make the module's tensors views of `flat`; integers stay apart."""
+        self.parameters = dict(self.module.named_parameters())
         owners = dict(self.module.named_modules())
         counters = []
         for entry in self.layout.entries:
             view = self.flat[entry.start : entry.stop].view(entry.shape)
             if not entry.buffer:
-                parameter = parameters[entry.name]
-                parameter.data = view
-                parameter.grad = self.grad[entry.start : entry.stop].view(entry.shape)
+                self.parameters[entry.name].data = view
                 continue
             owner, _, leaf = entry.name.rpartition(".")
             buffer = self.module.get_buffer(entry.name)
@@ -109,7 +110,8 @@ class LoopTrainer(Trainer):
             with torch.random.fork_rng(devices=[]):
                 for training in (True, False):
                     self.module.train(training)
-                    self._outputs(images).sum().backward()
+                    trained = [p for p in self.parameters.values() if p.requires_grad]
+                    torch.autograd.grad(self._outputs(images).sum(), trained, allow_unused=True)
         except (ModelError, RuntimeError):
             return False
         finally:
@@ -153,15 +155,33 @@ class LoopTrainer(Trainer):
     def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:
         updates = torch.empty(len(jobs), self.layout.size, dtype=self.dtype, device=self.device)
         losses = torch.empty(len(jobs), dtype=self.dtype)
+        for i, (start, loss) in enumerate(self._trained(jobs, training)):
+            torch.sub(self.flat, start, out=updates[i])
+            losses[i] = loss
+        return updates.cpu(), losses
+
+    def _sum(
+        self, jobs: Sequence[TrainingJob], training: Training, weights: Sequence[float], total: Tensor | None = None
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """As every trainer's; no update is ever written out, so that a large model is read only as often as it must."""
+        total = torch.zeros(self.layout.size, dtype=torch.float64) if total is None else total
+        norms, losses = torch.empty(2, len(jobs), dtype=torch.float64)
+        for i, (start, loss) in enumerate(self._trained(jobs, training)):
+            losses[i] = loss
+            norms[i] = norm = norm_of(self.flat, start, self.layout.trainable)
+            if math.isfinite(norm):
+                add_row(total, self.flat, weights[i], start)
+        return total, norms, losses
+
+    def _trained(self, jobs: Sequence[TrainingJob], training: Training) -> Iterator[tuple[Tensor, float]]:
+        """What each job started from `(d,)` and the mean loss it saw; where it came to is in `flat` meanwhile."""
         self.module.train()
         devices = [self.device] if self.device.type == "cuda" else []
         with torch.random.fork_rng(devices=devices), self._frozen(training.layers):
-            for i, job in enumerate(jobs):
+            for job in jobs:
                 self._seed(job.seed)
                 start = job.start.to(self.device, self.dtype)
-                losses[i] = self._train_one(job._replace(start=start), training)
-                torch.sub(self.flat, start, out=updates[i])
-        return updates.cpu(), losses
+                yield start, self._train_one(job._replace(start=start), training)
 
     def _seed(self, seed: int) -> None:
         """Seed the generators that the module draws from; `torch.manual_seed` would note a stack for each backend."""
@@ -188,8 +208,9 @@ class LoopTrainer(Trainer):
         places, layers = self._divide(training, len(y))
         loss_of = self._training_loss(job, training, y)
         augment = augmentation(training, job.seed)
-        optimizer = self._optimizer(job, training, places)
         parameters = self._at(places)
+        # A plain step along the gradients needs no place for them in the vector.
+        optimizer = None if training.linear and not training.weight_decay else self._optimizer(job, training, places)
         inputs = [p for p in parameters if p.requires_grad] + [layer.weight for layer in layers]
         total, steps = torch.zeros((), dtype=torch.float64, device=self.device), 0
         with apart(layers):
@@ -201,22 +222,43 @@ class LoopTrainer(Trainer):
                 total += loss.detach()  # reading it here would wait for the device in every step
                 steps += 1
                 with torch.no_grad():
-                    _put_gradients(parameters, gradients)
-                    optimizer.step(1)
+                    if optimizer is None:
+                        _descend(inputs, gradients, training.lr)
+                    else:
+                        self._put_gradients(places, gradients)
+                        optimizer.step(1)
                     for layer in layers:
                         layer.step(training)
-        optimizer.remember()
+                del gradients  # or they would lie beside those of the next step
+        if optimizer is not None:
+            optimizer.remember()
         self._store_counters()
         return float(total) / max(steps, 1)
 
     def _at(self, places: Sequence[slice]) -> list[Tensor]:
         """The parameters at these places of the flat vector, in order."""
-        parameters = dict(self.module.named_parameters())
         return [
-            parameters[entry.name]
+            self.parameters[entry.name]
             for entry in self.layout.entries
             if not entry.buffer and any(place.start <= entry.start < place.stop for place in places)
         ]
+
+    @cached_property
+    def grad(self) -> Tensor:
+        """Room for the gradients of the trainable numbers `(trainable,)`."""
+        return torch.zeros(self.layout.trainable, dtype=self.dtype, device=self.device)
+
+    def _put_gradients(self, places: Sequence[slice], gradients: Sequence[Tensor | None]) -> None:
+        """Write to `grad` the gradients of the parameters at these places that have one, in order; else zero."""
+        found = iter(gradients)
+        for parameter in self._at(places):
+            start = parameter.storage_offset()
+            room = self.grad[start : start + parameter.numel()]
+            gradient = next(found) if parameter.requires_grad else None
+            if gradient is None:
+                room.zero_()
+            else:
+                room.view(parameter.shape).copy_(gradient)
 
     def _optimizer(self, job: TrainingJob, training: Training, places: Sequence[slice]) -> Optimizer:
         """What moves the numbers at these places of the flat vector; to it, one client is several of which one."""
@@ -301,32 +343,28 @@ class LoopTrainer(Trainer):
     def gradient(self, data: Sequence[Split], model: Tensor) -> tuple[Tensor, Tensor]:
         """Full-batch gradients `(clients, d)` and losses `(clients,)` at one model, in evaluation mode."""
         gradients = torch.zeros(len(data), self.layout.size, dtype=self.dtype)
-        losses = torch.empty(len(data), dtype=self.dtype)
+        totals = torch.zeros(len(data), dtype=torch.float64)
         self.module.eval()
         self._load(model)
+        trained = [(e, p) for e in self.layout.entries if (p := self.parameters.get(e.name)) is not None]
+        trained = [(entry, parameter) for entry, parameter in trained if parameter.requires_grad]
         for i, split in enumerate(data):
-            self.grad.zero_()
-            total = 0.0
             for x, y in zip(split.x.split(EVALUATION_ROWS), split.y.split(EVALUATION_ROWS), strict=True):
                 outputs = self._outputs(self._placed(x))
                 loss = self._loss_of(outputs, self._placed(y)) * (len(y) / len(split))
-                loss.backward()
-                total += float(loss.detach())
-            gradients[i, : self.layout.trainable] = self.grad
-            losses[i] = total
-        return gradients, losses
+                found = torch.autograd.grad(loss, [parameter for _, parameter in trained], allow_unused=True)
+                for (entry, _), gradient in zip(trained, found, strict=True):
+                    if gradient is not None:
+                        gradients[i, entry.start : entry.stop] += gradient.reshape(-1).to(gradients.device)
+                totals[i] += float(loss.detach())
+        return gradients, totals.to(self.dtype)
 
 
-def _put_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> None:
-    """Write gradients to where the optimiser reads them: those of the parameters that have one, in order; else zero."""
-    found = iter(gradients)
-    for parameter in parameters:
-        gradient = next(found) if parameter.requires_grad else None
-        assert parameter.grad is not None
-        if gradient is None:
-            parameter.grad.zero_()
-        else:
-            parameter.grad.copy_(gradient)
+def _descend(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None], lr: float) -> None:
+    """A step of plain SGD of those parameters that have a gradient."""
+    moving = [(p, gradient) for p, gradient in zip(parameters, gradients, strict=True) if gradient is not None]
+    if moving:
+        torch._foreach_add_(*map(list, zip(*moving, strict=True)), alpha=-lr)
 
 
 def pool_before_relu(module: nn.Module) -> None:

@@ -21,11 +21,15 @@ KNOWN = ("torch.nn.modules.", "coterie.models.")
 """Packages whose modules need no trial."""
 
 
-def check_repeatable(module: nn.Module, trainer: Trainer, start: Tensor, data: Split) -> None:
+def is_own(module: nn.Module) -> bool:
+    """Whether any part of the module is of the user's own."""
+    return not all(type(part).__module__.startswith(KNOWN) for part in module.modules())
+
+
+def check_repeatable(trainer: Trainer, start: Tensor, data: Split) -> None:
     """Try a module of the user's own out on a few samples, in training and in evaluation.
 
     Args:
-        module: what is trained.
         trainer: trains it.
         start: a model `(d,)`.
         data: a client's samples.
@@ -33,8 +37,6 @@ def check_repeatable(module: nn.Module, trainer: Trainer, start: Tensor, data: S
     Raises:
         ConfigError: the module changes its inputs in place, and so would change the user's data.
     """
-    if all(type(part).__module__.startswith(KNOWN) for part in module.modules()):
-        return
     trial = Split(data.x[:SAMPLES].clone(), data.y[:SAMPLES].clone())
     results = []
     try:
@@ -59,4 +61,6 @@ def check_repeatable(module: nn.Module, trainer: Trainer, start: Tensor, data: S
 
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:
-    return (a is None) == (b is None) and (a is None or b is None or torch.equal(a.nan_to_num(), b.nan_to_num()))
+    if a is None or b is None:
+        return a is b
+    return torch.equal(a, b) or torch.equal(a.nan_to_num(), b.nan_to_num())
