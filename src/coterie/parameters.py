@@ -119,23 +119,21 @@ class Layout:
         A name stands for a tensor (`head.weight`), a layer (`head`) or a part of the model (`features`).
         """
         names = [layers] if isinstance(layers, str) else list(layers)
-        found = {entry for name in names for entry in self._entries_of(name)}
+        names = [self.layers[-1] if name == "last" else name for name in names]
+        found: list[Entry] = []
+        for name in names:
+            hits = [e for e in self.entries if e.name == name or e.name.startswith(name + ".")]
+            if not hits:
+                known = {*self.layers, *(e.name for e in self.entries if not e.buffer)}
+                raise ConfigError(f"no layer {name!r} in this model: {did_you_mean(name, known)}")
+            found += [hit for hit in hits if hit not in found]
         spans: list[slice] = []
-        for entry in sorted(found, key=lambda e: (e.start, e.stop)):
+        for entry in sorted(found, key=lambda e: e.start):
             if spans and spans[-1].stop == entry.start:
                 spans[-1] = slice(spans[-1].start, entry.stop)
             else:
                 spans.append(slice(entry.start, entry.stop))
         return tuple(spans)
-
-    def _entries_of(self, name: str) -> list[Entry]:
-        """The entries of a tensor, a layer or a part of the model; ConfigError where there are none."""
-        name = self.layers[-1] if name == "last" else name
-        found = [e for e in self.entries if e.name == name or e.name.startswith(name + ".")]
-        if not found:
-            known = {*self.layers, *(e.name for e in self.entries if not e.buffer)}
-            raise ConfigError(f"no layer {name!r} in this model: {did_you_mean(name, known)}")
-        return found
 
     def complement(self, spans: Sequence[slice]) -> tuple[slice, ...]:
         """The places that `spans` leaves out."""

@@ -34,7 +34,11 @@ def clients_from_images(
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder: give one with a folder of images for each client and class")
     sides = _sides(size)
-    found = _clients_in(folder, set(pillow.registered_extensions()))
+    endings = set(pillow.registered_extensions())
+    found = {entry.name: _files(entry, endings) for entry in _folders(folder)}
+    found = {client: parts for client, parts in found.items() if any(parts.values())}
+    if not found:
+        raise DataError(f"{folder}: no images in it: lay them out as {folder}/<client>/<class>/<image>.png")
     everything = [pair for parts in found.values() for files in parts.values() for pair in files]
     names = sorted({kind for _, kind in everything})
     if len(names) < 2:
@@ -53,15 +57,6 @@ def clients_from_images(
         item = {part: samples_of(files) for part, files in parts.items() if files}
         clients.append(make_client(client, item, splits, seed))
     return clients, tuple(names)
-
-
-def _clients_in(folder: Path, endings: set[str]) -> dict[str, Images]:
-    """The clients that have images."""
-    found = {entry.name: _files(entry, endings) for entry in _folders(folder)}
-    found = {client: parts for client, parts in found.items() if any(parts.values())}
-    if not found:
-        raise DataError(f"{folder}: no images in it: lay them out as {folder}/<client>/<class>/<image>.png")
-    return found
 
 
 def image_files(path: Path) -> list[tuple[Path, str | None]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -43,10 +43,16 @@ def classes_of_columns(
     check_task(task)
     for origin, column in columns.items():
         check_complete(column, label, origin)
-    texts = {origin: column for origin, column in columns.items() if column.numbers is None}
-    names = _text_classes(columns, texts, label, task) if texts else _number_classes(columns, label, task, rows)
-    if not names:
-        return ()
+    text = next(((origin, c) for origin, c in columns.items() if c.numbers is None), None)
+    if text is not None:
+        if task == "regression":
+            odd = next(value for value in text[1].texts if not _is_number(value))
+            raise DataError(f"{text[0]}: label {label!r} holds {odd!r}, which is no number: regression needs numbers")
+        names = sorted({str(value) for column in columns.values() for value in column.texts}, key=label_order)
+    else:
+        names = _number_classes(columns, label, task, rows)
+        if not names:
+            return ()
     if len(names) == 1:
         raise DataError(f"label {label!r} is {names[0]!r} in every row: there is nothing to learn from it")
     if len(names) > MOST_CLASSES:
@@ -62,39 +68,21 @@ def check_complete(column: RawColumn, label: str, origin: str) -> None:
         raise DataError(f"{origin}: row {row} has no label {label!r}: fill it in or remove the row")
 
 
-def _text_classes(
-    columns: Mapping[str, RawColumn], texts: Mapping[str, RawColumn], label: str, task: Task | None
-) -> list[str]:
-    """The classes' names in label columns of which some, the `texts`, hold texts."""
-    if task == "regression":
-        origin, column = next(iter(texts.items()))
-        odd = next(value for value in column.texts if not _is_number(value))
-        raise DataError(f"{origin}: label {label!r} holds {odd!r}, which is no number: regression needs numbers")
-    return sorted({str(value) for column in columns.values() for value in column.texts}, key=label_order)
-
-
 def _number_classes(columns: Mapping[str, RawColumn], label: str, task: Task | None, rows: int | None) -> list[str]:
-    """The classes' names in label columns of numbers; none for quantities."""
     values: set[float] = set()
     for origin, column in columns.items():
         values.update(_distinct_numbers(column, label, origin))
-    if task is None:
-        rows = sum(map(len, columns.values())) if rows is None else rows
-        task = _task_of(values, label, rows)
-    return [] if task == "regression" else [number_name(value) for value in sorted(values)]
-
-
-def _task_of(values: set[float], label: str, rows: int) -> Task:
-    """What labels of these numbers are, in so many rows; DataError where it is not clear."""
-    if not all(value.is_integer() for value in values):
-        return "regression"
+    rows = sum(len(column) for column in columns.values()) if rows is None else rows
+    whole = all(value.is_integer() for value in values)
     many = len(values) > SURELY_CLASSES or rows < ROWS_PER_CLASS * len(values)
-    if many and len(values) > 2:
+    if task is None and whole and many and len(values) > 2:
         raise DataError(
             f"label {label!r} holds {len(values)} whole numbers from {min(values):g} to {max(values):g}: classes or "
             "quantities? give --classification or --regression (Python: task='…')"
         )
-    return "classification"
+    if task == "regression" or (task is None and not whole):
+        return []
+    return [number_name(value) for value in sorted(values)]
 
 
 def _distinct_numbers(column: RawColumn, label: str, origin: str) -> list[float]:
@@ -149,7 +137,8 @@ def encode_texts(
     texts = {(client_id, part): found for client_id, part, y in columns if (found := _texts(y, names)) is not None}
     if not texts:
         return list(items), None
-    given = names if names is not None else _names_in(texts.values())
+    seen = set().union(*texts.values())
+    given = names if names is not None else sorted(seen | (TRUTHS if seen <= TRUTHS else set()), key=label_order)
     number = {name: i for i, name in enumerate(given)}
 
     def encoded(client_id: str, part: str, x: Any, y: Any) -> tuple[Any, Any]:
@@ -168,12 +157,6 @@ def encode_texts(
     return changed, tuple(given)
 
 
-def _names_in(texts: Iterable[list[str]]) -> list[str]:
-    """The classes' names in all labels, in their order."""
-    seen = set().union(*texts)
-    return sorted(TRUTHS if seen <= TRUTHS else seen, key=label_order)
-
-
 def _pairs(item: Any) -> dict[str, tuple[Any, Any]]:
     """The pairs (x, y) of an item by part, as far as it has the right form: others are refused later, with a reason."""
     given = item if isinstance(item, Mapping) else {"train": item}
@@ -188,18 +171,14 @@ def _texts(y: Any, names: Sequence[str] | None) -> list[str] | None:
     values = _one_column(y)
     if values is None:
         return None
-    if _holds_texts(values):
-        return list(map(str, values))
-    if values.dtype.kind == "b":
+    kind = values.dtype.kind
+    if kind == "U" or (kind == "O" and all(isinstance(value, str) for value in values)):
+        return [str(value) for value in values]
+    if kind == "b":
         return [str(bool(value)) for value in values]
-    if names is not None and values.dtype.kind in "iuf":
-        return list(map(number_name, values.tolist()))
+    if names is not None and kind in "iuf":
+        return [number_name(value) for value in values.tolist()]
     return None
-
-
-def _holds_texts(values: np.ndarray) -> bool:
-    """Whether every value is a text."""
-    return values.dtype.kind == "U" or (values.dtype.kind == "O" and all(isinstance(value, str) for value in values))
 
 
 def _one_column(y: Any) -> np.ndarray | None:
@@ -221,29 +200,21 @@ def name_numbers(
     """
     check_task(task)
     first = clients[0].train.y if clients else torch.empty(0)
-    if not _are_alike(clients):
+    shapes = {client.part(part).y.ndim for client in clients for part in PARTS}
+    if shapes != {1} or len({client.train.y.dtype for client in clients}) > 1:
         return clients, None  # a Federation of them says whose differ
     if task == "regression":
         return _as_quantities(clients, first), None
     counted = _are_quantities(clients, task) if first.is_floating_point() else _count_from_zero(clients, classes)
-    return (clients, None) if counted else _counted_again(clients)
-
-
-def _are_alike(clients: Sequence[Client]) -> bool:
-    """Whether all clients' labels are single numbers of one type."""
-    shapes = {client.part(part).y.ndim for client in clients for part in PARTS}
-    return shapes == {1} and len({client.train.y.dtype for client in clients}) == 1
-
-
-def _counted_again(clients: Sequence[Client]) -> tuple[Sequence[Client], tuple[str, ...] | None]:
-    """The clients with labels counted from 0 in their order, and the labels' names, unless one of them is 0."""
+    if counted:
+        return clients, None
     values = torch.cat([y.unique() for y in label_values(clients)]).unique()
     if len(values) < 2 or _holds_zero(values):
         return clients, None
     if not bool(torch.isfinite(values).all() and (values == values.round()).all()):
         raise DataError("task='classification', but the labels are not whole numbers: give classes as whole numbers")
     named = [client.with_targets(lambda y: torch.searchsorted(values, y)) for client in clients]
-    return named, tuple(map(number_name, values.tolist()))
+    return named, tuple(number_name(value) for value in values.tolist())
 
 
 def _as_quantities(clients: Sequence[Client], first: Tensor) -> Sequence[Client]:

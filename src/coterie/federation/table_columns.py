@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Literal, NoReturn
+from typing import Literal
 
 import numpy as np
 
@@ -134,7 +134,12 @@ def fit_column(name: str, found: Mapping[str, ColumnStatistics], max_categories:
     numbers = {origin: part for origin, part in known.items() if isinstance(part, NumberStatistics)}
     categories = {origin: part for origin, part in known.items() if isinstance(part, CategoryStatistics)}
     if numbers and categories:
-        _refuse_mixed(name, numbers, categories)
+        texts, figures = next(iter(categories)), next(iter(numbers))
+        example = next(iter(categories[texts].counts))
+        raise DataError(
+            f"{texts}, column {name!r}: holds texts such as {example!r}, but in {figures} numbers"
+            + (hint(example) or f": correct it, or give --categorical {name}")
+        )
     if numbers:
         whole = combine_numbers(list(numbers.values()), f"column {name!r}")
         return Column(name, "number", missing, whole.mean, whole.scale, whole.mean)
@@ -147,16 +152,6 @@ def fit_column(name: str, found: Mapping[str, ColumnStatistics], max_categories:
         return Column(name, "category", missing, categories=tuple(sorted(counts)))
     kept = sorted(counts, key=lambda value: (-counts[value], value))[:max_categories]
     return Column(name, "category", missing, categories=tuple(sorted(kept)), other=True)
-
-
-def _refuse_mixed(name: str, numbers: Iterable[str], categories: Mapping[str, CategoryStatistics]) -> NoReturn:
-    """Raise a DataError that says which site has texts, and which one numbers, in a column."""
-    texts, figures = next(iter(categories)), next(iter(numbers))
-    example = next(iter(categories[texts].counts))
-    raise DataError(
-        f"{texts}, column {name!r}: holds texts such as {example!r}, but in {figures} numbers"
-        + (hint(example) or f": correct it, or give --categorical {name}")
-    )
 
 
 def counts_rows(column: RawColumn) -> bool:

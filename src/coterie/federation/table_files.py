@@ -225,20 +225,14 @@ def parse_cells(cells: Sequence[str], decimal: str = ".") -> RawColumn:
         return RawColumn(cells, numbers)
     meant = {cell: _cell_number(cell, decimal) for cell in set(cells)}
     values = [meant[cell] for cell in cells]
-    if None not in values:
+    wrong = next((row for row, value in enumerate(values) if value is None), None)
+    if wrong is None:
         return RawColumn(cells, np.array(values, dtype=np.float64))
-    wrong = values.index(None)
-    odd = (wrong + 1, cells[wrong].strip()) if _mostly_numbers(cells, meant) else None
-    return RawColumn(cells, None, odd)
-
-
-def _mostly_numbers(cells: Sequence[str], meant: Mapping[str, float | None]) -> bool:
-    """Whether the texts in a column are mistakes among numbers; `meant` is the number of each cell, None for a text."""
     texts = {cell for cell, value in meant.items() if value is None and not DECIMAL_COMMA.fullmatch(cell)}
-    gaps = {cell for cell, value in meant.items() if value is not None and np.isnan(value)}
-    known = sum(cell not in gaps for cell in cells)
+    known = sum(value is None or value == value for value in values)
     mistakes = sum(cell in texts for cell in cells)
-    return known - mistakes > MOSTLY * known
+    mostly_numbers = known - mistakes > MOSTLY * known
+    return RawColumn(cells, None, (wrong + 1, cells[wrong].strip()) if mostly_numbers else None)
 
 
 def _plain_numbers(cells: Sequence[str]) -> np.ndarray | None:

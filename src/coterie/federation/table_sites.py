@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -146,24 +146,20 @@ def _joined(first: RawTable, second: RawTable) -> RawTable:
     return replace(first, columns=columns, rows=first.rows + second.rows)
 
 
-def _refuse_without(origin: str, lacking: str, columns: Mapping[str, Sequence[str]]) -> NoReturn:
-    """Raise a DataError that says which column a table lacks, and which one has it."""
-    other = next(table for table, names in columns.items() if lacking in names)
-    raise DataError(
-        f"{origin}: no column {lacking!r}, which {other} has: add it (empty will do), or leave it out "
-        f"everywhere with --drop {lacking} (Python: drop=[…])"
-    )
-
-
 def common_columns(columns: Mapping[str, Sequence[str]]) -> list[str]:
     """The columns that all tables have, in the order of the first; a table that differs from most is named."""
     counts = Counter(name for names in columns.values() for name in names)
     if all(count == len(columns) for count in counts.values()):
         return list(next(iter(columns.values())))
     usual = [name for name, count in counts.items() if 2 * count > len(columns)]
-    lacking = next(((origin, name) for origin, names in columns.items() for name in usual if name not in names), None)
-    if lacking is not None:
-        _refuse_without(*lacking, columns)
+    for origin, names in columns.items():
+        lacking = next((name for name in usual if name not in names), None)
+        if lacking is not None:
+            other = next(o for o, names in columns.items() if lacking in names)
+            raise DataError(
+                f"{origin}: no column {lacking!r}, which {other} has: add it (empty will do), or leave it out "
+                f"everywhere with --drop {lacking} (Python: drop=[…])"
+            )
     origin, extra = next((o, n) for o, names in columns.items() for n in names if n not in usual)
     raise DataError(
         f"{origin}: column {extra!r} is not in the other tables: add it there (empty will do), or leave it out with "

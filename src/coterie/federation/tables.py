@@ -176,7 +176,11 @@ def fit_table(
     reports: Sequence[SiteReport], unfitted: Table, max_categories: int = MOST_CATEGORIES, *, scale: bool = True
 ) -> Table:
     """The preprocessing that the sites' reports lead to; `unfitted` has the label, its classes and what is left out."""
-    fitted, empty = _fit_columns(reports, max_categories)
+    order = common_columns({report.origin: list(report.columns) for report in reports})
+    known = {name: {report.origin: report.columns[name] for report in reports} for name in order}
+    columns = {name: fit_column(name, parts, max_categories) for name, parts in known.items()}
+    fitted = [column for column in columns.values() if column is not None]
+    empty = [name for name, column in columns.items() if column is None]
     if empty:
         warnings.warn(f"column {listed(empty)} has no value in any table and is left out", stacklevel=3)
     if not fitted:
@@ -192,15 +196,6 @@ def fit_table(
     quantities = [report.label for report in reports if report.label is not None]
     whole = combine_numbers(quantities, f"label {unfitted.label!r}")
     return replace(table, label_mean=whole.mean, label_scale=whole.scale)
-
-
-def _fit_columns(reports: Sequence[SiteReport], max_categories: int) -> tuple[list[Column], list[str]]:
-    """The columns that all tables have, and the names of those without a value."""
-    order = common_columns({report.origin: list(report.columns) for report in reports})
-    known = {name: {report.origin: report.columns[name] for report in reports} for name in order}
-    columns = {name: fit_column(name, parts, max_categories) for name, parts in known.items()}
-    fitted = [column for column in columns.values() if column is not None]
-    return fitted, [name for name, column in columns.items() if column is None]
 
 
 def check_options(label: str, client_column: str | None, decimal: str | None, max_categories: int) -> None:
