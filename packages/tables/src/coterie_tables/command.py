@@ -35,24 +35,27 @@ def check(tables: str, label: str | None, client_column: str | None, drop: str |
 
     The tables stay as they are. `coterie run --data FILE.toml` reads them with the remedies that --fix has written.
     """
-    if fix is not None and Path(fix).suffix.lower() != CORRECTIONS:
-        raise ConfigError(f"--fix {fix}: expected a file that ends in {CORRECTIONS}")
-    if fix is not None and Path(tables).suffix.lower() == CORRECTIONS:
-        raise ConfigError(f"--fix goes with the tables themselves, and {tables} already corrects some: edit it")
+    if fix is not None:
+        _check_fix(fix, tables)
     found = check_tables(tables, label, client_column, (drop or "").split(","))
-    problems = [finding for finding in found if finding.problem]
-    for finding in problems:
-        click.echo(f"problem: {finding}")
-    for finding in found:
-        if not finding.problem:
-            click.echo(f"worth a look: {finding}")
-    count = f"{len(problems)} {'problem' if len(problems) == 1 else 'problems'}"
+    for finding in sorted(found, key=lambda finding: not finding.problem):
+        click.echo(f"{'problem' if finding.problem else 'worth a look'}: {finding}")
+    problems = sum(finding.problem for finding in found)
+    count = f"{problems} {'problem' if problems == 1 else 'problems'}"
     click.echo(f"{count}{'' if label else ' (labels are checked with --label)'}")
     if fix is not None:
         _write_remedies(found, tables, Path(fix))
         click.echo(f"{fix}: train with coterie run --data {fix}")
     elif problems:
         sys.exit(EXIT_PROBLEMS)
+
+
+def _check_fix(fix: str, tables: str) -> None:
+    """Refuse a file for the remedies that `--data` would not read as such."""
+    if Path(fix).suffix.lower() != CORRECTIONS:
+        raise ConfigError(f"--fix {fix}: expected a file that ends in {CORRECTIONS}")
+    if Path(tables).suffix.lower() == CORRECTIONS:
+        raise ConfigError(f"--fix goes with the tables themselves, and {tables} already corrects some: edit it")
 
 
 def _write_remedies(found: Sequence[Finding], tables: str, path: Path) -> None:
