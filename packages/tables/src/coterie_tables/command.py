@@ -51,6 +51,7 @@ def check(tables: str, label: str | None, client_column: str | None, drop: str |
 
 
 def _check_fix(fix: str, tables: str) -> None:
+    """Refuse a file for the remedies that `--data` would not read as such."""
     if Path(fix).suffix.lower() != CORRECTIONS:
         raise ConfigError(f"--fix {fix}: expected a file that ends in {CORRECTIONS}")
     if Path(tables).suffix.lower() == CORRECTIONS:
