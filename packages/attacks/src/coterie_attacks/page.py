@@ -95,9 +95,9 @@ def missed(rows: Rows) -> dict[tuple[str, str], str]:
     }
 
 
-def as_table(head: str, cells: dict[tuple[str, str], str]) -> str:
+def as_table(head: str, cells: dict[tuple[str, str], str], columns: Sequence[str]) -> str:
     """Texts by line and column as Markdown."""
-    lines, columns = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
+    lines = list(dict.fromkeys(line for line, _ in cells))
     rows = [[line, *(cells.get((line, column), "") for column in columns)] for line in lines]
     table = [[head, *columns], ["---"] * (len(columns) + 1), *rows]
     return "\n".join("| " + " | ".join(row) + " |" for row in table)
@@ -137,9 +137,10 @@ def _level(row: AttackResult) -> str:
 def main(stored: str, picture: str) -> None:
     """Draw the picture and print the tables."""
     found = read(Path(stored))
-    print(as_table("rule", prices(found)) + "\n")
+    levels = list(dict.fromkeys(map(_level, found)))
+    print(as_table("rule", prices(found), levels) + "\n")
     compared = [row for row in found if row.hostile == max(BARS) and not row.rule.startswith("expect_hostile")]
-    print(as_table("rule", under_attack(compared)) + "\n")
+    print(as_table("rule", under_attack(compared), list(dict.fromkeys(row.scenario for row in compared))) + "\n")
     rows = [row for row in found if row.rule.startswith("expect_hostile")]
     worst = worst_attacks(rows)
     draw(worst, Path(picture))
@@ -148,7 +149,7 @@ def main(stored: str, picture: str) -> None:
         settings = [row for key, row in worst.items() if key[-1] == hostile]
         cells = f"{sum(row.lost <= bar for row in own)} of {len(own)} cells"
         print(f"{hostile} hostile: {cells}, {sum(row.lost <= bar for row in settings)} of {len(settings)} settings")
-    print("\n" + as_table("federation, method, hostile", missed(rows)))
+    print("\n" + as_table("federation, method, hostile", missed(rows), levels))
 
 
 if __name__ == "__main__":
