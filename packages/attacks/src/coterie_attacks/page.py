@@ -75,10 +75,19 @@ def draw(worst: dict[Setting, AttackResult], path: Path) -> None:
         place.imshow(values, cmap="Reds", vmin=0, vmax=100 * FULL, aspect="auto")
         for (i, j), number in np.ndenumerate(values):
             shade = "white" if number > 70 * FULL else "black"
-            place.text(j, i, "" if np.isnan(number) else f"{number:.0f}", ha="center", va="center", color=shade, size=8)
-        place.set_xticks(range(len(levels)), [level.removeprefix("dirichlet") for level in levels], size=8)
+            place.text(
+                j,
+                i,
+                "" if np.isnan(number) else f"{np.round(number) + 0:.0f}",
+                ha="center",
+                va="center",
+                color=shade,
+                size=8,
+            )
+        place.set_xticks(range(len(levels)), [level.removeprefix("dirichlet").strip("()") for level in levels], size=8)
         place.set_yticks(range(len(names)), names, size=8)
         place.set_title(f"{title}, points", size=9)
+    figure.supxlabel("labels by Dirichlet(…)", size=9)
     figure.savefig(path, dpi=110)
 
 
