@@ -6,7 +6,7 @@ import dataclasses
 import json
 
 from coterie_attacks.frontier import AttackResult
-from coterie_attacks.page import BARS, draw, grid, main, missed, worst_attacks
+from coterie_attacks.page import BARS, grid, main, missed, prices, under_attack, worst_attacks
 
 
 def row(level, attack, hostile, lost):
@@ -32,8 +32,14 @@ def test_a_setting_is_as_good_as_its_worst_attack():
 
 
 def test_what_is_above_its_bar_is_missed():
-    assert [found.attack for found in missed(ROWS)] == ["alie"]
-    assert [found.lost for found in missed([row(1, "ipm", h, bar) for h, bar in BARS.items()])] == []
+    assert missed(ROWS) == {("digits:none, fedavg, 1", "dirichlet(1)"): "alie 6"}
+    assert missed([row(1, "ipm", hostile, bar) for hostile, bar in BARS.items()]) == {}
+
+
+def test_rules_are_set_side_by_side_without_attack_and_under_it():
+    assert prices([row(1, "none", 0, 0.0)]) == {("expect_hostile=0", "dirichlet(1)"): "1.0 / 20.0"}
+    [left] = under_attack([row(1, "ipm", 1, 0.02), row(1, "alie", 1, 0.06), row(1, "absent", 1, 0.5)]).values()
+    assert left == "90 / 86 / 84 alie"
 
 
 def test_the_page_draws_the_stored_rows_and_prints_their_tables(tmp_path, capsys):
@@ -41,9 +47,7 @@ def test_the_page_draws_the_stored_rows_and_prints_their_tables(tmp_path, capsys
     stored.write_text(json.dumps({"commit": "abc", "rows": [dataclasses.asdict(found) for found in ROWS]}))
     main(str(stored), str(tmp_path / "page.png"))
     printed = capsys.readouterr().out
-    assert "| digits:none, fedavg, 1 | 6.0 | nan |" in printed
-    assert "1 hostile: 1 of 2 cells, 0 of 1 settings within 0.05" in printed
-    assert "| digits:none+dirichlet(1) | fedavg | 1 | alie | 6.0 |" in printed
+    assert "1 hostile: 1 of 2 cells, 0 of 1 settings" in printed
+    assert "3 hostile: 1 of 1 cells, 1 of 1 settings" in printed
+    assert "| digits:none, fedavg, 1 | alie 6 |" in printed
     assert (tmp_path / "page.png").read_bytes()[:4] == b"\x89PNG"
-    draw(worst_attacks(ROWS), tmp_path / "again.png")
-    assert (tmp_path / "again.png").read_bytes() == (tmp_path / "page.png").read_bytes()
