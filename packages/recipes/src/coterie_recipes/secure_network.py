@@ -102,7 +102,7 @@ def measure_here(secure: bool, nodes: int, hidden: int, seed: int) -> dict[str, 
     from coterie.flower.server import run_on
 
     model, times = f"mlp:hidden={hidden}", CpuTimes()
-    federation = find_scenario("digits-iid").build(clients=nodes, samples=40, seed=seed)
+    federation = find_scenario("digits-iid").build(clients=nodes, samples=20, seed=seed)
     grid = InProcessGrid(client_app(model, federation), node_configs=[{"client": name} for name in federation.ids])
     options = {"method": "fedavg", "model": model, "rounds": ROUNDS, "seed": seed, "evaluate_every": ROUNDS + 1}
     network = {"min_nodes": nodes, "timeout": 60.0, "poll": 0.01}
