@@ -158,7 +158,7 @@ def test_a_label_that_no_model_has_an_output_for(tmp_path, capsys, label):
     "spec",
     [
         *("fedem:components=", "fedrc:components=", "fedsoft:clusters=", "ifca:k=", "oneshot:k=", "fedsem:clusters="),
-        *("fedcuau:clusters=", "pca-kmeans-hc:k="),
+        *("fedcuau:clusters=", "pca-kmeans-hc:k=", "pca-kmeans-hc:components="),
     ],
 )
 def test_more_models_than_there_could_be(capsys, spec):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -143,6 +144,17 @@ def test_clients_add_their_noise_before_the_masks_and_tell_no_norm(method: str, 
     assert {"masked", "norm"} <= loud.names()  # without noise it is there
     noisy = run(method, dp_noise=3.0, dp_clip=0.3, seed=7, rounds=1, secure_sums=True)
     assert float((noisy.models[0] - secure.models[0]).std()) > 0.1
+
+
+def test_a_run_with_noise_writes_no_file_on_a_network_that_the_security_page_does_not_list(tmp_path: Path) -> None:
+    given = TRAINING | QUICK | {"method": "fedavg:weighting=uniform", "rounds": 2, "min_nodes": 6, "timeout": 2.0}
+    run_on(grid_of(FEDERATION), given | {"secure_sums": True, "dp_noise": 1.0, "dp_clip": 0.3}, tmp_path / "run")
+    names = {str(path.relative_to(tmp_path / "run")) for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    page = (Path(__file__).parents[2] / "docs" / "security.md").read_text()
+    listed = page[page.index("| file of a run with noise") :].partition("never written")[0]
+    patterns = [word.replace("ID", "*") for word in re.findall(r"`([^`]+)`", listed)]
+    assert {"history.jsonl", "flower.json", "models/cluster-0.safetensors"} <= names
+    assert not [name for name in names if not any(Path(name).match(pattern) for pattern in patterns)]
 
 
 def test_with_too_few_left_nothing_is_opened() -> None:

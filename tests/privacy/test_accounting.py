@@ -13,7 +13,7 @@ from coterie.privacy.accounting import epsilon, noise_for
 
 dp = pytest.importorskip("dp_accounting")
 CELLS = [
-    *itertools.product((0.4, 0.7, 1.0, 2.0, 4.0), (0.01, 0.05, 0.2, 0.5, 1.0), (1, 30, 300)),
+    *itertools.product((0.4, 0.7, 1.0, 2.0, 4.0), (0.01, 0.05, 0.2, 0.5, 1.0), (1, 10, 30, 100, 300)),
 ]
 
 

@@ -86,6 +86,11 @@ class PcaKMeansHC:
         return place_by_inputs(state, self._embed(server, clients), "min")
 
     def _embed(self, server: Server, clients: Sequence[str]) -> Embedded:
+        samples = sum(server.samples.values())
+        if self.basis == "own" and self.components > samples:
+            raise ConfigError(
+                f"components={self.components} with {samples} training samples, which span no more: ask for fewer"
+            )
         return embed(server, clients, Embed.with_encoder(self._encoder(), self.k, 0, 0, self.least))
 
     def _encoder(self) -> Encoder:

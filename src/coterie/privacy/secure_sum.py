@@ -235,8 +235,7 @@ class SecureClient:
             kept["keys"] = {number: [key.hex() for key in keys] for number, keys in self.terms.keys.items()}
         return {
             "number": self.number,
-            "secrets": [secret.hex() for secret in (self._mask, self._channel, self._sign, self._seed)],
-            "owner": self._owner.hex(),
+            "secrets": [own.hex() for own in (self._mask, self._channel, self._sign, self._seed, self._owner)],
             "uneven": self.uneven,
             "terms": kept,
             "held": {number: [hex(share) for share in shares] for number, shares in self._held.items()},
@@ -254,8 +253,8 @@ class SecureClient:
             noise = terms["noise"] and tuple(terms["noise"])
             changed = {"keys": keys, "weights": weights, "tasks": tuple(terms["tasks"]), "noise": noise}
             terms = Terms(**terms | changed)
-        own = [bytes.fromhex(text) for text in (*kept["secrets"], kept["owner"])]
-        return cls(kept["number"], *own, kept["uneven"], terms, held, kept["done"])
+        mask, channel, sign, seed, owner = map(bytes.fromhex, kept["secrets"])
+        return cls(kept["number"], mask, channel, sign, seed, owner, kept["uneven"], terms, held, kept["done"])
 
     def _due(self, exchange: str) -> None:
         """Go on to an exchange; NotOpened if it was answered before, or another is due."""

@@ -313,7 +313,8 @@ def open_offer(numbers: Tensor | list[float]) -> tuple[PublicKeys, bytes]:
     """The public keys that a client offered, and its certificate of them."""
     offered = as_bytes(numbers)
     owner, certificate = offered[-OWNER_BYTES - CERTIFICATE_BYTES : -CERTIFICATE_BYTES], offered[-CERTIFICATE_BYTES:]
-    return PublicKeys(*pieces(offered[: 3 * KEY_BYTES], KEY_BYTES), owner), certificate
+    mask, channel, sign = pieces(offered[: 3 * KEY_BYTES], KEY_BYTES)
+    return PublicKeys(mask, channel, sign, owner), certificate
 
 
 def pieces(data: bytes, size: int) -> list[bytes]:

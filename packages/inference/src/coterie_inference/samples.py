@@ -228,7 +228,8 @@ def _check_headers(path: Path, shape: ModelShape) -> None:
         for name, inputs in shapes.items():
             if name == "x" or name.startswith("x_"):
                 shape.check_shape(inputs)
-                shape.check_count(*(shapes.get(f"y{name[1:]}") or inputs)[:1], inputs[0])
+                labels = shapes.get(f"y{name[1:]}") or inputs
+                shape.check_count(labels[0], inputs[0])
     except DataError as problem:
         raise DataError(f"{path}: {problem}") from problem
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie import Callback, RoundRecord, load
-from coterie.data.scenarios import find_scenario
+from coterie.data import find_scenario
 from coterie.errors import RunError
 from coterie_recipes.base import Findings, Row, Study, recipe
 
@@ -90,28 +90,32 @@ class CpuTimes(Callback):
 
     def __init__(self) -> None:
         self.read: list[float] = []
+        self.records: list[RoundRecord] = []
 
     def on_round(self, record: RoundRecord) -> None:
         """Read them."""
         self.read.append(time.process_time())
+        self.records.append(record)
 
 
 def measure_here(secure: bool, nodes: int, hidden: int, seed: int) -> dict[str, Any]:
     """A run of FedAvg on that many nodes in this process: CPU seconds and bytes of its rounds after the first."""
-    from coterie.flower import InProcessGrid, client_app
-    from coterie.flower.server import run_on
+    from flwr.app import Context, RecordDict
+
+    from coterie.flower import InProcessGrid, client_app, server_app
 
     model, times = f"mlp:hidden={hidden}", CpuTimes()
-    federation = find_scenario("digits-iid").build(clients=nodes, samples=40, seed=seed)
+    federation = find_scenario("digits-iid").build(clients=nodes, samples=20, seed=seed)
     grid = InProcessGrid(client_app(model, federation), node_configs=[{"client": name} for name in federation.ids])
     options = {"method": "fedavg", "model": model, "rounds": ROUNDS, "seed": seed, "evaluate_every": ROUNDS + 1}
     network = {"min_nodes": nodes, "timeout": 60.0, "poll": 0.01}
-    found = run_on(grid, options | network | {"secure_sums": secure, "secure_limit": 4.0}, callbacks=[times])
+    server = server_app(options | network | {"secure_sums": secure, "secure_limit": 4.0}, callbacks=[times])
+    server(grid, Context(1, 0, {}, RecordDict(), {}))
     return {
         "cpu_seconds": [after - before for before, after in zip(times.read, times.read[1:], strict=False)],
-        "bytes_up": [record.bytes.up for record in found.history],
-        "bytes_down": [record.bytes.down for record in found.history],
-        "faults": sum(len(record.faults) for record in found.history),
+        "bytes_up": [record.bytes.up for record in times.records],
+        "bytes_down": [record.bytes.down for record in times.records],
+        "faults": sum(len(record.faults) for record in times.records),
     }
 
 
