@@ -192,7 +192,13 @@ def test_options_are_read():
 
 @pytest.mark.parametrize(
     ("expect", "rule"),
-    [("0", "mean"), ("2", "nnm+trimmed-mean(2)"), (1, "nnm+trimmed-mean(1)"), ("11%", "nnm+trimmed-mean(3)")],
+    [
+        ("0", "mean"),
+        ("2", "nnm+trimmed-mean(2)"),
+        (1, "nnm+trimmed-mean(1)"),
+        ("11%", "nnm+trimmed-mean(3)"),
+        (9, "nnm+trimmed-mean(9)"),
+    ],
 )
 def test_the_rule_follows_from_how_many_are_expected(expect, rule):
     assert Aggregation.parse(expect_hostile=expect, clients=20).rule == rule
