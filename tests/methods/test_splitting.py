@@ -28,11 +28,23 @@ from coterie.methods.splitting.candidates import (
 )
 from coterie.methods.splitting.judging import Judged
 from coterie.methods.splitting.paper import Seen
+from coterie.methods.tree import Node
 
 
 def test_the_papers_thresholds_with_numbers_and_auto() -> None:
     assert PaperRule(eps1=0.4, eps2=1.6).thresholds(Seen(largest=5.0)) == {"eps1": 0.4, "eps2": 1.6}
     assert PaperRule().thresholds(Seen(largest=5.0)) == {"eps1": 0.5, "eps2": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("members", "t", "considered", "due"),
+    [(4, 3, 0, True), (3, 3, 0, False), (4, 2, 0, False), (4, 9, 5, False), (4, 10, 5, True)],
+)
+def test_the_paper_compares_after_some_rounds_and_again_some_rounds_after_a_refusal(
+    members: int, t: int, considered: int, due: bool
+) -> None:
+    leaf = Node(1, 0, tuple("abcd"[:members]), torch.zeros(1), born=1)
+    assert PaperRule(min_size=2, wait=2, recheck=5)._is_due(Seen(considered=considered), leaf, t) == due
 
 
 def test_a_rule_is_written_as_its_name_with_options() -> None:

@@ -109,6 +109,11 @@ def test_the_limit_of_draws_is_an_error_that_says_what_to_do() -> None:
         RedrawnStart(share=0.5, draws=3).models(server_for(seed=2, scenario="digits-iid"), 2, 0)
 
 
+def test_of_four_models_each_must_be_chosen_by_a_tenth_as_in_the_authors_code() -> None:
+    with pytest.raises(RunError, match="each of 4 models chosen by 10% of the clients"):
+        RedrawnStart(draws=1).models(server_for(seed=0, scenario="digits-iid"), 4, 0)
+
+
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
