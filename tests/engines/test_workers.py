@@ -182,7 +182,7 @@ def test_a_model_from_a_file_can_be_sent_to_a_spawned_worker(tmp_path: Path) -> 
     file.write_text("from torch import nn\nclass Own(nn.Linear): pass\ndef make(): return Own(8, 3)\n")
     modules = [build(f"{file}:make", (8,), 3, seed) for seed in (0, 1)]
     engine = LocalEngine(federation(), lambda seed: modules[seed])
-    packed = pack_inheritance(engine.contexts, partial(engine._make_trainer, 0))
+    packed = pack_inheritance(engine.contexts, partial(engine._trainer_maker(None), 0))
     name = type(modules[0]).__module__
     del sys.modules[name]  # as in a process that inherits nothing
     contexts, make_trainer = unpack_inheritance(packed)

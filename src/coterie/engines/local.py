@@ -109,7 +109,7 @@ class LocalEngine(Engine):
         self._faults: list[Fault] = []
 
     def _trainer_maker(self, mask: Mask | None) -> Callable[[int], Trainer]:
-        """What makes a trainer here or elsewhere, from the bytes that it may keep; it holds a model, the engine none."""
+        """What makes a trainer from the bytes it may keep, here or elsewhere; it holds a model, the engine none."""
         return partial(portable_trainer, self.architecture(0), *self._trainer_parts, mask)
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -177,11 +179,12 @@ class Federation:
 
         encoded, names = encode_texts(items, label_names)
         clients = []
-        for position, (client_id, item) in enumerate(encoded):
-            group = entry_of(groups, "groups", client_id, position)
-            block = entry_of(blocks, "blocks", client_id, position)
-            clients.append(make_client(str(client_id), item, splits, seed, group, block))
-        return cls._named(clients, classes, name, task, names)
+        with no_collection():
+            for position, (client_id, item) in enumerate(encoded):
+                group = entry_of(groups, "groups", client_id, position)
+                block = entry_of(blocks, "blocks", client_id, position)
+                clients.append(make_client(str(client_id), item, splits, seed, group, block))
+            return cls._named(clients, classes, name, task, names)
 
     @classmethod
     def _named(
@@ -506,6 +509,18 @@ class Federation:
 
         items = items_from_hub(data, x, y, client, transform)
         return cls.from_tensors(items, splits=splits, task=task, label_names=label_names, seed=seed, name="hub")
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Keep Python from looking for cycles inside: among very many objects that all stay it would only take time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _check_ids(ids: Sequence[str]) -> None:

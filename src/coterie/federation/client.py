@@ -24,6 +24,8 @@ Splits = tuple[float, float, float]
 L = TypeVar("L")
 ONE_TYPE = "give all inputs in one type"
 STANDARD: Splits = (0.8, 0.1, 0.1)
+FINAL = (torch.float32, torch.int64)
+"""Types that inputs and targets are kept in."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,14 +87,17 @@ def make_client(
 
     `blocks` names the block of each training sample (n,), where that is known.
     """
-    given = dict(item) if isinstance(item, Mapping) else {"train": item}
+    given = item if isinstance(item, Mapping) else {"train": item}
     if "train" not in given or not PART_NAMES.issuperset(given):
         raise DataError(
             f"client {client_id!r}: expected parts among {', '.join(PARTS)} with at least train, got {sorted(given)}: "
             "rename or add them"
         )
-    parts = {part: _as_split(client_id, part, pair) for part, pair in given.items()}
-    scaled = _came_as_bytes(client_id, {part: pair for part, pair in given.items() if len(parts[part])})
+    parts = {part: split for part, pair in given.items() if (split := _finished(pair)) is not None}
+    scaled = False
+    if len(parts) < len(given):
+        parts = {part: _as_split(client_id, part, pair) for part, pair in given.items()}
+        scaled = _came_as_bytes(client_id, {part: pair for part, pair in given.items() if len(parts[part])})
     if blocks is not None:
         parts["train"] = replace(parts["train"], block=block_numbers(client_id, blocks, len(parts["train"])))
     if len(parts) == 1:
@@ -100,6 +105,17 @@ def make_client(
     train = parts["train"]
     empty = _empty(train.x.shape[1:], train.x.dtype, train.y.shape[1:], train.y.dtype)
     return Client(client_id, train, parts.get("validation", empty), parts.get("test", empty), group, scaled)
+
+
+def _finished(pair: Any) -> Split | None:
+    """The pair where it is of tensors of the final types, of which there may be very many; else None."""
+    if type(pair) is not tuple or len(pair) != 2:
+        return None
+    x, y = pair
+    if not (type(x) is Tensor and type(y) is Tensor and x.dtype in FINAL and y.dtype in FINAL):
+        return None
+    inputs, targets = x.shape, y.shape
+    return Split(x, y) if inputs and targets and inputs[0] == targets[0] else None
 
 
 def _came_as_bytes(client_id: str, given: Mapping[str, Any]) -> bool:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError, DataError
-from coterie.federation.client import PARTS, Client, Split, label_values
+from coterie.federation.client import Client, Split, label_values
 from coterie.federation.table_files import RawColumn, number_name
 
 Task = Literal["classification", "regression"]
@@ -142,6 +142,8 @@ def encode_texts(
 
     With `names` given, labels of every kind are looked up there. Items without such labels are left as they are.
     """
+    if names is None and _all_numbers(items):
+        return list(items), None
     columns = [(client_id, part, y) for client_id, item in items for part, (_, y) in _pairs(item).items()]
     texts = {(client_id, part): found for client_id, part, y in columns if (found := _texts(y, names)) is not None}
     if not texts:
@@ -164,6 +166,15 @@ def encode_texts(
         parts = {part: encoded(client_id, part, x, y) for part, (x, y) in _pairs(item).items()}
         changed.append((client_id, parts if isinstance(item, Mapping) else parts.get("train", item)))
     return changed, tuple(given)
+
+
+def _all_numbers(items: Items) -> bool:
+    """Whether all targets are tensors of numbers, as a quick look at each shows; there may be very many."""
+    for _, item in items:
+        for pair in item.values() if isinstance(item, dict) else (item,):
+            if type(pair) is not tuple or len(pair) != 2 or type(pair[1]) is not Tensor or pair[1].dtype is torch.bool:
+                return False
+    return True
 
 
 def _pairs(item: Any) -> dict[str, tuple[Any, Any]]:
@@ -215,7 +226,7 @@ def name_numbers(
 
 def _of_one_kind(clients: Sequence[Client]) -> bool:
     """Whether all labels are one number per sample, of one type."""
-    dimensions = {client.part(part).y.ndim for client in clients for part in PARTS}
+    dimensions = {split.y.ndim for client in clients for split in (client.train, client.validation, client.test)}
     return dimensions == {1} and len({client.train.y.dtype for client in clients}) == 1
 
 

@@ -306,8 +306,11 @@ def to_json(record: Any) -> Any:
         return record
     if kind is float:
         return record if math.isfinite(record) else None
+    if kind is dict:  # asked first, as asking for a dataclass takes longer
+        return {str(key): value if type(value) in _PLAIN else to_json(value) for key, value in record.items()}
     if dataclasses.is_dataclass(kind):
-        return {name: to_json(getattr(record, name)) for name in _field_names(kind)}
+        values = ((name, getattr(record, name)) for name in _field_names(kind))
+        return {name: value if type(value) in _PLAIN else to_json(value) for name, value in values}
     if isinstance(record, Mapping):
         return {str(key): to_json(value) for key, value in record.items()}
     if isinstance(record, list | tuple):

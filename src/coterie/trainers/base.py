@@ -309,7 +309,8 @@ def add_row(total: Tensor, row: Tensor, weight: float, start: Tensor | None = No
     """
     starts = repeat(None) if start is None else start.split(PIECE)
     for sums, own, before in zip(total.split(PIECE), row.split(PIECE), starts, strict=False):
-        sums += (own if before is None else own - before).to(sums).mul_(weight)
+        moved = own if before is None else own - before
+        sums += moved.to(sums.dtype, copy=True).mul_(weight)
 
 
 def norm_of(row: Tensor, start: Tensor, trainable: int) -> float:

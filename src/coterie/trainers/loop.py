@@ -48,8 +48,6 @@ class LoopTrainer(Trainer):
     whether samples of several clients can be evaluated in one pass.
     """
 
-    adds_in_place = True
-
     def __init__(
         self,
         module: nn.Module,
@@ -61,6 +59,7 @@ class LoopTrainer(Trainer):
         sample: Split | None = None,
     ) -> None:
         self.device = device
+        self.adds_in_place = device == CPU  # pieces would be too many transfers from a card
         self.module = copy.deepcopy(module).to(device, dtype)
         self.layout = Layout.of(self.module)
         self.loss = loss
@@ -164,6 +163,8 @@ class LoopTrainer(Trainer):
         self, jobs: Sequence[TrainingJob], training: Training, weights: Sequence[float], total: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """As every trainer's; no update is ever written out, so that a large model is read only as often as it must."""
+        if not self.adds_in_place:
+            return super()._sum(jobs, training, weights, total)
         total = torch.zeros(self.layout.size, dtype=torch.float64) if total is None else total
         norms, losses = torch.empty(2, len(jobs), dtype=torch.float64)
         for i, (start, loss) in enumerate(self._trained(jobs, training)):
