@@ -67,7 +67,6 @@ MODULES = frozenset(
         "runs.rows",
         "runs.target_scaling",
         "runs.words",
-        "snapshot",
         "trainers.losses",
     )
 )

@@ -21,7 +21,7 @@ from coterie.runs.personalised import global_accuracy, personalised, personalise
 from coterie.runs.prepared import Run
 from coterie.runs.records import History, RoundRecord
 from coterie.runs.result import Result
-from coterie.snapshot import write_atomically
+from coterie.snapshot import save_tensors, write_atomically, writing
 
 __all__ = [
     "DEFAULT_SCENARIO",
@@ -51,8 +51,10 @@ __all__ = [
     "personalised_accuracy",
     "resume",
     "run",
+    "save_tensors",
     "score_clients",
     "start",
     "stored_values",
     "write_atomically",
+    "writing",
 ]

@@ -135,10 +135,8 @@ def assemble(
     optimizer = _server_optimizer(config, method)
     check_shown(config, method)
     scenario = None if federation or config.data else (config.scenario or DEFAULT_SCENARIO)
-    federation, defaults = (federation, defaults or Defaults()) if federation else make_federation(config)
+    federation, defaults = _clients_of(config, federation, defaults, here=engine_for is None)
     metrics = metrics or {}
-    if engine_for is None and isinstance(config.validation, float):
-        federation = hold_out(federation, config.validation, config.seed)
     scaling = TargetScaling.of(federation.table)
     trained = scaling.federation(federation)
     asked = scaling.metrics(run_metrics(config, metrics, trained.regression))
@@ -149,7 +147,7 @@ def assemble(
     check_training(training, loss, federation)
     make = engine_for or partial(make_engine, config, trained, loss=loss, metrics=asked)
     engine = make(architecture)
-    changing = _changing(federation, engine, config)
+    now, enter_round = _through_time(federation, engine, config)
     server = Server(
         engine,
         make_schedule(config.lr_schedule, training, rounds),
@@ -157,7 +155,7 @@ def assemble(
         rounds,
         config.participation,
         config.aggregation(len(engine.clients)),
-        _user_privacy(config, method, engine) if config.dp_noise else None,
+        _user_privacy(config, method, engine),
         optimizer,
     )
     check_needs(method, engine)
@@ -165,7 +163,6 @@ def assemble(
     identity = {**names, "scenario": scenario, "federation": fingerprint(federation)}
     used = absolute_paths(_config_as_used(config, training, rounds, loss, metrics) | identity)
     labels = {**names, "scenario": scenario or federation.name, "seed": config.seed}
-    now: Callable[[], Federation] = (lambda: changing.now) if changing else (lambda: federation)
     run = Run(
         method,
         server,
@@ -182,7 +179,7 @@ def assemble(
         placing=make_placing(method, config, architecture, training, rounds, loss, scaling),
         loss_unit=scaling.loss_unit(loss),
         constant=None if engine_for else lambda client: constant_score(now()[client], loss),
-        enter_round=changing.enter_round if changing else None,
+        enter_round=enter_round,
         groups_now=lambda: now().groups,
     )
     return run, used
@@ -199,8 +196,23 @@ def _server_optimizer(config: RunConfig, method: Method) -> ServerOptimizer:
     return optimizer
 
 
-def _user_privacy(config: RunConfig, method: Method, engine: Engine) -> UserPrivacy:
-    """The noise of differential privacy that the configuration asks for."""
+def _clients_of(
+    config: RunConfig, given: Federation | None, defaults: Defaults | None, *, here: bool
+) -> tuple[Federation, Defaults]:
+    """The federation that was given, or the one the configuration names, and the defaults that go with it.
+
+    Clients that are `here` hold back the share of samples that the configuration asks for.
+    """
+    federation, defaults = (given, defaults or Defaults()) if given else make_federation(config)
+    if here and isinstance(config.validation, float):
+        federation = hold_out(federation, config.validation, config.seed)
+    return federation, defaults
+
+
+def _user_privacy(config: RunConfig, method: Method, engine: Engine) -> UserPrivacy | None:
+    """The noise of differential privacy, if the configuration asks for it."""
+    if not config.dp_noise:
+        return None
     check_noise(config, method, engine)
     # In secure sums the size of the noise shows how many take part, so that is taken as known.
     rate = 1.0 if engine.capabilities.secure else config.participation
@@ -247,15 +259,17 @@ def _model_shape(model: str, federation: Federation, loss: Loss | None) -> dict[
     return shape
 
 
-def _changing(federation: Federation, engine: Engine, config: RunConfig) -> LocalEngine | None:
-    """The engine, where it has to follow a federation that changes with time; ConfigError where it cannot."""
+def _through_time(
+    federation: Federation, engine: Engine, config: RunConfig
+) -> tuple[Callable[[], Federation], Callable[[int], list[str]] | None]:
+    """The federation as it is now, and what enters a round of one that changes; ConfigError where it cannot change."""
     if not isinstance(federation, ChangingFederation):
-        return None
+        return (lambda: federation), None
     if not isinstance(engine, LocalEngine) or config.engine != "local":
         raise ConfigError(
             f"{federation.name} changes with time: it can be simulated on this machine only, engine=local"
         )
-    return engine
+    return (lambda: engine.now), engine.enter_round
 
 
 def make_placing(

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from coterie.errors import ConfigError, did_you_mean, extra
 from coterie.models.ensemble import Ensemble
+from coterie.runs import save_tensors, write_atomically, writing
 from coterie.runs.target_scaling import Rescaled
-from coterie.snapshot import save_tensors, write_atomically, writing
 from coterie_inference.predicting import loss_of, module_for, outputs_of, shape_of
 from coterie_inference.raw_inputs import (
     CELLS,
