@@ -169,6 +169,8 @@ def write_deployment(
         settings["classes"] = federation.classes
     if secure:
         settings["node-keys"] = True
+    if config.secure_sums and planned:
+        settings["sums-clients"] = str(root / "keys" / CLIENT_KEYS)
     if config.scenario:
         settings["trial-groups"] = True  # a made federation has no secrets, and its groups are a metric
     read_options({key.replace("-", "_"): value for key, value in settings.items()})  # as the server will
@@ -179,7 +181,7 @@ def write_deployment(
         _write_data(root, federation, files)
     if "secret-file" in shared:
         write_secret(Path(shared["secret-file"]))
-    if config.secure_sums:
+    if config.secure_sums and planned:
         write_client_keys(root / "keys", [node["client"] for node in planned])
     for name, text in {"server_app.py": SERVER_APP, "client_app.py": CLIENT_APP}.items():
         if not (deployment.app / name).exists():  # it may have been changed since
