@@ -355,6 +355,13 @@ def test_keys_of_a_client_that_nobody_registered_are_not_used(keys: dict[str, Pa
         run_sworn(keys, without=(FEDERATION.ids[2],), secure_sums=True)
 
 
+def test_a_server_with_the_list_names_who_is_not_on_it_and_forms_the_sum_of_the_others(keys: dict[str, Path]) -> None:
+    stranger, clients = FEDERATION.ids[2], str(keys[FEDERATION.ids[0]].parent / "clients.json")
+    result = run_sworn(keys, without=(stranger,), secure_sums=True, sums_clients=clients)
+    assert [fault.client for fault in result.history[0].faults] == [stranger]
+    assert "another key than is registered for it" in result.history[0].faults[0].reason
+
+
 @pytest.mark.parametrize("own", [True, False])
 def test_a_server_that_hands_out_its_own_keys_is_found_out(
     keys: dict[str, Path], monkeypatch: pytest.MonkeyPatch, own: bool

@@ -9,6 +9,7 @@ from .harness import Target
 from .messages import Messages
 from .options import Options
 from .requests import Requests
+from .sums import Sums
 from .tables import Tables
 
-TARGETS: tuple[Target, ...] = (Configs(), Options(), Files(), Folders(), Tables(), Messages(), Requests())
+TARGETS: tuple[Target, ...] = (Configs(), Options(), Files(), Folders(), Tables(), Messages(), Requests(), Sums())

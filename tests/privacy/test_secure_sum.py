@@ -14,8 +14,9 @@ from scipy import stats
 from coterie.errors import ConfigError
 from coterie.privacy import opening, shamir
 from coterie.privacy import secure_sum as ss
-from coterie.privacy.sum_terms import UNEVEN, NotOpened, Terms, check_weights, least_threshold
+from coterie.privacy.sum_terms import NotOpened, Terms, check_weights, least_threshold
 from coterie.privacy.whole_numbers import Quantiser
+from coterie.trainers.base import UNEVEN
 
 
 def vectors_of(n, d, seed=0):

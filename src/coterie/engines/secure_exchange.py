@@ -44,7 +44,8 @@ from coterie.tasks import Choose, Evaluate, Train
 from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request, SumNoise
 
 OTHER_KEY = (
-    "it signs with another key than before in this run: give its node a sums-key-file, or a state-dir that outlives it"
+    "it signs with another key than is registered for it: give its node the sums-key-file of the list or, where there "
+    "is none, a state-dir that outlives a restart"
 )
 
 
@@ -54,7 +55,13 @@ class Members(NamedTuple):
     blamed: dict[str, str]
     """Clients that did not keep to the protocol, and what they did: they are in no later sum."""
     owners: dict[str, bytes]
-    """The public key of each client's own, registered when it first came."""
+    """The public key of each client's own: the operator's list, or registered when it first came."""
+    listed: bool = False
+    """Whether `owners` is the operator's list, and no others may take part."""
+
+    def knows(self, client: str, owner: bytes) -> bool:
+        """Whether a key is the client's; a first one is where there is no list."""
+        return (self.owners.get(client) if self.listed else self.owners.setdefault(client, owner)) == owner
 
 
 Carry = Callable[[Sequence[Request]], Iterator[ReplyBlock]]
@@ -117,8 +124,8 @@ class SecureExchange:
         name: str = "",
     ) -> None:
         self.carry, self.layout, self.limit, self.minimum, self.faults = carry, layout, limit, minimum, faults
-        members = members or Members({}, {})
-        self.blamed, self.owners = members
+        self.members = members or Members({}, {})
+        self.blamed = self.members.blamed
         self.name = name
 
     def run(self, requests: Sequence[Request], reduce: Reduction) -> ReplyBlock:
@@ -172,8 +179,9 @@ class SecureExchange:
         ready: dict[int, Cluster] = {}
         while clusters:
             self._offer(clusters)
-            self._share(clusters)
-            self._check(clusters)
+            # Honest clients refuse what a cheat is in, and should not be taken for faulty.
+            self._share({group: cluster for group, cluster in clusters.items() if not cluster.blamed})
+            self._check({group: cluster for group, cluster in clusters.items() if not cluster.blamed})
             for cluster in clusters.values():
                 self._blame(cluster)
             ready |= {group: cluster for group, cluster in clusters.items() if not cluster.blamed}
@@ -231,8 +239,7 @@ class SecureExchange:
             offered = {n: open_offer(row) for n, row in sorted(cluster.offered.items())}
             cluster.blamed |= unsound_keys(self.name, offered)
             for number in set(offered) - set(cluster.blamed):
-                owner = offered[number][0].owner
-                if self.owners.setdefault(cluster.tasks[number].client, owner) != owner:
+                if not self.members.knows(cluster.tasks[number].client, offered[number][0].owner):
                     cluster.blamed[number] = OTHER_KEY
 
     def _share(self, clusters: Mapping[int, Cluster]) -> None:

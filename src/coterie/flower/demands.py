@@ -24,11 +24,10 @@ from coterie.methods.needs import needs_of
 from coterie.parameters import Layout
 from coterie.privacy.client_keys import owner_from_line
 from coterie.privacy.secure_tasks import Agree, CheckShares, Masked, OfferKeys, Reveal, ShareSecrets
-from coterie.privacy.sum_terms import UNEVEN
 from coterie.tasks import Evaluate
 from coterie.tasks.base import Task
 from coterie.tasks.personalise import Personalise
-from coterie.trainers.base import SumRules
+from coterie.trainers.base import UNEVEN, SumRules
 
 LEAST_IN_SUM = 3
 """How many vectors a sum must be of for a node that demands secure sums and says no number."""

@@ -166,6 +166,8 @@ def write_deployment(
         raise ConfigError(f"nodes={least}, but there are {len(planned)} clients: wait for {len(planned)} at most")
     settings |= {"out": str(root / "run"), "min-nodes": least} | NETWORK_DEFAULTS | dict(tables or {})
     settings |= _server_settings(config, federation, secure)
+    if config.secure_sums and planned:
+        settings["sums-clients"] = str(root / "keys" / CLIENT_KEYS)
     read_options({key.replace("-", "_"): value for key, value in settings.items()})  # as the server will
     deployment = Deployment(root, planned, settings)
     guide = instructions(deployment, address, secure)
@@ -174,7 +176,7 @@ def write_deployment(
         _write_data(root, federation, files)
     if "secret-file" in shared:
         write_secret(Path(shared["secret-file"]))
-    if config.secure_sums:
+    if config.secure_sums and planned:
         write_client_keys(root / "keys", [node["client"] for node in planned])
     for name, text in {"server_app.py": SERVER_APP, "client_app.py": CLIENT_APP}.items():
         if not (deployment.app / name).exists():  # it may have been changed since

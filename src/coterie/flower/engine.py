@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import secrets
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -205,15 +205,23 @@ class FlowerEngine(Engine):
 class SecureFlowerEngine(FlowerEngine):
     """The clients behind a grid, whose updates are seen in sums only; `limit` and `minimum` are as in `SecureEngine`.
 
-    A sum takes six exchanges instead of one. A task whose reply would hold a single update is refused before it is
-    sent.
+    A sum takes six exchanges instead of one. `owners` are the public keys of the clients that may take part, by which
+    they sign (None: any, and the first key of a client is its own). A task whose reply would hold a single update is
+    refused before it is sent.
     """
 
-    def __init__(self, *args: Any, limit: float = 1.0, minimum: int = 3, **options: Any) -> None:
+    def __init__(
+        self,
+        *args: Any,
+        limit: float = 1.0,
+        minimum: int = 3,
+        owners: Mapping[str, bytes] | None = None,
+        **options: Any,
+    ) -> None:
         super().__init__(*args, **options)
         self.limit, self.minimum = limit, minimum
         self.capabilities = Capabilities(remote=True, secure=True, least_in_sum=minimum)
-        self.members = Members({}, {})
+        self.members = Members({}, dict(owners or {}), listed=owners is not None)
         self._name, self._sums = secrets.token_hex(16), 0
 
     def run(self, requests: Sequence[Request], reduce: Reduction | None = None) -> Iterator[ReplyBlock]:

@@ -27,6 +27,7 @@ from coterie.flower.exchange import Exchange
 from coterie.flower.tables import TableOptions, agree, collect_reports, spelt, table_record
 from coterie.methods import Method, make_method
 from coterie.metrics import MetricFunction
+from coterie.privacy.client_keys import owner_from_line
 from coterie.runs.assemble import Model, assemble, check_same_run
 from coterie.runs.callbacks import Callback
 from coterie.runs.config import RunConfig, make_config, overlay
@@ -57,6 +58,10 @@ class NetworkConfig(BaseModel):
     ids_per_node: int = Field(1, ge=1, description="different clients that one node may be in a run")
     client_keys: str | None = Field(
         None, description="JSON file with the public key of every client that may take part (default: any may)"
+    )
+    sums_clients: str | None = Field(
+        None,
+        description="JSON file with the key by which every client signs its part of secure sums (default: any may)",
     )
     label: str | None = Field(None, description="the column to predict, where nodes have tables")
     drop: str | None = Field(None, description="columns of the nodes' tables that are left out")
@@ -166,7 +171,9 @@ def _prepare(
     like = stand_in(directory.kind, directory.classes, config.scenario or "flower", table)
     kind: Callable[..., FlowerEngine] = FlowerEngine
     if config.secure_sums:
-        kind = partial(SecureFlowerEngine, limit=config.secure_limit, minimum=config.secure_minimum)
+        listed = None if network.sums_clients is None else read_lines(Path(network.sums_clients))
+        owners = None if listed is None else {client: owner_from_line(line) for client, line in listed.items()}
+        kind = partial(SecureFlowerEngine, limit=config.secure_limit, minimum=config.secure_minimum, owners=owners)
     engine_for: Callable[..., FlowerEngine] = partial(
         kind,
         grid,

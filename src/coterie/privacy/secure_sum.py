@@ -36,8 +36,9 @@ from coterie.privacy.sealing import (
     unseal,
 )
 from coterie.privacy.shamir import SHARE_BYTES, split
-from coterie.privacy.sum_terms import UNEVEN, NotOpened, PublicKeys, Terms, box_text, check_weights, list_text
+from coterie.privacy.sum_terms import NotOpened, PublicKeys, Terms, box_text, check_weights, list_text
 from coterie.privacy.whole_numbers import Words
+from coterie.trainers.base import UNEVEN
 
 SEALED_BYTES = 2 * SHARE_BYTES + 28 + SIGNATURE_BYTES
 """Two shares, sealed for one client and signed."""

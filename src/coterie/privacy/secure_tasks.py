@@ -30,11 +30,11 @@ from coterie.privacy.noisy_sum import sum_quantiser
 from coterie.privacy.sealing import SIGNATURE_BYTES
 from coterie.privacy.secure_sum import OFFERED_BYTES, SEALED_BYTES, Dealt, SecureClient
 from coterie.privacy.shamir import SHARE_BYTES
-from coterie.privacy.sum_terms import UNEVEN, NotOpened, PublicKeys, Terms, keys_text
+from coterie.privacy.sum_terms import NotOpened, PublicKeys, Terms, keys_text
 from coterie.privacy.whole_numbers import Words
 from coterie.tasks.base import Array, ClientContext, ClientState, Number, Reply, ReplySchema, SumNoise, Task
 from coterie.tasks.wire import checksum
-from coterie.trainers.base import SumRules, Trainer
+from coterie.trainers.base import UNEVEN, SumRules, Trainer
 
 KEPT = "secure sum"
 """Where a client keeps what it must remember of the sum that is going on."""

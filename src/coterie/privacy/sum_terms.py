@@ -9,10 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from coterie.errors import CoterieError
-
-UNEVEN = 10.0
-"""The most that a weight may be of the one that is the `minimum`-th largest, unless a client bounds it otherwise:
-beyond, a sum is all but one vector."""
+from coterie.trainers.base import UNEVEN
 
 
 class NotOpened(CoterieError):

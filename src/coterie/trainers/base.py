@@ -131,6 +131,11 @@ class SumNoise(NamedTuple):
     length: float
 
 
+UNEVEN = 10.0
+"""The most that a weight may be of the one that is the `minimum`-th largest in a secure sum, unless a client bounds it
+otherwise: beyond, the sum is all but one vector."""
+
+
 class SumRules(NamedTuple):
     """What a client demands of secure sums, whatever the server says: `clients` are the public keys of those that may
     take part, `least` is how many vectors a sum must be of, `allowed` what else is answered, by name, `uneven` how much
@@ -139,7 +144,7 @@ class SumRules(NamedTuple):
     clients: frozenset[bytes]
     least: int
     allowed: tuple[str, ...] = ()
-    uneven: float = 10.0
+    uneven: float = UNEVEN
     noise: float = 0.0
 
 
