@@ -85,15 +85,15 @@ def test_losses_from_moments_are_those_of_the_data() -> None:
     found = _moments(server.clients, ask, server)
     assert found is not None
     fit = found.of(range(PARTS))
-    everyone = torch.arange(3)
-    losses = fit.losses(fit.shared(everyone, 1e-6))
+    everyone = np.zeros(3, dtype=np.int64)
+    losses = fit.losses(fit.by_choice(everyone, 1e-6)[0])
     x = torch.cat([c.train.x for c in federation]).double()
     y = torch.cat([c.train.y for c in federation]).double()
     design = torch.cat([x, torch.ones(len(x), 1)], 1)
     residual = y - design @ torch.linalg.lstsq(design, y).solution
     expected = residual.square().reshape(3, -1).mean(1)
     assert torch.allclose(losses, expected, rtol=1e-4)
-    with_offset = fit.losses(fit.with_offset(fit.shared(everyone, 1e-6), 1.0))
+    with_offset = fit.losses(fit.with_offset(fit.by_choice(everyone, 1e-6)[0], 1.0))
     assert torch.allclose(with_offset, residual.reshape(3, -1).var(1, unbiased=False), rtol=1e-4)
 
 
@@ -116,8 +116,8 @@ def test_sequences_cannot_be_compared() -> None:
 def test_losses_under_several_models_are_those_under_each() -> None:
     random = torch.Generator().manual_seed(0)
     x, y = (torch.randn(4, 20, n, generator=random, dtype=torch.float64) for n in (5, 3))
-    fit = Fit(x.mT @ x / 20, x.mT @ y / 20, y.square().sum((1, 2)) / 20, torch.full((4,), 20.0))
+    fit = Fit(x / 20**0.5, y / 20**0.5, y.square().sum((1, 2)) / 20, torch.full((4,), 20.0))
     models = torch.randn(6, 5, 3, generator=random, dtype=torch.float64)
     by_hand = torch.stack([(x @ model - y).square().sum((1, 2)) / 20 for model in models], 1)
-    torch.testing.assert_close(fit.losses_of_all(models.unbind()), by_hand)
+    torch.testing.assert_close(fit.losses_of_all(models), by_hand)
     torch.testing.assert_close(torch.stack([fit.losses(model) for model in models], 1), by_hand)
