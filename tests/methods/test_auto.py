@@ -126,3 +126,27 @@ def test_one_client_is_moved_by_its_own_samples_alone() -> None:
     found = judged([f"c{i}" for i in range(8)], losses, np.full((8, 2), 0.01), [20] * 8)
     assert found.chosen() == {found.clients[3]: 0}
     assert not judged(["a"], losses[3:4], np.full((1, 2), np.nan), [1]).chosen()
+
+
+def test_what_was_sure_before_training_stays_unless_it_gains_nothing() -> None:
+    clients, losses = [f"c{i}" for i in range(8)], LOSSES.copy()
+    losses[:, 1:] = losses[:, :1] + np.linspace(-0.3, 0.25, 8)[:, None] * np.array([1, -1])
+    errors = np.full((8, 3), 1.0)
+    assert not judged(clients, losses, errors, [10] * 8).chosen()
+    known = judged(clients, losses, errors, [10] * 8)._replace(known=frozenset({0, 1}))
+    assert known.chosen() == dict.fromkeys(clients, 0)
+    assert served._evidence(known, 0, clients)[0].endswith("which was sure before training")
+
+
+def test_own_training_stands_in_for_offsets_that_the_model_has_no_bias_for() -> None:
+    losses = np.hstack([np.ones((8, 3)), np.full((8, 2), 0.9)])  # the one above, half an offset, a whole one, own
+    found = judged([f"c{i}" for i in range(8)], losses, np.full((8, 5), 0.01), [10] * 8)
+    assert served._possible(frozenset({1}), found) == {served.TRAINED}
+    assert served._possible(frozenset({2}), found) == {2}
+
+
+def test_the_comparison_before_training_is_the_first_look() -> None:
+    data = find_scenario("digits-iid").build(clients=6, samples=40, seed=5)
+    result = coterie.run("auto", data, **PLAN | {"rounds": 9})  # type: ignore[arg-type]
+    [whole] = [event for event in result.history[-1].events if event.kind == "whole"]
+    assert whole.details["looks"] == 2  # before training, and after round 8
