@@ -57,6 +57,7 @@ class RelatednessRule(BenefitRule):
         return replace(memory, clients=halves.clients), found
 
 
+@saved
 class Summed(Compared):
     """Half-updates that go into sums alone: candidates from inputs need no single ones."""
 

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from coterie.benefit import FIRST_LOOK, LEVEL, Benefit, level_of_look
 from coterie.clustering.sketch import sketch
+from coterie.methods.aggregation import WeightedSum
 from coterie.methods.base import Event
 from coterie.methods.compared import Compared, ComparedHalves
 from coterie.methods.server import Server, apply_update
@@ -30,6 +31,7 @@ from coterie.methods.splitting.candidates import (
     Sides,
     candidates,
     half_cosines,
+    in_fewer_parts,
     known_of,
     number_of_parts,
     pooled,
@@ -81,7 +83,8 @@ class BenefitRule(SplitRule):
         if age < memory.due or len(asked) < self.fewest:
             return Look(memory)
         halves = self.compared(asked, seen, t, server)
-        memory = replace(memory, weighting=seen.weighting, count=memory.count + 1, due=2 * age, last=None)
+        memory = replace(memory, count=memory.count + 1, due=2 * age, last=None)
+        memory = replace(memory, weighting=seen.weighting, compared=seen.compared)
         if len(halves.clients) < self.fewest:
             return Look(memory)
         memory, proposed = self.propose(memory, halves)
@@ -100,13 +103,19 @@ class BenefitRule(SplitRule):
         t: int,
         server: Server,
     ) -> tuple[Benefit | None, SplitDecision | None]:
-        """Try the candidate that reproduces best; if it helps all together but not each part, one of fewer parts."""
+        """Try the candidate that reproduces best; if it helps all together but not each part, one of fewer parts.
+
+        One that helps is compared with those of fewer parts, which may serve as well.
+        """
         result = None
         only_one = halves.updates is None  # where vectors may not be seen, the sums of one candidate are opened
         while found := worth_trying(possible)[: 1 if only_one else None]:
             steps = Steps(halves, found, seen, t, server)
             tried = judged(found, steps, halves, self.base(seen), self.judge, server)
             best, result = tried.best(level)
+            if best is not None and not only_one and (fewer := in_fewer_parts(best, possible)):
+                again = judged([best, *fewer], steps, halves, self.base(seen), self.judge, server)
+                best, result = again.best(level)
             if best is not None:
                 branches = self._branches(best.both, steps, halves, seen, server)
                 reason = f"on held-out data models of their own lower the loss by {result}"
@@ -170,7 +179,7 @@ class BenefitRule(SplitRule):
 
         That they differ was sure when they were split; here validation data says whether it lasts. They are compared at
         ages that double, until the gain has not shrunk: a start from fewer labels learns faster for a while, and falls
-        behind later.
+        behind later. A gain that has only shrunk must still be sure after the last round.
         """
         joint = self._trained_on(memory, parent, children, t, server)
         memory = replace(memory, joint=joint)
@@ -181,13 +190,36 @@ class BenefitRule(SplitRule):
             return Watched(memory)
         found = served(children, joint, self.confirm, server)
         if not found.clients:  # without validation data nothing speaks against the split
-            return Watched(None)
-        if found.gain <= 0:
+            return Watched(None, moved=self.chosen_again(memory, parent, children, t, server))
+        shrunk = memory.watched > 0 and found.gain < memory.kept
+        if found.gain <= 0 or (last and shrunk and found.p_value > self.level):
             after = replace(memory, due=2 * (t - parent.born), joint=None, watched=0, kept=math.inf)
             return Watched(after, joint, f"on validation data models of their own lower the loss by {found}")
-        if last or found.gain >= memory.kept:
+        if last or (memory.watched and not shrunk):
             return Watched(None)
-        return Watched(replace(memory, watched=age, kept=found.gain))
+        moved = {} if memory.watched else self.chosen_again(memory, parent, children, t, server)
+        return Watched(replace(memory, watched=age, kept=found.gain), moved=moved)
+
+    def chosen_again(
+        self, memory: Looks, parent: Node, children: Sequence[Node], t: int, server: Server
+    ) -> dict[str, int]:
+        """The members that another part's step serves better, now that the joint model has learned more.
+
+        All steps are from the joint model, which every member has trained alike: at their own parts' models, members
+        would be judged on data that these have seen. Later the joint model fits its data, and steps say little.
+        """
+        assert memory.joint is not None
+        home = {client: child.id for child in children for client in child.members}
+        seen = LeafRound(parent, WeightedSum(0), [], memory.joint, memory.compared, memory.weighting)
+        there = [client for client in server.participants(t) if client in home]
+        halves = self.compared(some_of(there, t, parent.id, server), seen, t, server)
+        parts, sides = np.unique([home[client] for client in halves.clients], return_inverse=True)
+        if len(parts) < 2:
+            return {}
+        steps = Steps(halves, [Candidate((sides, sides), sides)], seen, t, server)
+        chosen = chosen_by_members(sides, steps, halves, halves.clients, memory.joint, self.judge, server)
+        goes_to = {client: int(parts[side]) for client, side in chosen.items()}
+        return {client: part for client, part in goes_to.items() if part != home[client]}
 
     def _trained_on(self, memory: Looks, parent: Node, children: Sequence[Node], t: int, server: Server) -> Tensor:
         """The model of a cluster that was split, after a round of its members from there."""

@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.benefit import FEWEST, FIRST_LOOK, LEVEL, Benefit, benefit
 from coterie.clustering import bipartition, cosine_matrix
 from coterie.clustering.agglomerative import cut, dendrogram
-from coterie.methods.compared import ComparedHalves
+from coterie.methods.compared import Compared, ComparedHalves
 from coterie.snapshot import saved
 
 LEVELS = (2, 3, 4)
@@ -45,6 +45,8 @@ class Looks:
     """After a split: the model of the cluster, which trains on beside its children's."""
     weighting: str = "samples"
     """The weight of a client in its mean."""
+    compared: Compared = Compared()
+    """What is compared in this run."""
     watched: int = 0
     """The children's age when they were last compared with it."""
     kept: float = math.inf
@@ -141,6 +143,16 @@ def smallest_side(candidate: Candidate) -> int:
 def number_of_parts(candidate: Candidate) -> int:
     """How many parts would be made."""
     return len(np.unique(candidate.both))
+
+
+def in_fewer_parts(candidate: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
+    """Of each smaller number of parts the one that reproduces best, if one does."""
+    if candidate.leaning is None:
+        return []  # then all were tried
+    found: list[Candidate] = []
+    for parts in range(2, number_of_parts(candidate)):
+        found += worth_trying([one for one in others if number_of_parts(one) == parts])
+    return found
 
 
 def leaning_of(candidate: Candidate, cosines: Floats) -> Benefit:

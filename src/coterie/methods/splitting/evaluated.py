@@ -17,7 +17,9 @@ from coterie.methods.compared import Compared, ComparedHalves
 from coterie.methods.server import Server
 from coterie.methods.splitting.base import LeafRound, split_rule
 from coterie.methods.splitting.benefit import BenefitRule
+from coterie.methods.splitting.candidates import Looks
 from coterie.methods.splitting.judging import Losses, as_evaluated
+from coterie.methods.tree import Node
 from coterie.tasks import Evaluate, Task
 
 
@@ -44,6 +46,11 @@ class EvaluatedRule(BenefitRule):
 
     def confirm(self, models: Mapping[str, Tensor], server: Server) -> Losses:
         return as_evaluated(models, server)
+
+    def chosen_again(
+        self, memory: Looks, parent: Node, children: Sequence[Node], t: int, server: Server
+    ) -> dict[str, int]:
+        return {}  # nodes that only evaluate cannot train from another model than their own
 
     def newcomer(self, client: str, model: Tensor, t: int, server: Server, compared: Compared) -> Tensor:
         return compared.of_newcomer(client, model, t, server)

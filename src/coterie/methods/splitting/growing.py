@@ -79,4 +79,9 @@ def watch_splits(
             tree = tree.joined(number, watched.joint)
             text = f"the parts of cluster {number} are joined again: {watched.reason}"
             events.append(Event("undone", text, {"cluster": number}))
+        if watched.moved:
+            tree = tree.with_moved(watched.moved, server.clients)
+            who = ", ".join(watched.moved)
+            text = f"{who}: better served by another part of cluster {number} than the one they were in"
+            events.append(Event("moved", text, {"cluster": number, "clients": list(watched.moved)}))
     return tree, events

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.benefit import Benefit, benefit
+from coterie.benefit import LEVEL, Benefit, benefit
 from coterie.errors import RunError
 from coterie.methods.aggregation import WeightedSum
 from coterie.methods.compared import ComparedHalves, halves_seed
@@ -136,17 +136,18 @@ class Judged(NamedTuple):
     def best(self, level: float) -> tuple[Candidate | None, Benefit]:
         """The candidate to take, if one is sure, and what it gains; else the largest gain that there is.
 
-        One of more parts is taken only where it is surely better than what fewer parts give.
+        That it helps must be sure at the level of the look. One of more parts is taken only where it is surely better
+        than what fewer parts give, at LEVEL: how many parts there are is another question.
         """
-        taken = None
-        sizes = [number_of_parts(one) for one in self.found]
-        for parts in sorted(set(sizes)):
-            results = {c: self.gain(c, taken) for c, size in enumerate(sizes) if size == parts}
-            sure = {c: result.gain for c, result in results.items() if result.p_value <= level}
-            taken = max(sure, key=lambda c: sure[c], default=taken)
-        if taken is not None:
-            return self.found[taken], self.gain(taken)
-        return None, max((self.gain(c) for c in range(len(self.found))), key=lambda result: result.gain)
+        results = [self.gain(candidate) for candidate in range(len(self.found))]
+        sure = [c for c, result in enumerate(results) if result.p_value <= level]
+        if not sure:
+            return None, max(results, key=lambda result: result.gain)
+        taken, *others = sorted(sure, key=lambda c: (number_of_parts(self.found[c]), -results[c].gain))
+        for candidate in others:
+            if self.gain(candidate, over=taken).p_value <= LEVEL:
+                taken = candidate
+        return self.found[taken], results[taken]
 
 
 class Losses(NamedTuple):
