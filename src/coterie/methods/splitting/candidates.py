@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -47,6 +47,8 @@ class Looks:
     """The weight of a client in its mean."""
     compared: Compared = Compared()
     """What is compared in this run."""
+    leanings: dict[str, list[float]] = field(default_factory=dict)
+    """By member the loss under the step of each part, less their mean, when it was split."""
     watched: int = 0
     """The children's age when they were last compared with it."""
     kept: float = math.inf
@@ -143,16 +145,6 @@ def smallest_side(candidate: Candidate) -> int:
 def number_of_parts(candidate: Candidate) -> int:
     """How many parts would be made."""
     return len(np.unique(candidate.both))
-
-
-def in_fewer_parts(candidate: Candidate, others: Sequence[Candidate]) -> list[Candidate]:
-    """Of each smaller number of parts the one that reproduces best, if one does."""
-    if candidate.leaning is None:
-        return []  # then all were tried
-    found: list[Candidate] = []
-    for parts in range(2, number_of_parts(candidate)):
-        found += worth_trying([one for one in others if number_of_parts(one) == parts])
-    return found
 
 
 def leaning_of(candidate: Candidate, cosines: Floats) -> Benefit:

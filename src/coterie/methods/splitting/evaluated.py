@@ -28,6 +28,7 @@ class EvaluatedRule(BenefitRule):
     """Split where what clients evaluate says that all parts are surely better served apart."""
 
     needs_updates: ClassVar[bool] = True
+    reproduces: ClassVar[bool] = False
     tasks: ClassVar[tuple[type[Task], ...]] = (Evaluate,)
 
     def compared(self, clients: Sequence[str], seen: LeafRound, t: int, server: Server) -> ComparedHalves:

@@ -81,7 +81,6 @@ def watch_splits(
             events.append(Event("undone", text, {"cluster": number}))
         if watched.moved:
             tree = tree.with_moved(watched.moved, server.clients)
-            who = ", ".join(watched.moved)
-            text = f"{who}: better served by another part of cluster {number} than the one they were in"
-            events.append(Event("moved", text, {"cluster": number, "clients": list(watched.moved)}))
+            text = f"{len(watched.moved)} clients move to another part of cluster {number}, which serves them better"
+            events.append(Event("moved", text, {"cluster": number, "clients": len(watched.moved)}))
     return tree, events

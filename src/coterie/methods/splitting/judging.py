@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.benefit import LEVEL, Benefit, benefit
+from coterie.benefit import Benefit, benefit
 from coterie.errors import RunError
 from coterie.methods.aggregation import WeightedSum
 from coterie.methods.compared import ComparedHalves, halves_seed
@@ -136,18 +136,17 @@ class Judged(NamedTuple):
     def best(self, level: float) -> tuple[Candidate | None, Benefit]:
         """The candidate to take, if one is sure, and what it gains; else the largest gain that there is.
 
-        That it helps must be sure at the level of the look. One of more parts is taken only where it is surely better
-        than what fewer parts give, at LEVEL: how many parts there are is another question.
+        One of more parts is taken only where it is surely better than what fewer parts give.
         """
-        results = [self.gain(candidate) for candidate in range(len(self.found))]
-        sure = [c for c, result in enumerate(results) if result.p_value <= level]
-        if not sure:
-            return None, max(results, key=lambda result: result.gain)
-        taken, *others = sorted(sure, key=lambda c: (number_of_parts(self.found[c]), -results[c].gain))
-        for candidate in others:
-            if self.gain(candidate, over=taken).p_value <= LEVEL:
-                taken = candidate
-        return self.found[taken], results[taken]
+        taken = None
+        sizes = [number_of_parts(one) for one in self.found]
+        for parts in sorted(set(sizes)):
+            results = {c: self.gain(c, taken) for c, size in enumerate(sizes) if size == parts}
+            sure = {c: result.gain for c, result in results.items() if result.p_value <= level}
+            taken = max(sure, key=lambda c: sure[c], default=taken)
+        if taken is not None:
+            return self.found[taken], self.gain(taken)
+        return None, max((self.gain(c) for c in range(len(self.found))), key=lambda result: result.gain)
 
 
 class Losses(NamedTuple):
@@ -242,11 +241,13 @@ def chosen_by_members(
     model: Tensor,
     judge: Judge,
     server: Server,
-) -> dict[str, int]:
+    known: Mapping[str, Sequence[float]],
+) -> tuple[dict[str, int], dict[str, list[float]]]:
     """The part of every member: the one whose step serves it better, on data that the step was not made of.
 
     Whether to split is decided by then; this is who goes where, those included that were not compared. A member that
     does not answer stays in its part, or goes to the largest one. If all would leave a part, all stay as they are.
+    Second come the losses under each part's step, less their mean, to which those `known` from before are added.
     """
     parts, sizes = np.unique(sides, return_counts=True)
     folds = range(len(halves.vectors))
@@ -256,11 +257,13 @@ def chosen_by_members(
     largest = parts[sizes.argmax()].item()
     chosen = {client: before.get(client, largest) for client in members}
     answered = judge(dict.fromkeys(members, models), server)
+    found: dict[str, list[float]] = {}
     for client, losses in zip(answered.clients, answered.losses.min(axis=1), strict=True):
         if np.isfinite(losses).all():
-            chosen[client] = parts[losses.argmin()].item()
+            total = losses - losses.mean() + np.array(known.get(client, [0.0] * len(parts)))
+            chosen[client], found[client] = parts[total.argmin()].item(), total.tolist()
     stays = {chosen[client] for client in halves.clients} == set(parts.tolist())
-    return chosen if stays else chosen | before
+    return chosen if stays else chosen | before, found
 
 
 def served(children: Sequence[Node], joint: Tensor, judge: Judge, server: Server) -> Benefit:
