@@ -150,3 +150,6 @@ def test_the_comparison_before_training_is_the_first_look() -> None:
     result = coterie.run("auto", data, **PLAN | {"rounds": 9})  # type: ignore[arg-type]
     [whole] = [event for event in result.history[-1].events if event.kind == "whole"]
     assert whole.details["looks"] == 2  # before training, and after round 8
+    short = coterie.run("auto", data, **PLAN | {"rounds": 7})  # type: ignore[arg-type]
+    [found], [whole] = ([e for e in short.history[i].events if e.kind == k] for i, k in ((0, "found"), (-1, "whole")))
+    assert whole.text == f"no split: {found.text}"

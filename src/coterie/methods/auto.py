@@ -89,10 +89,19 @@ class Auto:
         trained, info = self.tree.round(state.trained, t, server)
         if t == 1 and state.found:
             info = replace(info, events=[Event("found", state.found, dict(state.evidence)), *info.events])
+        events = [self._why_whole(event, state, trained) for event in info.events]
+        info = replace(info, events=events)
         if t == 1 and state.clusters:
             trained = self._split(trained, state, server)
             info = replace(info, splits=splits_since(trained.tree, 1))
         return replace(state, trained=trained, by_model={}, own=(), served=()), info
+
+    @staticmethod
+    def _why_whole(event: Event, state: State, trained: cfl.State) -> Event:
+        """Where there was no look after the one before training, that one says why nothing was split."""
+        if event.kind != "whole" or not state.found or trained.memory[0].count > 1:
+            return event
+        return Event("whole", f"no split: {state.found}", {"looks": 1, "reason": "no benefit"})
 
     def _split(self, trained: cfl.State, state: State, server: Server) -> cfl.State:
         """Give every cluster that was found before training the mean step of its own members from the first model."""
