@@ -56,13 +56,18 @@ def test_training_alone_is_doubled_while_that_helps_up_to_the_length_of_the_run(
         """Client b gains once, client a always."""
         asked.append((sorted(models), training.epochs, t))
         clients = sorted(models)
-        gainers = [client for client in clients if client == "a" or len(asked) == 1]
-        return SimpleNamespace(clients=clients, gainers=lambda way: gainers, gains=np.full((len(clients), 1), 0.25))
+        gains = np.array([[0.25 if client == "a" or len(asked) == 1 else -0.25] for client in clients])
+        return judged(
+            clients, np.hstack([np.ones_like(gains), 1 - gains]), np.full((len(clients), 2), 1e-6), [9] * len(clients)
+        )
 
     monkeypatch.setattr(served, "try_to_serve", tried)
     server = SimpleNamespace(rounds=11, layout=SimpleNamespace(size=1))
-    found = served._trained_on(["a", "b"], Training(lr=0.1, epochs=2), 11, server)  # type: ignore[arg-type]
-    assert found == {"a": (3, 0.75), "b": (1, 0.25)}
+    found = served._trained_on(["a", "b"], False, Training(lr=0.1, epochs=2), 11, server)  # type: ignore[arg-type]
+    assert {client: (own.times, round(own.gain, 3)) for client, own in found.items()} == {
+        "a": (3, 0.75),
+        "b": (1, 0.25),
+    }
     assert asked == [(["a", "b"], 2, 12), (["a", "b"], 4, 13), (["a"], 8, 14)]
 
 
@@ -82,8 +87,9 @@ def test_label_skew_is_served_by_versions_of_the_clients_own(skewed) -> None:  #
     named = [client for event in served for client in event.details["clients"]]
     assert sorted(named) == sorted(row.client for row in result.clients if row.private)
     for event in served:
-        gains = event.details.get("gains", {"all": event.details})
-        assert all(found["p_value"] <= 0.05 / 4 for found in gains.values())
+        gains = event.details.get("gains", {"all": event.details}).values()
+        before = "sure before training" in event.text
+        assert all(found["gain"] > 0 if before else found["p_value"] <= 0.05 / 4 for found in gains)
 
 
 def test_a_client_is_predicted_for_by_what_serves_it_also_from_the_folder(skewed, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -120,3 +126,30 @@ def test_one_client_is_moved_by_its_own_samples_alone() -> None:
     found = judged([f"c{i}" for i in range(8)], losses, np.full((8, 2), 0.01), [20] * 8)
     assert found.chosen() == {found.clients[3]: 0}
     assert not judged(["a"], losses[3:4], np.full((1, 2), np.nan), [1]).chosen()
+
+
+def test_what_was_sure_before_training_stays_unless_it_gains_nothing() -> None:
+    clients, losses = [f"c{i}" for i in range(8)], LOSSES.copy()
+    losses[:, 1:] = losses[:, :1] + np.linspace(-0.3, 0.25, 8)[:, None] * np.array([1, -1])
+    errors = np.full((8, 3), 1.0)
+    assert not judged(clients, losses, errors, [10] * 8).chosen()
+    known = judged(clients, losses, errors, [10] * 8)._replace(known=frozenset({0, 1}))
+    assert known.chosen() == dict.fromkeys(clients, 0)
+    assert served._evidence(known, 0, clients)[0].endswith("which was sure before training")
+
+
+def test_own_training_stands_in_for_offsets_that_the_model_has_no_bias_for() -> None:
+    losses = np.hstack([np.ones((8, 3)), np.full((8, 2), 0.9)])  # the one above, half an offset, a whole one, own
+    found = judged([f"c{i}" for i in range(8)], losses, np.full((8, 5), 0.01), [10] * 8)
+    assert served._possible(frozenset({1}), found) == {served.TRAINED}
+    assert served._possible(frozenset({2}), found) == {2}
+
+
+def test_the_comparison_before_training_is_the_first_look() -> None:
+    data = find_scenario("digits-iid").build(clients=6, samples=40, seed=5)
+    result = coterie.run("auto", data, **PLAN | {"rounds": 9})  # type: ignore[arg-type]
+    [whole] = [event for event in result.history[-1].events if event.kind == "whole"]
+    assert whole.details["looks"] == 2  # before training, and after round 8
+    short = coterie.run("auto", data, **PLAN | {"rounds": 7})  # type: ignore[arg-type]
+    [found], [whole] = ([e for e in short.history[i].events if e.kind == k] for i, k in ((0, "found"), (-1, "whole")))
+    assert whole.text == f"no split: {found.text}"

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 import coterie
+from coterie.benefit import Benefit
 from coterie.clustering import cosine_matrix
 from coterie.clustering.sketch import sketch
 from coterie.data.scenarios import find_scenario
@@ -26,12 +27,12 @@ from coterie.methods.compared import Compared
 from coterie.methods.server import Server
 from coterie.methods.splitting import BenefitRule, LeafRound, Look, SplitDecision, SplitRule
 from coterie.methods.splitting import Watched as WatchedSplit
-from coterie.methods.tree import Branch, follow_population
+from coterie.methods.tree import Branch, Node, follow_population, surely_better
 from coterie.randomness import derive
 from coterie.runs.loop import execute
 from coterie.runs.prepared import Run
 from coterie.tasks import HalfUpdates, Noise, Train
-from coterie.tasks.base import Reduction, ReplyBlock, Request
+from coterie.tasks.base import Reduction, Reply, ReplyBlock, Request
 from coterie.trainers.base import Training
 from coterie.trainers.schedules import make_schedule
 
@@ -547,19 +548,23 @@ def test_a_rule_of_a_strangers_splits_and_joins_again() -> None:
     assert texts[2] == "the rule remembers joined"
 
 
+class Hasty(BenefitRule):  # type: ignore[misc, valid-type]
+    """In round 3 it splits the clients by turns, whatever they are."""
+
+    def consider(self, memory: Any, seen: LeafRound, t: int, server: Server) -> Look:
+        if t != 3 or seen.leaf.parent is not None:
+            return Look(memory)
+        branches = tuple(
+            Branch(own, seen.after, sketch(torch.eye(len(own), 9))) for own in self.parts(seen.leaf.members)
+        )
+        return Look(memory, SplitDecision(branches, seen.after, {}, "too early"))
+
+    def parts(self, members: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+        return members[::2], members[1::2]
+
+
 def test_a_split_that_is_undone_leaves_the_run_as_if_it_had_never_been() -> None:
     """The cluster trains on beside its parts, by the same seeds: what takes their place again is FedAvg's model."""
-
-    class Hasty(BenefitRule):  # type: ignore[misc, valid-type]
-        def consider(self, memory: Any, seen: LeafRound, t: int, server: Server) -> Look:
-            if t != 3 or seen.leaf.parent is not None:
-                return Look(memory)
-            return replace_split(memory, seen, t, server)
-
-    def replace_split(memory: Any, seen: LeafRound, t: int, server: Server) -> Look:
-        halves = seen.leaf.members[::2], seen.leaf.members[1::2]
-        branches = tuple(Branch(own, seen.after, sketch(torch.eye(len(own), 9))) for own in halves)
-        return Look(memory, SplitDecision(branches, seen.after, {}, "too early"))
 
     federation = opposed((12,))
     hasty = execute(run_of(CFL(rule=Hasty()), federation, 12))
@@ -567,6 +572,45 @@ def test_a_split_that_is_undone_leaves_the_run_as_if_it_had_never_been() -> None
     kinds = [event.kind for record in hasty.history for event in record.events]
     assert kinds.count("split") == kinds.count("undone") == 1
     assert torch.equal(hasty.models[0], plain.models[0])
+
+
+def test_members_on_the_wrong_side_of_a_split_change_it_at_the_first_verdict() -> None:
+    class Misplacing(Hasty):  # type: ignore[misc, valid-type]
+        def parts(self, members: tuple[str, ...]) -> tuple[tuple[str, ...], ...]:
+            wrong = {"g0-0", "g1-0"}
+            return tuple(tuple(c for c in members if c.startswith(g) == (c not in wrong)) for g in ("g0", "g1"))
+
+    result = execute(run_of(CFL(rule=Misplacing()), opposed((6, 6)), 8))
+    moved = {record.round: event.text for record in result.history for event in record.events if event.kind == "moved"}
+    assert moved == {7: "2 clients move to another part of cluster 0, which serves them better"}
+    assert sorted(sorted({client[:2] for client in own}) for own in result.clusters) == [["g0"], ["g1"]]
+
+
+@pytest.mark.parametrize(("reproduces", "undone"), [(True, 0), (False, 1)])
+def test_a_gain_that_only_shrinks_must_be_sure_in_the_end_where_candidates_need_not_reproduce(
+    reproduces: bool, undone: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rule, gains = Hasty(), iter((0.3, 0.2, 0.1))
+    monkeypatch.setattr(Hasty, "reproduces", reproduces)
+    monkeypatch.setattr("coterie.methods.splitting.benefit.served", lambda *_: Benefit(next(gains), 0.4, 0.3, 12))
+    result = execute(run_of(CFL(rule=rule, fallback=False), opposed((12,)), 12))  # verdicts in rounds 7, 11 and 12
+    assert [event.kind for record in result.history for event in record.events].count("undone") == undone
+    assert len(result.clusters) == 2 - undone
+
+
+@pytest.mark.parametrize(("judged", "expected"), [(1, {}), (2, {}), (50, {"g0-0": 0})])
+def test_another_model_is_surely_better_by_students_test_over_few_samples(
+    judged: int, expected: dict[str, int]
+) -> None:
+    """A gain of 3.2 standard errors: p is 0.0008 of 50 samples, 0.1 of two, and one shows nothing."""
+    values = {"loss": [2.0, 1.0] * 3, "within": [0.1], "judged": judged}
+
+    class Answering:
+        def ask_all(self, clients: Sequence[str], task: Any) -> list[Reply]:
+            return [Reply(client, 60, None, values) for client in clients]
+
+    root = Node(0, None, ("g0-0",), torch.zeros(3), 0)
+    assert surely_better(replace(root, id=1), [root], 0.05, Answering()) == expected  # type: ignore[arg-type]
 
 
 def test_looks_come_at_ages_that_double_and_spend_a_stated_level() -> None:

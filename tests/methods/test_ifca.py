@@ -382,25 +382,28 @@ def test_auto_grows_to_the_number_of_groups_by_cfls_rule() -> None:
 def test_auto_keeps_one_model_where_all_are_alike_and_is_then_fedavg() -> None:
     options = SCENARIO | {"scenario": "digits-iid", "clients": 8, "rounds": 8}
     auto = coterie.run("ifca:k=auto", **options)
-    plain = coterie.run("fedavg:weighting=uniform", **options)
+    plain = coterie.run("fedavg", **options)
     assert torch.equal(auto.models[0], plain.models[0])
     assert auto.history[-1].events[-1].kind == "whole"
 
 
-def test_auto_sends_no_model_that_no_client_chose_and_clients_may_move() -> None:
+def test_auto_moves_clients_to_what_surely_serves_them_better_and_trains_no_model_that_none_has() -> None:
     server = server_for(rounds=20)
     method = IFCA(k="auto")
     state = method.start(server)
-    bad = 100 * torch.randn(server.layout.size, generator=torch.Generator().manual_seed(0))
     model, clients = server.initial_model(), list(server.clients)
-    sides = [Branch(tuple(clients[:4]), model, torch.eye(4)), Branch(tuple(clients[4:]), bad, torch.eye(4))]
+    diverged = torch.full_like(model, torch.nan)
+    sides = [Branch(tuple(clients[:4]), model, torch.eye(4)), Branch(tuple(clients[4:]), diverged, torch.eye(4))]
     memory = dict.fromkeys((1, 2), BenefitRule().begin())
-    state = replace(state, tree=state.tree.split(0, sides, 1, {}), memory=memory)
-    state, info = method.round(state, 2, server)
-    assert [cluster.id for cluster in info.clusters] == [1]  # all chose the other model
+    state = replace(state, tree=state.tree.split(0, sides, 2, {}), memory=memory)
+    state, _ = method.round(state, 3, server)
+    assert [len(leaf.members) for leaf in state.tree.leaves()] == [4, 4]  # no look yet
+    state, _ = method.round(state, 4, server)
+    assert [len(leaf.members) for leaf in state.tree.leaves()] == [8, 0]
     assert method.assignment(state, server).cluster_ids == [1]
     server.traffic.drain()
-    method.round(state, 3, server)
+    _, info = method.round(state, 5, server)
+    assert [cluster.id for cluster in info.clusters] == [1]
     down, _ = server.traffic.drain()
     assert down == len(clients) * 4 * server.layout.size
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from coterie.errors import CoterieError
 from coterie.models import list_models
 from coterie.trainers.base import Training
 from coterie.trainers.schedules import make_schedule
@@ -63,6 +64,20 @@ def test_one_federation_resumes_cell_by_cell(tmp_path: Path, monkeypatch: pytest
     again = Study(tmp_path, first_seed=number, workers=1)
     auto_regret.auto_regret(again)
     assert again.computed == 0
+
+
+def test_runs_whose_costs_are_compared_are_evaluated_after_every_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = {}
+
+    def run(method: object, federation: object, **how: object) -> None:
+        asked[type(method).__name__] = how.get("evaluate_every")
+        raise CoterieError("asked")
+
+    monkeypatch.setattr(auto_regret, "run", run)
+    number = next(n for n in range(500) if draw(n).scenario == "digits:swapped(2)" and draw(n).clients == 2)
+    for method in ("auto", "fedavg", "cfl", "local", "flt"):
+        measure(number, method, None, 30)
+    assert asked == {"Auto": None, "FedAvg": None, "CFL": None, "Local": 30, "FLT": 30}
 
 
 def test_what_cannot_run_is_listed(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from coterie.methods.base import Assignment, Event, Info, method
 from coterie.methods.closed_form import compare_sharing
 from coterie.methods.compared import Compared
 from coterie.methods.needs import Needs
-from coterie.methods.served import serve
+from coterie.methods.served import serve, ways_known
 from coterie.methods.server import Server, apply_update
 from coterie.methods.splitting import BenefitRule, some_of
 from coterie.methods.tree import Branch, splits_since
@@ -40,6 +40,8 @@ class State:
     evidence: dict[str, float] = field(default_factory=dict)
     found: str = ""
     """What was found before training, in words."""
+    known: tuple[int, ...] = ()
+    """Ways to serve clients in the end that were sure before training."""
     by_model: dict[str, int] = field(default_factory=dict)
     """Clients that another model on their path serves, in the end."""
     own: tuple[str, ...] = ()
@@ -74,16 +76,32 @@ class Auto:
         if sharing is None:
             return State(begun)
         way = sharing.advised
-        return State(begun, sharing.clusters, {} if way is None else way.gain.numbers(), sharing.sentence())
+        seen = replace(begun.memory[0], count=1, due=2 * FIRST_LOOK)  # this was the first look
+        return State(
+            replace(begun, memory={0: seen}),
+            sharing.clusters,
+            {} if way is None else way.gain.numbers(),
+            sharing.sentence(),
+            tuple(sorted(ways_known(sharing))),
+        )
 
     def round(self, state: State, t: int, server: Server) -> tuple[State, Info]:
         trained, info = self.tree.round(state.trained, t, server)
         if t == 1 and state.found:
             info = replace(info, events=[Event("found", state.found, dict(state.evidence)), *info.events])
+        events = [self._why_whole(event, state, trained) for event in info.events]
+        info = replace(info, events=events)
         if t == 1 and state.clusters:
             trained = self._split(trained, state, server)
             info = replace(info, splits=splits_since(trained.tree, 1))
         return replace(state, trained=trained, by_model={}, own=(), served=()), info
+
+    @staticmethod
+    def _why_whole(event: Event, state: State, trained: cfl.State) -> Event:
+        """Where there was no look after the one before training, that one says why nothing was split."""
+        if event.kind != "whole" or not state.found or trained.memory[0].count > 1:
+            return event
+        return Event("whole", f"no split: {state.found}", {"looks": 1, "reason": "no benefit"})
 
     def _split(self, trained: cfl.State, state: State, server: Server) -> cfl.State:
         """Give every cluster that was found before training the mean step of its own members from the first model."""
@@ -123,5 +141,6 @@ class Auto:
 
     def finish(self, state: State, server: Server) -> State:
         """Find out how every client is served best, by its validation data."""
-        ending = serve(state.trained.tree, server.schedule.at(1), server.rounds + 1, server)
+        known, training = frozenset(state.known), server.schedule.at(1)
+        ending = serve(state.trained.tree, known, training, server.rounds + 1, server)
         return replace(state, by_model=ending.by_model, own=ending.own, served=tuple(ending.events))

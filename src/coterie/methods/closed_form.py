@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import islice
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from coterie.clustering.agglomerative import cut, dendrogram
 from coterie.methods.server import Server
 from coterie.randomness import derive, numpy_generator
 from coterie.tasks import FeatureMoments, InputMoments, Request
+from coterie.tasks.moments import factors_of, numbers_in
 from coterie.tasks.serving import SCALES
 from coterie.trainers.threads import one_torch_thread
 
@@ -35,10 +36,12 @@ MOST_CLIENTS = 100
 """Clients that are solved for; of more, this number is drawn, and the others choose among the models found."""
 MOST_CLUSTERS = 8
 """Clusters that are tried."""
-RIDGES = (10.0, 1.0, 0.1, 0.01)
+RIDGES = (10.0, 1.0)
 """How strongly models are drawn to zero, or those of single clients to the shared one, in samples."""
 
-T = TypeVar("T")
+TINY = torch.finfo(torch.float32).eps
+"""What is sent is not known better than that: added to products, it keeps systems positive where features are alike."""
+
 Choice = npt.NDArray[np.int64]
 """(m,) the model of each client."""
 
@@ -92,7 +95,7 @@ class Sharing:
     clients: int
     """Clients that were compared."""
     clusters: tuple[tuple[str, ...], ...] = ()
-    """Who shares a model, where clusters were chosen and every part of the data finds the same ones."""
+    """Who shares a model, where clusters were chosen."""
 
     @property
     def chosen(self) -> Way | None:
@@ -112,7 +115,7 @@ class Sharing:
 
     @property
     def advised(self) -> Way | None:
-        """The way to begin with: clusters where every part of the data finds the same ones, else what was chosen."""
+        """The way to begin with: clusters where some were chosen, else what was."""
         return self.best("clusters") if self.clusters else self.chosen
 
     def sentence(self) -> str:
@@ -128,13 +131,13 @@ class Sharing:
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums of products by client and part: of m clients with PARTS parts, p features and c targets, float64."""
+    """Of m clients with PARTS parts, p features and c targets, part by part, float64: products of their samples."""
 
     clients: tuple[str, ...]
-    gram: Tensor
-    """(m, parts, p, p)"""
-    cross: Tensor
-    """(m, parts, p, c)"""
+    factor: Tensor
+    """(m, parts, rows, p) R, of which RᵀR are the sums of products of features."""
+    target: Tensor
+    """(m, parts, rows, c) B, of which RᵀB are the sums of products of features and targets."""
     square: Tensor
     """(m, parts)"""
     count: Tensor
@@ -143,47 +146,97 @@ class Moments:
     def of(self, parts: Sequence[int]) -> Fit:
         """The means over some of the parts."""
         count = self.count[:, parts].sum(1)
-        gram = self.gram[:, parts].sum(1) / count[:, None, None]
-        cross = self.cross[:, parts].sum(1) / count[:, None, None]
-        return Fit(gram, cross, self.square[:, parts].sum(1) / count, count)
+        share = count.sqrt()[:, None, None]
+        factor, target = (own[:, parts].flatten(1, 2) / share for own in (self.factor, self.target))
+        return Fit(*_square(factor, target), self.square[:, parts].sum(1) / count, count)
+
+
+def _square(factor: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
+    """R and B with at most p rows."""
+    rows, p = factor.shape[1:]
+    if rows <= p:
+        return factor, target
+    gram = factor.mT @ factor + TINY * torch.eye(p, dtype=factor.dtype)
+    lower = torch.linalg.cholesky(gram)
+    return lower.mT, torch.linalg.solve_triangular(lower, factor.mT @ target, upper=False)
 
 
 @dataclass(frozen=True)
 class Fit:
     """Mean products of each client over some parts of its data."""
 
-    gram: Tensor
-    cross: Tensor
+    factor: Tensor
+    """(m, rows, p)"""
+    target: Tensor
+    """(m, rows, c)"""
     square: Tensor
+    """(m,) the mean of ‖y‖²"""
     count: Tensor
+    """(m,)"""
+
+    @cached_property
+    def gram(self) -> Tensor:
+        """The mean products of features, `(m, p, p)`."""
+        return self.factor.mT @ self.factor
+
+    @cached_property
+    def cross(self) -> Tensor:
+        """The mean products of features and targets, `(m, p, c)`."""
+        return self.factor.mT @ self.target
+
+    @cached_property
+    def kernel(self) -> Tensor:
+        """The products of rows, `(m, rows, rows)`."""
+        return self.factor @ self.factor.mT
+
+    @cached_property
+    def rest(self) -> Tensor:
+        """What no model explains of the mean of ‖y‖², `(m,)`."""
+        return self.square - self.target.square().sum((1, 2))
 
     def losses(self, models: Tensor) -> Tensor:
         """The mean squared error `(m,)` of models `(m, p, c)`, one per client, or of one `(p, c)`."""
-        inner = self.gram @ models - 2 * self.cross
-        return (models * inner).sum((1, 2)) + self.square
+        return (self.target - self.factor @ models).square().sum((1, 2)) + self.rest
 
-    def losses_of_all(self, models: Sequence[Tensor]) -> Tensor:
-        """The mean squared error `(m, K)` of each client under each of K models `(p, c)`, in one product."""
-        stacked = torch.stack(list(models))
-        flat = stacked.permute(1, 0, 2).flatten(1)  # (p, K·c)
-        squares: Tensor = (flat * (self.gram @ flat)).sum(1).unflatten(1, (len(models), -1)).sum(2)
-        products: Tensor = torch.einsum("mpc,kpc->mk", self.cross, stacked)
-        return squares - 2 * products + self.square[:, None]
+    def losses_of_all(self, models: Tensor) -> Tensor:
+        """The mean squared error `(m, K)` of each client under each of K models `(K, p, c)`, in one product."""
+        flat = models.permute(1, 0, 2).flatten(1)  # (p, K·c)
+        outputs = (self.factor @ flat).unflatten(2, (len(models), -1))
+        return (self.target[:, :, None] - outputs).square().sum((1, 3)) + self.rest[:, None]
 
-    def shared(self, members: Tensor, ridge: float) -> Tensor:
-        """The model `(p, c)` of some clients, each of the same weight."""
-        gram, cross = self.gram[members].mean(0), self.cross[members].mean(0)
-        return _solved(gram, cross, ridge / self.count[members].sum())
+    def by_choice(self, choice: Choice, ridge: float, scale: float = 0.0) -> Tensor:
+        """The model `(K, p, c)` of those who chose the same, each client of the same weight, for each number chosen.
+
+        With `scale` that share of each client's means is taken out, which an offset of its own explains.
+        """
+        chose = torch.from_numpy(np.unique(choice)[:, None] == choice).to(self.gram.dtype)  # (K, m)
+        share = chose / chose.sum(1, keepdim=True)
+        gram = (share @ self.gram.flatten(1)).unflatten(1, self.gram.shape[1:])
+        cross = (share @ self.cross.flatten(1)).unflatten(1, self.cross.shape[1:])
+        if scale:
+            means = self.gram[:, -1] * share.sqrt()[:, :, None]  # (K, m, p)
+            targets = self.cross[:, -1] * share.sqrt()[:, :, None]
+            gram, cross = gram - scale * means.mT @ means, cross - scale * means.mT @ targets
+        return _solved(gram, cross, ridge / (chose @ self.count))
+
+    def models_of(self, choice: Choice, ridge: float, scale: float = 0.0) -> Tensor:
+        """The model `(m, p, c)` that each client shares with those who chose the same, with a share of its offset."""
+        models = self.by_choice(choice, ridge, scale)[np.unique(choice, return_inverse=True)[1]]
+        return self.with_offset(models, scale) if scale else models
+
+    def centred(self) -> Fit:
+        """The same without each client's means, which an offset of its own explains."""
+        constant = self.factor[:, :, -1:]  # (m, rows, 1), of length one, because the mean of ones is one
+        means = constant.mT @ self.target
+        square = self.square - means.square().sum((1, 2))
+        return Fit(
+            self.factor - constant @ (constant.mT @ self.factor), self.target - constant @ means, square, self.count
+        )
 
     def own(self, towards: Tensor, ridge: float) -> Tensor:
         """A model `(m, p, c)` per client, drawn to those given."""
-        weight = (ridge / self.count)[:, None, None]
-        return _solved(self.gram, self.cross + weight * towards, weight)
-
-    def centred(self, scale: float) -> Fit:
-        """The same with a share of each client's means taken out, which an offset of its own explains."""
-        mean, target = self.gram[:, :, -1:], self.cross[:, -1:]
-        return replace(self, gram=self.gram - scale * mean @ mean.mT, cross=self.cross - scale * mean @ target)
+        left = _solved(self.kernel, self.target - self.factor @ towards, ridge / self.count)
+        return towards + self.factor.mT @ left
 
     def with_offset(self, models: Tensor, scale: float) -> Tensor:
         """The models `(m, p, c)` with a share of each client's mean residual added to their constant."""
@@ -192,20 +245,12 @@ class Fit:
         models[:, -1] += scale * residual
         return models
 
-    def models_of(self, choice: Choice, ridge: float) -> Tensor:
-        """The model `(m, p, c)` that each client shares with those who chose the same."""
-        made, place = self.by_choice(choice, ridge), np.unique(choice, return_inverse=True)[1]
-        return torch.stack([made[k] for k in place])
 
-    def by_choice(self, choice: Choice, ridge: float) -> list[Tensor]:
-        """The model `(p, c)` of those who chose the same, for each number that was chosen."""
-        rows = torch.from_numpy(choice)
-        return [self.shared(torch.nonzero(rows == int(k))[:, 0], ridge) for k in np.unique(choice)]
-
-
-def _solved(gram: Tensor, cross: Tensor, ridge: Tensor) -> Tensor:
-    model: Tensor = torch.linalg.solve(gram + ridge * torch.eye(gram.shape[-1], dtype=gram.dtype), cross)
-    return model
+def _solved(products: Tensor, right: Tensor, ridge: Tensor) -> Tensor:
+    """The solution of each of several positive semidefinite systems, to whose diagonal a ridge is added."""
+    eye = torch.eye(products.shape[-1], dtype=products.dtype)
+    lower = torch.linalg.cholesky(products + (ridge + TINY)[:, None, None] * eye)
+    return torch.cholesky_solve(right, lower)
 
 
 def compare_sharing(server: Server) -> Sharing | None:
@@ -249,35 +294,42 @@ def _moments(clients: Sequence[str], ask: FeatureMoments, server: Server) -> Mom
     """The moments of those clients that have samples in every part."""
     requests = [Request(c, replace(ask, own_seed=server.seed_of(0, c, "parts"))) for c in clients]
     p, c = ask.width, max(1, ask.classes)
-    triangle = torch.triu_indices(p, p)
-    names, grams, crosses, rest = [], [], [], []
+    names, factors, targets, sums = [], [], [], []
     for reply in server.ask(requests):
-        if reply.vector is None or not bool(torch.isfinite(reply.vector).all()):
+        counts = [int(count) for count in reply.values["sums"][:, 1].tolist()]
+        if min(counts) < 1 or reply.values["factors"].shape[1] < numbers_in(max(counts), p, c):
             continue
-        upper, cross, counts = reply.vector.double().view(PARTS, -1).split([p * (p + 1) // 2, p * c, 2], 1)
-        if not bool((counts[:, 1] > 0).all()):
-            continue
-        gram = torch.zeros(PARTS, p, p, dtype=torch.float64)
-        gram[:, triangle[0], triangle[1]] = upper
-        grams.append(gram + gram.mT - torch.diag_embed(gram.diagonal(dim1=1, dim2=2)))
-        crosses.append(cross.reshape(PARTS, p, c))
-        rest.append(counts)
+        factor, target = factors_of(reply.values["factors"].double(), counts, p, c)
+        factors.append(factor)
+        targets.append(target)
+        sums.append(reply.values["sums"].double())
         names.append(reply.client)
     if not names:
         return None
-    gram, cross, counts = torch.stack(grams), torch.stack(crosses), torch.stack(rest)
-    return _standardised(Moments(tuple(names), gram, cross, counts[..., 0], counts[..., 1]))
+    square, count = torch.stack(sums).unbind(2)
+    return _standardised(Moments(tuple(names), _padded(factors), _padded(targets), square, count))
+
+
+def _padded(parts: Sequence[Tensor]) -> Tensor:
+    """Several `(parts, rows, width)` as one, with rows of zeros where some have fewer."""
+    rows = max(own.shape[1] for own in parts)
+    return torch.stack([torch.nn.functional.pad(own, (0, 0, 0, rows - own.shape[1])) for own in parts])
 
 
 def _standardised(found: Moments) -> Moments:
     """The moments of features with mean zero, and of length one together."""
-    whole = found.of(range(PARTS)).gram.mean(0)
-    mean = whole[-1, :-1]
-    spread = (whole.diagonal()[:-1] - mean.square()).clamp_min(0).sqrt()
+    whole = found.count.sum(1)[:, None]
+    mean = ((found.factor * found.factor[..., -1:]).sum((1, 2)) / whole).mean(0)[:-1]
+    square = (found.factor.square().sum((1, 2)) / whole).mean(0)[:-1]
+    spread = (square - mean.square()).clamp_min(0).sqrt()
     unit = torch.where(spread > 1e-6, spread, torch.ones_like(spread)) * math.sqrt(len(mean))
-    turn = torch.diag(torch.cat([1 / unit, unit.new_ones(1)]))
-    turn[-1, :-1] = -mean / unit
-    return replace(found, gram=turn.T @ found.gram @ turn, cross=turn.T @ found.cross)
+    constant = found.factor[..., -1:]
+    return replace(found, factor=torch.cat([(found.factor[..., :-1] - constant * mean) / unit, constant], -1))
+
+
+def _together(choice: Choice) -> set[frozenset[int]]:
+    """Who chose the same, by their places."""
+    return {frozenset(np.flatnonzero(choice == k).tolist()) for k in np.unique(choice)}
 
 
 class _Comparison:
@@ -286,13 +338,9 @@ class _Comparison:
     def __init__(self, found: Moments) -> None:
         self.found = found
         self.folds = [(found.of([j for j in range(PARTS) if j != i]), found.of([i])) for i in range(PARTS)]
-        self.whole = found.of(range(PARTS))
-        everyone = torch.arange(len(found.clients))
-        one = {ridge: [fit.shared(everyone, ridge) for fit, _ in self.folds] for ridge in RIDGES}
-        losses = {ridge: self._judged(models) for ridge, models in one.items()}
-        self.ridge = min(losses, key=lambda ridge: float(losses[ridge].mean()))
-        self.one, self.start = one[self.ridge], losses[self.ridge]
-        self.best = self.start
+        self.everyone = np.zeros(len(found.clients), dtype=np.int64)
+        self.one = self._shared(self.everyone, 0.0)
+        self.best = self.start = self._judged(self.one)
         self.ways: list[Way] = []
         self.named = "one model"
 
@@ -304,37 +352,34 @@ class _Comparison:
         """Go through the ways, the simplest first."""
         candidates = self._clusters()
         self.count = len(SCALES) + len(candidates) + len(RIDGES)
-        everyone = np.zeros(len(self.found.clients), dtype=np.int64)
-        offsets = {scale: self._with_offset([everyone] * PARTS, scale) for scale in SCALES}
+        offsets = {scale: self._shared(self.everyone, scale) for scale in SCALES}
         scale = self._try("offset", offsets)
         shared = offsets[scale] if scale else self.one
         clusters = 0
-        for k, choices in candidates.items():  # one by one: a number is taken if it is surely better than a smaller one
-            models = self._with_offset(choices, scale)
+        for k, choice in candidates.items():  # one by one: a number is taken if it is surely better than a smaller one
+            models = self._shared(choice, scale)
             if self._try("clusters", {k: models}):
                 clusters, shared = k, models
-        self._try("own", {ridge: [fit.own(own, ridge) for fit, own in self._fits(shared)] for ridge in RIDGES})
-        members = self._reproduced(clusters, candidates[clusters]) if clusters else ()
+        own = {
+            ridge: [fit.own(models, ridge) for (fit, _), models in zip(self.folds, shared, strict=True)]
+            for ridge in RIDGES
+        }
+        self._try("own", own)
+        self.choice = candidates.get(clusters, self.everyone)
+        members = tuple(self._members()) if clusters else ()
         return Sharing(tuple(self.ways), LEVEL / self.count, len(self.found.clients), members)
 
-    def _with_offset(self, choices: Sequence[Choice], scale: float) -> list[Tensor]:
-        """Of each fold the models of those who chose the same, with a share of a private offset per client."""
-        made = [fit.centred(scale).models_of(choice, self.ridge) for fit, choice in self._fits(choices)]
-        return [fit.with_offset(models, scale) for fit, models in self._fits(made)]
+    def _shared(self, choice: Choice, scale: float) -> list[Tensor]:
+        """Of each fold the models of those who chose the same, with a share of a private offset per client.
 
-    def _fits(self, own: Sequence[T]) -> Iterator[tuple[Fit, T]]:
-        """What each fold is fitted on, with something of its own."""
-        return zip((fit for fit, _ in self.folds), own, strict=True)
+        Every way has the ridge that serves it best: one that lets a model for all bear conflicts holds others back.
+        """
+        tried = [[fit.models_of(choice, ridge, scale) for fit, _ in self.folds] for ridge in RIDGES]
+        return min(tried, key=lambda models: float(self._judged(models).mean()))
 
-    def _reproduced(self, k: int, choices: Sequence[Choice]) -> tuple[tuple[str, ...], ...]:
-        """The clusters that all data says, if every part of it says the same: else they are no place to begin."""
-        self.choice = self._partitions(self.whole)[k]
-        found = tuple(self._members(self.choice))
-        return found if all(set(self._members(choice)) == set(found) for choice in choices) else ()
-
-    def _members(self, choice: Choice) -> Iterator[tuple[str, ...]]:
-        for k in np.unique(choice):
-            yield tuple(client for client, own in zip(self.found.clients, choice, strict=True) if own == k)
+    def _members(self) -> Iterator[tuple[str, ...]]:
+        for k in np.unique(self.choice):
+            yield tuple(client for client, own in zip(self.found.clients, self.choice, strict=True) if own == k)
 
     def _try(self, kind: str, options: Mapping[float, Sequence[Tensor]]) -> float:
         """Judge the options of a way against the best until now, and take the best of those that are surely better.
@@ -365,46 +410,52 @@ class _Comparison:
         old, new = (held.flatten() if few else held.mean(1) for held in (before, losses))
         return benefit((old.clamp_min(1e-30) / new.clamp_min(1e-30)).log().numpy())
 
-    def _clusters(self) -> dict[int, list[Choice]]:
-        """Who chose the same, by the number of clusters and fold."""
-        by_fold = [self._partitions(fit) for fit, _ in self.folds]
-        return {k: [found[k] for found in by_fold] for k in by_fold[0]}
+    def _clusters(self) -> dict[int, Choice]:
+        """Who chooses the same, by the number of clusters, where every fold finds the same ones.
 
-    def _partitions(self, fit: Fit) -> dict[int, Choice]:
-        """Ways to cluster the clients, by the number of clusters: by how badly their models serve one another.
-
-        The levels of a dendrogram are where clients begin; then all choose among the clusters' models until none moves.
+        Others are no place to begin: where label proportions differ there are as many as one looks for.
         """
-        count = len(fit.gram)
-        common = fit.shared(torch.arange(count), self.ridge)
-        own = fit.own(common, ridge=1.0)  # as if one sample spoke for the common model
-        losses = fit.losses_of_all(own.unbind())  # (client, model)
+        fits = [fit.centred() for fit, _ in self.folds]
+        trees = [self._dendrogram(fit) for fit in fits]
+        found = {}
+        for k in range(2, min(MOST_CLUSTERS, len(self.everyone)) + 1):
+            first, *others = ((fit, cut(tree, k)) for fit, tree in zip(fits, trees, strict=True))
+            choice = self._settled(*first)
+            if all(_together(self._settled(*other)) == _together(choice) for other in others):
+                found[k] = choice
+        return found
+
+    def _dendrogram(self, fit: Fit) -> npt.NDArray[np.float64]:
+        """How clients come together: by how badly models of their own serve one another."""
+        ridge = min(RIDGES)
+        losses = fit.losses_of_all(fit.own(fit.by_choice(self.everyone, ridge), ridge))  # (client, model)
         excess = (losses - losses.diagonal()[:, None]).clamp_min(0)
-        tree = dendrogram((excess + excess.T).sqrt().numpy(), "ward")
-        return {k: self._settled(fit, cut(tree, k)) for k in range(2, min(MOST_CLUSTERS, count) + 1)}
+        return dendrogram((excess + excess.T).sqrt().numpy(), "ward")
 
     def _settled(self, fit: Fit, choice: Choice) -> Choice:
+        """From there all clients choose among the clusters' models until none moves."""
         for _ in range(MOST_CLUSTERS):
-            choice, before = self._chosen(fit, fit.by_choice(choice, self.ridge)), choice
+            choice, before = self._chosen(fit, fit.by_choice(choice, min(RIDGES))), choice
             if (choice == before).all():
                 break
         return choice
 
     @staticmethod
-    def _chosen(fit: Fit, models: Sequence[Tensor]) -> Choice:
+    def _chosen(fit: Fit, models: Tensor) -> Choice:
         return fit.losses_of_all(models).argmin(1).numpy()
 
     def joined_by(
         self, clients: Sequence[str], sharing: Sharing, ask: FeatureMoments, server: Server
     ) -> tuple[tuple[str, ...], ...]:
         """The clusters with those clients that were not compared: each chooses the model that serves it best."""
-        models, members = self.whole.by_choice(self.choice, self.ridge), [list(own) for own in sharing.clusters]
+        whole = self.found.of(range(PARTS)).centred()
+        models, members = whole.by_choice(self.choice, min(RIDGES)), [list(own) for own in sharing.clusters]
         largest = max(range(len(members)), key=lambda k: len(members[k]))
         left = iter(clients)
         while some := list(islice(left, MOST_CLIENTS)):
             found = _moments(some, ask, server)
             known = () if found is None else found.clients
-            chose = [] if found is None else self._chosen(found.of(range(PARTS)), models).tolist()
+            chose = [] if found is None else self._chosen(found.of(range(PARTS)).centred(), models).tolist()
             chosen = dict(zip(known, chose, strict=True))
             for client in some:
                 members[chosen.get(client, largest)].append(client)

@@ -10,7 +10,7 @@ import contextlib
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import torch
@@ -20,6 +20,7 @@ from coterie.errors import ConfigError, RunError
 from coterie.methods.aggregation import vector_of
 from coterie.methods.server import Server
 from coterie.privacy.projection import Compare, CompareHalves, check_width
+from coterie.snapshot import saved
 from coterie.tasks import HalfUpdates, Reply, Request, Task
 from coterie.trainers.base import Training
 
@@ -43,7 +44,7 @@ class ComparedHalves(NamedTuple):
     """(2, clients, d)"""
 
 
-@dataclass(frozen=True)
+@saved
 class Compared:
     """One kind of vector for everything that is compared in a run."""
 

@@ -1,42 +1,41 @@
-"""IFCA without a number of models: it begins with one, and a rule says when one becomes two.
+"""IFCA without a number of models: it begins with one, and a rule says when one becomes more.
 
-Clients choose among the models in every round, as in IFCA; the rule is CFL's, unchanged: a model is split where those
-who chose it are surely better served by two, on held-out data. A model that no client chooses is not sent again.
+The rule is CFL's, unchanged: a model is split where those who have it are surely better served apart, on held-out data.
+To change the model is a decision like any other: a client does where another surely serves it better, by its validation
+data. By its training loss, as in IFCA, it would prefer what has seen its samples, and at first what has its labels.
+Where nothing is split this is FedAvg. A model that no client has is not trained again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import field, replace
-from typing import Any
+from typing import Any, Literal
 
-import torch
-
+from coterie.benefit import FIRST_LOOK, LEVEL, level_of_look
 from coterie.errors import ConfigError
 from coterie.methods.base import Assignment, Info
-from coterie.methods.compared import Compared
+from coterie.methods.cfl import CFL
 from coterie.methods.placing import lowest_loss
 from coterie.methods.server import Server
-from coterie.methods.splitting import BenefitRule, LeafRound, grow
-from coterie.methods.tree import Node, Tree
+from coterie.methods.splitting import BenefitRule, grow
+from coterie.methods.tree import Tree, surely_better
 from coterie.snapshot import saved
-from coterie.tasks import Choose, Request
 
 
 @saved
 class GrowingState:
-    """The models as leaves of a tree, whose members are the clients that chose them last."""
+    """The models as leaves of a tree, whose members are the clients that have them."""
 
     tree: Tree
     memory: dict[int, Any]
-    latest: list[str] = field(default_factory=list)
-    """The clients that chose in the last round."""
+    looks: int = 0
+    """How often clients looked at all models: together the looks spend the level."""
 
 
 class Growing:
     """Clients choose among models that become more."""
 
-    def __init__(self, weighting: str) -> None:
+    def __init__(self, weighting: Literal["samples", "uniform"]) -> None:
         self.weighting = weighting
 
     def start(self, server: Server) -> GrowingState:
@@ -46,42 +45,35 @@ class Growing:
         return GrowingState(Tree.single(server.clients, server.initial_model()), {0: BenefitRule().begin()})
 
     def round(self, state: GrowingState, t: int, server: Server) -> tuple[GrowingState, Info]:
-        """Clients choose among the models and train; then the rule looks at each model and those who chose it."""
-        leaves = models_sent(state.tree)
-        models = torch.stack([leaf.model for leaf in leaves])
-        how = server.schedule.at(t)
-        requests = [Request(c, Choose(models, how, server.seed_of(t, c))) for c in server.participants(t)]
-        any_sum = [None] * len(requests)
-        sums, replies = server.exchange(requests, any_sum, clusters=len(leaves), weighting=self.weighting)
-        chosen = {reply.client: leaves[reply.group].id for reply in replies}
-        tree = with_choices(state.tree, chosen, server.clients)
-        rounds = []
-        for j, (leaf, total) in enumerate(zip(leaves, sums, strict=True)):
-            own = [reply for reply in replies if reply.group == j]
-            if own:
-                after = server.step(leaf.model, total.mean(), leaf.id)
-                rounds.append(LeafRound(tree.nodes[leaf.id], total, own, after, Compared(), self.weighting))
-        grown = grow(tree, state.memory, BenefitRule(), rounds, t, server)
-        return GrowingState(grown.tree, grown.memory, list(chosen)), grown.info
+        """Clients train their models, and the rule looks at each; in rounds that double clients look at all models."""
+        tree, rule = self._with_newcomers(state.tree, server), BenefitRule()
+        rounds = CFL(weighting=self.weighting).federated_learning(tree, rule, t, server)
+        tree, memory, info = grow(tree, state.memory, rule, rounds, t, server)
+        if t < FIRST_LOOK * 2**state.looks and t != server.rounds:
+            return GrowingState(tree, memory, state.looks), info
+        looks = state.looks + 1
+        return GrowingState(with_choices(tree, level_of_look(LEVEL, looks), server), memory, looks), info
 
     def assignment(self, state: GrowingState, server: Server) -> Assignment:
-        """Every client with the model of its lowest training loss; the last round's participants keep their choice."""
-        late = [client for client in server.clients if client not in set(state.latest)]
-        chosen = self.place(state, late, server)
-        return with_choices(state.tree, chosen, server.clients).assignment(server.clients, {})
+        """Every client with the model that it has; those that came later have that of their lowest training loss."""
+        return self._with_newcomers(state.tree, server).assignment(server.clients, {})
 
     def place(self, state: GrowingState, clients: Sequence[str], server: Server) -> dict[str, int]:
         """The model with the lowest loss on each client's data."""
-        return lowest_loss({leaf.id: leaf.model for leaf in models_sent(state.tree)}, clients, server)
+        return lowest_loss({leaf.id: leaf.model for leaf in state.tree.leaves() if leaf.members}, clients, server)
+
+    def _with_newcomers(self, tree: Tree, server: Server) -> Tree:
+        """The tree with the clients that are here now."""
+        known = {client for leaf in tree.leaves() for client in leaf.members}
+        late = [client for client in server.clients if client not in known]
+        chosen = self.place(GrowingState(tree, {}), late, server) if late else {}
+        return tree.with_moved(chosen, server.clients)
 
 
-def models_sent(tree: Tree) -> list[Node]:
-    """The leaves that some client chose last; all of them where none did."""
-    return [leaf for leaf in tree.leaves() if leaf.members] or tree.leaves()
-
-
-def with_choices(tree: Tree, chosen: dict[str, int], clients: Sequence[str]) -> Tree:
-    """The tree with clients moved to the leaves that they chose; those that left are taken out."""
-    home = {client: leaf.id for leaf in tree.leaves() for client in leaf.members} | chosen
-    own = {leaf.id: [client for client in clients if home.get(client) == leaf.id] for leaf in tree.leaves()}
-    return tree.updated(*(replace(leaf, members=tuple(own[leaf.id])) for leaf in tree.leaves()))
+def with_choices(tree: Tree, level: float, server: Server) -> Tree:
+    """The tree with every client at the model that surely serves it better than its own, if there is one."""
+    leaves = [leaf for leaf in tree.leaves() if leaf.members]
+    moved: dict[str, int] = {}
+    for leaf in leaves:
+        moved |= surely_better(leaf, [other for other in leaves if other is not leaf], level, server)
+    return tree.with_moved(moved, server.clients)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,8 @@ class GrowingRelatives:
 class RelatednessRule(BenefitRule):
     """Held-out benefit of splits that the clients' inputs suggest."""
 
+    reproduces: ClassVar[bool] = False
+
     relatives: Relatives = field(kw_only=True)
     distance: Distance = "min"
 
@@ -57,6 +59,7 @@ class RelatednessRule(BenefitRule):
         return replace(memory, clients=halves.clients), found
 
 
+@saved
 class Summed(Compared):
     """Half-updates that go into sums alone: candidates from inputs need no single ones."""
 

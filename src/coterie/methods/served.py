@@ -19,6 +19,7 @@ from torch import Tensor
 
 from coterie.benefit import LEVEL, Benefit, benefit, shrunk
 from coterie.methods.base import Event
+from coterie.methods.closed_form import Sharing
 from coterie.methods.server import Server
 from coterie.methods.tree import Tree
 from coterie.tasks import ServeBy, TryToServe
@@ -35,6 +36,13 @@ WAYS = (
 TRAINED = len(WAYS) - 1
 """The last of them."""
 
+
+def ways_known(sharing: Sharing) -> frozenset[int]:
+    """Which of WAYS were surely better before training."""
+    offsets = {1 + SCALES.index(way.option) for way in sharing.ways if way.chosen and way.kind == "offset"}
+    return frozenset(offsets | {TRAINED for way in sharing.ways if way.chosen and way.kind == "own"})
+
+
 Floats = npt.NDArray[np.float64]
 
 
@@ -50,10 +58,17 @@ class Judged(NamedTuple):
     """By client and way, what it gains by the client's own samples."""
     level: float
     """The p-value from which down a gain is sure."""
+    known: frozenset[int] = frozenset()
+    """Ways that were sure before: they stay unless they gain nothing here."""
+
+    def sure_together(self, way: int) -> bool:
+        """Whether a way surely helps the clients together."""
+        stays = way in self.known and self.together[way].gain > 0
+        return stays or self.together[way].p_value <= self.level
 
     def sure(self, client: int, way: int) -> bool:
         """Whether a way surely helps the clients together, or this one by itself."""
-        return min(self.together[way].p_value, self.alone[client][way].p_value) <= self.level
+        return self.sure_together(way) or self.alone[client][way].p_value <= self.level
 
     def gainers(self, way: int) -> list[str]:
         """The clients that a way surely helps."""
@@ -86,12 +101,12 @@ class Doubled(NamedTuple):
 
 def judged(clients: Sequence[str], losses: Floats, errors: Floats, samples: Sequence[int]) -> Judged:
     """Judge ways by the losses and squared errors (clients, ways) over their samples; the first is what they have."""
-    from scipy.stats import t
+    from scipy.special import stdtr
 
     lowered, errors = losses[:, :1] - losses[:, 1:], errors[:, 1:]
     ways = range(lowered.shape[1])
     spread = np.sqrt(np.where(errors > 0, errors, math.inf))  # no error is known of a single sample
-    p_values = t.sf(lowered / spread, np.maximum(np.array(samples)[:, None] - 1, 1))
+    p_values = stdtr(np.maximum(np.array(samples)[:, None] - 1, 1), -lowered / spread)
     alone = [
         [Benefit(float(lowered[i, way]), float(spread[i, way]), float(p_values[i, way]), 1) for way in ways]
         for i in range(len(lowered))
@@ -101,11 +116,12 @@ def judged(clients: Sequence[str], losses: Floats, errors: Floats, samples: Sequ
     return Judged(list(clients), gains, together, alone, LEVEL / len(ways))
 
 
-def serve(tree: Tree, training: Training, t: int, server: Server) -> Ending:
+def serve(tree: Tree, known: frozenset[int], training: Training, t: int, server: Server) -> Ending:
     """Find out how the clients of a tree's clusters are served best.
 
     Args:
         tree: the clusters, and those that they were split from.
+        known: which of WAYS were sure before.
         training: how a client trains by itself for as long as one round.
         t: the round, for seeds.
         server: the clients.
@@ -114,7 +130,8 @@ def serve(tree: Tree, training: Training, t: int, server: Server) -> Ending:
     first = try_to_serve(models, training, t, server)
     if not first.clients:
         return Ending({}, (), [])
-    longer = _trained_on(first.gainers(TRAINED), training, t, server)
+    first = first._replace(known=_possible(known, first))
+    longer = _trained_on(first.gainers(TRAINED), TRAINED in first.known, training, t, server)
     for client, doubled in longer.items():
         first.gains[first.clients.index(client), TRAINED] += doubled.gain
     chosen = first.chosen()
@@ -123,6 +140,12 @@ def serve(tree: Tree, training: Training, t: int, server: Server) -> Ending:
         pass
     by_model = {client: above[client] for client, way in chosen.items() if way == 0}
     return Ending(by_model, tuple(versions), _events(first, chosen, longer))
+
+
+def _possible(known: frozenset[int], found: Judged) -> frozenset[int]:
+    """Ways that were sure before; own training in place of offsets that change nothing: the model has no bias."""
+    idle = frozenset(way for way in known if not found.gains[:, way].any())
+    return known - idle | {TRAINED} if idle else known
 
 
 def _models_on_path(tree: Tree) -> tuple[dict[str, int], dict[str, Tensor]]:
@@ -152,13 +175,17 @@ def try_to_serve(models: Mapping[str, Tensor], training: Training, t: int, serve
     return judged([reply.client for reply in replies], losses, errors, [reply.samples for reply in replies])
 
 
-def _trained_on(clients: Sequence[str], training: Training, t: int, server: Server) -> dict[str, Doubled]:
-    """How often each client doubled its own training: as long as that surely helps, at most to the run's length."""
+def _trained_on(clients: Sequence[str], known: bool, training: Training, t: int, server: Server) -> dict[str, Doubled]:
+    """How often each client doubled its own training: as long as that surely helps, at most to the run's length.
+
+    Where it was known before that own training helps, it goes on as long as it does not harm.
+    """
     found = dict.fromkeys(clients, Doubled(0, 0.0))
     rounds, none = 1, torch.zeros(0, server.layout.size)
     while clients and 2 * rounds <= server.rounds:
         t += 1
         tried = try_to_serve(dict.fromkeys(clients, none), times_as_long(training, rounds), t, server)
+        tried = tried._replace(known=frozenset({0} if known else ()))
         clients = tried.gainers(0)
         for client in clients:
             gain = float(tried.gains[tried.clients.index(client), 0])
@@ -192,8 +219,9 @@ def _events(found: Judged, chosen: Mapping[str, int], longer: Mapping[str, Doubl
 
 def _evidence(found: Judged, way: int, clients: Sequence[str]) -> tuple[str, dict[str, Any]]:
     """By how much the loss of those served by a way falls: all clients together or, where that is not sure, each."""
-    if found.together[way].p_value <= found.level:
-        return f"by {found.together[way]}", found.together[way].numbers()
+    if found.sure_together(way):
+        before = "" if found.together[way].p_value <= found.level else ", which was sure before training"
+        return f"by {found.together[way]}{before}", found.together[way].numbers()
     own = {client: found.alone[found.clients.index(client)][way] for client in clients}
     words = "; ".join(f"{client} by {gain}" for client, gain in own.items())
     return f"for {words}", {"gains": {client: gain.numbers() for client, gain in own.items()}}

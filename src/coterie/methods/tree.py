@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.benefit import LEVEL, benefit
+from coterie.benefit import LEVEL
 from coterie.clustering.sketch import similarity, sketch
 from coterie.errors import ConfigError, did_you_mean
 from coterie.methods.averaging import assignment_of
@@ -129,6 +129,12 @@ class Tree:
         cluster = replace(old, members=members, model=model, children=(), split_round=None, evidence={})
         return self.updated(cluster)
 
+    def with_moved(self, moved: Mapping[str, int], clients: Sequence[str]) -> Tree:
+        """The tree with clients moved to other leaves; those that left the federation are taken out."""
+        home = {client: leaf.id for leaf in self.leaves() for client in leaf.members} | dict(moved)
+        own = {leaf.id: tuple(c for c in clients if home.get(c) == leaf.id) for leaf in self.leaves()}
+        return self.updated(*(replace(leaf, members=own[leaf.id]) for leaf in self.leaves()))
+
     def assignment(self, clients: Sequence[str], served_by: Mapping[str, int]) -> Assignment:
         """Every client's leaf; those that could not be placed yet are served by the largest cluster.
 
@@ -187,16 +193,29 @@ def best_on_path(tree: Tree, server: Server) -> dict[str, int]:
     """Clients that a node on the way to their leaf surely serves better than the leaf, by their validation data."""
     better: dict[str, int] = {}
     for leaf in tree.leaves():
-        above = tree.path(leaf)[-2::-1]
-        if not above or not leaf.members:
+        better |= surely_better(leaf, tree.path(leaf)[-2::-1], LEVEL, server)
+    return better
+
+
+def surely_better(leaf: Node, others: Sequence[Node], level: float, server: Server) -> dict[str, int]:
+    """The members of a leaf that one of the other nodes surely serves better, by their validation data, and which."""
+    if not others or not leaf.members:
+        return {}
+    from scipy import stats  # it takes long to load, and few runs need it
+
+    better: dict[str, int] = {}
+    models = torch.stack([leaf.model, *(node.model for node in others)])[None]
+    for reply in server.ask_all(leaf.members, HeldOut(models, None)):
+        if reply.values["judged"] < 2:
             continue
-        models = torch.stack([leaf.model, *(node.model for node in above)])[None]
-        for reply in server.ask_all(leaf.members, HeldOut(models, None)):
-            losses = np.array(reply.values["loss"]).reshape(len(OFFSET_SCALES), -1)[0]  # without an offset
-            results = [benefit([g], [e]) for g, e in zip(losses[0] - losses[1:], reply.values["within"], strict=True)]
-            sure = {i: one.gain for i, one in enumerate(results) if one.p_value <= LEVEL / len(results)}
-            if sure:
-                better[reply.client] = above[max(sure, key=lambda i: sure[i])].id
+        losses = np.array(reply.values["loss"]).reshape(len(OFFSET_SCALES), -1)[0]  # without an offset
+        losses = np.nan_to_num(losses, nan=np.inf)  # any model is better than one that has diverged
+        gains, errors = losses[0] - losses[1:], np.sqrt(np.nan_to_num(reply.values["within"]))
+        # Student's test: a client may have very few validation samples, and their spread is known no better.
+        least = stats.t.isf(level / len(others), reply.values["judged"] - 1) * errors
+        best = int(np.where(gains > least, gains, -np.inf).argmax())
+        if gains[best] > least[best]:
+            better[reply.client] = others[best].id
     return better
 
 

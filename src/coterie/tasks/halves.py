@@ -147,8 +147,8 @@ class HeldOut(Task):
     halves, judged on its first; the first of each m is the one that the others are compared with. With `halves` None
     the halves are the client's training and its validation data, and `models (1, m, d)` are judged on the latter. The
     reply holds, as means over what is judged, `loss (scales, m)` with each of OFFSET_SCALES of an output offset that
-    was fitted on the half not judged, and `within (m − 1,)`, the squared standard error, over samples, of how much each
-    model lowers the loss. NaN where there is nothing to judge by.
+    was fitted on the half not judged, `within (m − 1,)`, the squared standard error, over samples, of how much each
+    model lowers the loss, and how many samples were `judged`. NaN where there is nothing to judge by.
     """
 
     models: Tensor
@@ -157,7 +157,9 @@ class HeldOut(Task):
     def schema(self, layout: Layout) -> ReplySchema:
         count = self.models.shape[1]
         loss = Array((len(OFFSET_SCALES) * count,), finite=False)
-        return ReplySchema(None, {"loss": loss, "within": Array((count - 1,), finite=False)})
+        return ReplySchema(
+            None, {"loss": loss, "within": Array((count - 1,), finite=False), "judged": Number(minimum=0)}
+        )
 
     def cost(self, client: Client) -> float:
         return float(self.models.shape[0] * self.models.shape[1] * (len(client.train) + len(client.validation)))
@@ -179,7 +181,7 @@ class HeldOut(Task):
 
     def _nothing(self, client: Client) -> Reply:
         count = self.models.shape[1]
-        values = {"loss": [math.nan] * (len(OFFSET_SCALES) * count), "within": [math.nan] * (count - 1)}
+        values = {"loss": [math.nan] * (len(OFFSET_SCALES) * count), "within": [math.nan] * (count - 1), "judged": 0}
         return Reply(client.id, len(client.train), None, values)
 
     def _judged(self, halves: Halves, clients: Sequence[Client], trainer: Trainer) -> list[Reply]:
@@ -188,12 +190,13 @@ class HeldOut(Task):
         means, squares = zip(*(self._of_half(halves, made_of, trainer) for made_of in folds), strict=True)
         loss = torch.stack(means).mean(0)  # (clients, scales, m)
         within = torch.stack(squares).sum(0) / len(folds) ** 2
+        sizes = halves.sizes.reshape(-1, 2)[:, 1 - torch.tensor(folds)].sum(1)
         return [
             Reply(
                 client.id,
                 len(client.train),
                 None,
-                {"loss": loss[i].flatten().tolist(), "within": within[i].tolist()},
+                {"loss": loss[i].flatten().tolist(), "within": within[i].tolist(), "judged": float(sizes[i])},
             )
             for i, client in enumerate(clients)
         ]

@@ -24,6 +24,8 @@ METHODS = ("auto", "fedavg", "local", "cfl", "ifca:k=auto", "flt")
 ORACLE = "groups"
 JUDGED = 1000
 """Federations from this number on are for judging, those before for setting anything by."""
+COSTED = ("auto", "fedavg", "cfl")
+"""Methods whose costs are compared: they evaluate after every round, as runs do; the others after the last one."""
 SHARE_BELOW = 5.0
 """Points of regret that few federations should exceed."""
 LOST = 3.0
@@ -135,6 +137,8 @@ def measure(number: int, method: str, data_dir: str | None, rounds: int) -> dict
         federation = case.federation(data_dir)
         began = time.process_time()
         how: dict[str, Any] = {"rounds": rounds, "seed": number, "workers": 1, "model": _model(case), **case.training}
+        if method not in COSTED:
+            how["evaluate_every"] = how["rounds"]
         result = run(_method(method, federation), federation, **how)
     except CoterieError as problem:
         return {"refused": str(problem)}

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple, TypeVar, dataclass_transform
 
 from torch import Tensor
@@ -64,6 +65,8 @@ class Watched(NamedTuple):
     joint: Tensor | None = None
     """The model of the cluster that the parts become again; the memory is then that cluster's."""
     reason: str = ""
+    moved: Mapping[str, int] = MappingProxyType({})
+    """Members that go to another of the parts, by its number."""
 
 
 class SplitRule:

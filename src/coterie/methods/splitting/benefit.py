@@ -20,6 +20,7 @@ from torch import Tensor
 
 from coterie.benefit import FIRST_LOOK, LEVEL, Benefit, level_of_look
 from coterie.clustering.sketch import sketch
+from coterie.methods.aggregation import WeightedSum
 from coterie.methods.base import Event
 from coterie.methods.compared import Compared, ComparedHalves
 from coterie.methods.server import Server, apply_update
@@ -36,7 +37,15 @@ from coterie.methods.splitting.candidates import (
     smallest_side,
     worth_trying,
 )
-from coterie.methods.splitting.judging import Losses, Steps, chosen_by_members, judged, on_halves, on_validation, served
+from coterie.methods.splitting.judging import (
+    Losses,
+    Steps,
+    chosen_by_members,
+    judged,
+    on_halves,
+    on_validation,
+    served,
+)
 from coterie.methods.tree import Branch, Node
 from coterie.randomness import numpy_generator
 from coterie.tasks import HeldOut, Task
@@ -54,6 +63,8 @@ class BenefitRule(SplitRule):
     needs_updates: ClassVar[bool] = False
     tasks: ClassVar[tuple[type[Task], ...]] = (HeldOut,)
     watches: ClassVar[bool] = True
+    reproduces: ClassVar[bool] = True
+    """Whether candidates must be found again on other data before they are tried."""
 
     level: Annotated[float, Field(gt=0, lt=1)] = LEVEL
     """Probability that a cluster of one distribution is ever split, over all looks of the run."""
@@ -64,7 +75,7 @@ class BenefitRule(SplitRule):
         return Looks()
 
     def inherited(self, memory: Looks, members: Sequence[str]) -> Looks:
-        return replace(known_of(memory, members), due=FIRST_LOOK + 1, joint=None, watched=0, kept=math.inf)
+        return replace(known_of(memory, members), due=FIRST_LOOK + 1, joint=None, watched=0, kept=math.inf, leanings={})
 
     def newcomer(self, client: str, model: Tensor, t: int, server: Server, compared: Compared) -> Tensor:
         found = compared.of_halves([client], model, t, server)
@@ -81,15 +92,17 @@ class BenefitRule(SplitRule):
         if age < memory.due or len(asked) < self.fewest:
             return Look(memory)
         halves = self.compared(asked, seen, t, server)
-        memory = replace(memory, weighting=seen.weighting, count=memory.count + 1, due=2 * age, last=None)
+        memory = replace(memory, count=memory.count + 1, due=2 * age, last=None)
+        memory = replace(memory, weighting=seen.weighting, compared=seen.compared)
         if len(halves.clients) < self.fewest:
             return Look(memory)
         memory, proposed = self.propose(memory, halves)
         least = max(self.min_size, server.least_in_sum)
         possible = [one for one in proposed if smallest_side(one) >= least]
         level = level_of_look(self.level, memory.count) / max(1, len(possible))
-        result, decision = self._first_sure(possible, level, halves, seen, t, server)
-        return Look(replace(memory, last=result), decision)
+        result, sure = self._first_sure(possible, level, halves, seen, t, server)
+        memory = replace(memory, last=result)
+        return Look(memory) if sure is None else self._split(memory, *sure, halves, seen, server)
 
     def _first_sure(
         self,
@@ -99,7 +112,7 @@ class BenefitRule(SplitRule):
         seen: LeafRound,
         t: int,
         server: Server,
-    ) -> tuple[Benefit | None, SplitDecision | None]:
+    ) -> tuple[Benefit | None, tuple[Sides, Steps] | None]:
         """Try the candidate that reproduces best; if it helps all together but not each part, one of fewer parts."""
         result = None
         only_one = halves.updates is None  # where vectors may not be seen, the sums of one candidate are opened
@@ -108,9 +121,7 @@ class BenefitRule(SplitRule):
             tried = judged(found, steps, halves, self.base(seen), self.judge, server)
             best, result = tried.best(level)
             if best is not None:
-                branches = self._branches(best.both, steps, halves, seen, server)
-                reason = f"on held-out data models of their own lower the loss by {result}"
-                return result, SplitDecision(branches, self.base(seen), result.numbers(), reason)
+                return result, (best.both, steps)
             if only_one or not tried.has_a_part_too_many(level):
                 break
             fewest = min(map(number_of_parts, found))
@@ -148,29 +159,32 @@ class BenefitRule(SplitRule):
         there = {reply.client for reply in seen.replies}
         return some_of([client for client in seen.leaf.members if client in there], t, seen.leaf.id, server)
 
-    def _branches(
-        self, sides: Sides, steps: Steps, halves: ComparedHalves, seen: LeafRound, server: Server
-    ) -> tuple[Branch, ...]:
+    def _split(
+        self, memory: Looks, sides: Sides, steps: Steps, halves: ComparedHalves, seen: LeafRound, server: Server
+    ) -> Look:
         """The children, each with the step of its members that were compared."""
-        base = self.base(seen)
-        chosen = chosen_by_members(sides, steps, halves, seen.leaf.members, base, self.judge, server)
+        base, members = self.base(seen), seen.leaf.members
+        chosen, leanings = chosen_by_members(sides, steps, halves, members, base, self.judge, server, {})
         compared = np.array([chosen[client] for client in halves.clients])
         vectors = halves.vectors.mean(0)
         branches = []
         for side in np.unique(sides).tolist():
-            members = tuple(client for client in seen.leaf.members if chosen[client] == side)
+            own = tuple(client for client in members if chosen[client] == side)
             # Sums are over the sides as they were found: others would show what a few members' updates are.
             stepped = sides if halves.updates is None else compared
             model = apply_update(base, steps.mean_of(stepped == side))
-            branches.append(Branch(members, model, sketch(vectors[torch.from_numpy(compared == side)])))
-        return tuple(branches)
+            branches.append(Branch(own, model, sketch(vectors[torch.from_numpy(compared == side)])))
+        assert memory.last is not None
+        reason = f"on held-out data models of their own lower the loss by {memory.last}"
+        decision = SplitDecision(tuple(branches), base, memory.last.numbers(), reason)
+        return Look(replace(memory, leanings=leanings), decision)
 
     def watch(self, memory: Looks, parent: Node, children: Sequence[Node], t: int, server: Server) -> Watched:
         """The cluster trains on beside its children, and takes their place again when they serve no better.
 
         That they differ was sure when they were split; here validation data says whether it lasts. They are compared at
         ages that double, until the gain has not shrunk: a start from fewer labels learns faster for a while, and falls
-        behind later.
+        behind later. Where candidates need not reproduce, a gain that has only shrunk must be sure in the end.
         """
         joint = self._trained_on(memory, parent, children, t, server)
         memory = replace(memory, joint=joint)
@@ -181,13 +195,37 @@ class BenefitRule(SplitRule):
             return Watched(memory)
         found = served(children, joint, self.confirm, server)
         if not found.clients:  # without validation data nothing speaks against the split
-            return Watched(None)
-        if found.gain <= 0:
+            return Watched(None, moved=self.chosen_again(memory, parent, children, t, server))
+        shrunk = memory.watched > 0 and found.gain < memory.kept
+        doubtful = last and shrunk and not self.reproduces and found.p_value > self.level
+        if found.gain <= 0 or doubtful:
             after = replace(memory, due=2 * (t - parent.born), joint=None, watched=0, kept=math.inf)
             return Watched(after, joint, f"on validation data models of their own lower the loss by {found}")
-        if last or found.gain >= memory.kept:
+        if last or (memory.watched and not shrunk):
             return Watched(None)
-        return Watched(replace(memory, watched=age, kept=found.gain))
+        moved = {} if memory.watched else self.chosen_again(memory, parent, children, t, server)
+        return Watched(replace(memory, watched=age, kept=found.gain), moved=moved)
+
+    def chosen_again(
+        self, memory: Looks, parent: Node, children: Sequence[Node], t: int, server: Server
+    ) -> dict[str, int]:
+        """The members that another part's step serves better, by this look and that of the split together.
+
+        All steps are from the joint model, which every member has trained alike: at their own parts' models, members
+        would be judged on data that these have seen. Later the joint model fits its data, and steps say little.
+        """
+        assert memory.joint is not None
+        home = {client: child.id for child in children for client in child.members}
+        seen = LeafRound(parent, WeightedSum(0), [], memory.joint, memory.compared, memory.weighting)
+        there = [client for client in server.participants(t) if client in home]
+        halves = self.compared(some_of(there, t, parent.id, server), seen, t, server)
+        parts, sides = np.unique([home[client] for client in halves.clients], return_inverse=True)
+        if len(parts) < len(children):
+            return {}
+        steps, known = Steps(halves, [Candidate((sides, sides), sides)], seen, t, server), memory.leanings
+        chosen, _ = chosen_by_members(sides, steps, halves, halves.clients, memory.joint, self.judge, server, known)
+        goes_to = {client: int(parts[side]) for client, side in chosen.items()}
+        return {client: part for client, part in goes_to.items() if part != home[client]}
 
     def _trained_on(self, memory: Looks, parent: Node, children: Sequence[Node], t: int, server: Server) -> Tensor:
         """The model of a cluster that was split, after a round of its members from there."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 from coterie.benefit import FEWEST, FIRST_LOOK, LEVEL, Benefit, benefit
 from coterie.clustering import bipartition, cosine_matrix
 from coterie.clustering.agglomerative import cut, dendrogram
-from coterie.methods.compared import ComparedHalves
+from coterie.methods.compared import Compared, ComparedHalves
 from coterie.snapshot import saved
 
 LEVELS = (2, 3, 4)
@@ -45,6 +45,10 @@ class Looks:
     """After a split: the model of the cluster, which trains on beside its children's."""
     weighting: str = "samples"
     """The weight of a client in its mean."""
+    compared: Compared = Compared()
+    """What is compared in this run."""
+    leanings: dict[str, list[float]] = field(default_factory=dict)
+    """By member the loss under the step of each part, less their mean, when it was split."""
     watched: int = 0
     """The children's age when they were last compared with it."""
     kept: float = math.inf

@@ -17,7 +17,9 @@ from coterie.methods.compared import Compared, ComparedHalves
 from coterie.methods.server import Server
 from coterie.methods.splitting.base import LeafRound, split_rule
 from coterie.methods.splitting.benefit import BenefitRule
+from coterie.methods.splitting.candidates import Looks
 from coterie.methods.splitting.judging import Losses, as_evaluated
+from coterie.methods.tree import Node
 from coterie.tasks import Evaluate, Task
 
 
@@ -26,6 +28,7 @@ class EvaluatedRule(BenefitRule):
     """Split where what clients evaluate says that all parts are surely better served apart."""
 
     needs_updates: ClassVar[bool] = True
+    reproduces: ClassVar[bool] = False
     tasks: ClassVar[tuple[type[Task], ...]] = (Evaluate,)
 
     def compared(self, clients: Sequence[str], seen: LeafRound, t: int, server: Server) -> ComparedHalves:
@@ -44,6 +47,11 @@ class EvaluatedRule(BenefitRule):
 
     def confirm(self, models: Mapping[str, Tensor], server: Server) -> Losses:
         return as_evaluated(models, server)
+
+    def chosen_again(
+        self, memory: Looks, parent: Node, children: Sequence[Node], t: int, server: Server
+    ) -> dict[str, int]:
+        return {}  # nodes that only evaluate cannot train from another model than their own
 
     def newcomer(self, client: str, model: Tensor, t: int, server: Server, compared: Compared) -> Tensor:
         return compared.of_newcomer(client, model, t, server)

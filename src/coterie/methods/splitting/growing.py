@@ -79,4 +79,8 @@ def watch_splits(
             tree = tree.joined(number, watched.joint)
             text = f"the parts of cluster {number} are joined again: {watched.reason}"
             events.append(Event("undone", text, {"cluster": number}))
+        if watched.moved:
+            tree = tree.with_moved(watched.moved, server.clients)
+            text = f"{len(watched.moved)} clients move to another part of cluster {number}, which serves them better"
+            events.append(Event("moved", text, {"cluster": number, "clients": len(watched.moved)}))
     return tree, events

@@ -243,11 +243,13 @@ def chosen_by_members(
     model: Tensor,
     judge: Judge,
     server: Server,
-) -> dict[str, int]:
+    known: Mapping[str, Sequence[float]],
+) -> tuple[dict[str, int], dict[str, list[float]]]:
     """The part of every member: the one whose step serves it better, on data that the step was not made of.
 
     Whether to split is decided by then; this is who goes where, those included that were not compared. A member that
     does not answer stays in its part, or goes to the largest one. If all would leave a part, all stay as they are.
+    Second come the losses under each part's step, less their mean, to which those `known` from before are added.
     """
     parts, sizes = np.unique(sides, return_counts=True)
     folds = range(len(halves.vectors))
@@ -257,11 +259,13 @@ def chosen_by_members(
     largest = parts[sizes.argmax()].item()
     chosen = {client: before.get(client, largest) for client in members}
     answered = judge(dict.fromkeys(members, models), server)
+    found: dict[str, list[float]] = {}
     for client, losses in zip(answered.clients, answered.losses.min(axis=1), strict=True):
         if np.isfinite(losses).all():
-            chosen[client] = parts[losses.argmin()].item()
+            total = losses - losses.mean() + np.array(known.get(client, [0.0] * len(parts)))
+            chosen[client], found[client] = parts[total.argmin()].item(), total.tolist()
     stays = {chosen[client] for client in halves.clients} == set(parts.tolist())
-    return chosen if stays else chosen | before
+    return chosen if stays else chosen | before, found
 
 
 def served(children: Sequence[Node], joint: Tensor, judge: Judge, server: Server) -> Benefit:
