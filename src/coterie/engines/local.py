@@ -7,7 +7,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from itertools import zip_longest
 from typing import Any, Literal
 
 import torch
@@ -134,7 +133,9 @@ class LocalEngine(Engine):
         # slow both down many times over.
         with one_torch_thread():
             diverged = sound = 0
-            for block, done in zip_longest(blocks, done_blocks, fillvalue=()):
+            waiting = iter(blocks)
+            for done in done_blocks:
+                block = next(waiting, [])  # the last may hold sums alone
                 kept = self._checked(block, done.replies)
                 diverged, sound = diverged + len(block) - len(kept), sound + len(kept)
                 yield done._replace(replies=kept)

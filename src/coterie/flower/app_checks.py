@@ -113,6 +113,7 @@ class AppTrainer(LoopTrainer):
 
     def __init__(self, module: nn.Module, loss: Loss, fit: Fit, config: ConfigRecord, context: Context) -> None:
         super().__init__(module, loss)
+        self.adds_in_place = False  # its updates come from the app
         self.network, self.fit, self.config, self.context = module, fit, config, context
 
     def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:

@@ -82,7 +82,7 @@ class MaskedTrainer(Trainer):
         return self.mask.hide(updates), losses
 
     def _sum(
-        self, jobs: Sequence[TrainingJob], training: Training, weights: Sequence[float]
+        self, jobs: Sequence[TrainingJob], training: Training, weights: Sequence[float], total: Tensor | None = None
     ) -> tuple[Tensor, Tensor, Tensor]:
         total, norms, losses = self.trainer._sum(self._revealed(jobs, training), training, weights)
         return self.mask.hide(total), norms, losses

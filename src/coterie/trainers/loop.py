@@ -154,7 +154,7 @@ class LoopTrainer(Trainer):
     def _updates(self, jobs: Sequence[TrainingJob], training: Training) -> tuple[Tensor, Tensor]:
         updates = torch.empty(len(jobs), self.layout.size, dtype=self.dtype, device=self.device)
         losses = torch.empty(len(jobs), dtype=self.dtype)
-        for i, (start, loss) in enumerate(self._trained(jobs, training)):
+        for i, (start, loss) in enumerate(self._trained_in_turn(jobs, training)):
             torch.sub(self.flat, start, out=updates[i])
             losses[i] = loss
         return updates.cpu(), losses
@@ -166,15 +166,15 @@ class LoopTrainer(Trainer):
         if not self.adds_in_place:
             return super()._sum(jobs, training, weights, total)
         total = torch.zeros(self.layout.size, dtype=torch.float64) if total is None else total
-        norms, losses = torch.empty(2, len(jobs), dtype=torch.float64)
-        for i, (start, loss) in enumerate(self._trained(jobs, training)):
+        norms, losses = torch.empty(len(jobs), dtype=torch.float64), torch.empty(len(jobs), dtype=self.dtype)
+        for i, (start, loss) in enumerate(self._trained_in_turn(jobs, training)):
             losses[i] = loss
             norms[i] = norm = norm_of(self.flat, start, self.layout.trainable)
             if math.isfinite(norm):
                 add_row(total, self.flat, weights[i], start)
-        return total, norms, losses
+        return total, norms, losses.double()
 
-    def _trained(self, jobs: Sequence[TrainingJob], training: Training) -> Iterator[tuple[Tensor, float]]:
+    def _trained_in_turn(self, jobs: Sequence[TrainingJob], training: Training) -> Iterator[tuple[Tensor, float]]:
         """What each job started from `(d,)` and the mean loss it saw; where it came to is in `flat` meanwhile."""
         self.module.train()
         devices = [self.device] if self.device.type == "cuda" else []
