@@ -202,7 +202,8 @@ class Fit:
         """The mean squared error `(m, K)` of each client under each of K models `(K, p, c)`, in one product."""
         flat = models.permute(1, 0, 2).flatten(1)  # (p, K·c)
         outputs = (self.factor @ flat).unflatten(2, (len(models), -1))
-        return (self.target[:, :, None] - outputs).square().sum((1, 3)) + self.rest[:, None]
+        losses: Tensor = (self.target[:, :, None] - outputs).square().sum((1, 3)) + self.rest[:, None]
+        return losses
 
     def by_choice(self, choice: Choice, ridge: float, scale: float = 0.0) -> Tensor:
         """The model `(K, p, c)` of those who chose the same, each client of the same weight, for each number chosen.
