@@ -408,6 +408,14 @@ def test_auto_moves_clients_to_what_surely_serves_them_better_and_trains_no_mode
     assert down == len(clients) * 4 * server.layout.size
 
 
+def test_clients_count_alike_as_in_the_paper_unless_models_grow() -> None:
+    plain, named = (coterie.run(f"ifca:k=2{more}", **SCENARIO) for more in ("", ",weighting=uniform"))
+    assert all(torch.equal(a, b) for a, b in zip(plain.models, named.models, strict=True))
+    make_method("ifca:init=random,weighting=uniform,hide_choice=true")
+    with pytest.raises(ConfigError, match="hide_choice=True with weighting=samples"):
+        make_method("ifca:init=random,weighting=samples,hide_choice=true")
+
+
 @pytest.mark.parametrize(
     "extra", ["restarts=2", "averaging=gradient", "clustered=last", "resend=settled(2)", "init=random"]
 )

@@ -79,7 +79,9 @@ class IFCA:
         if self.k == "auto":
             refuse_others(self, "k=auto", ("k", "weighting"), "it begins with one model that grows, leave that out")
         if self.hide_choice:
-            hides = ("k", "restarts", "clustered", "hide_choice", *(() if start.looks_at_clients else ("init",)))
+            hides = ["k", "restarts", "clustered", "hide_choice"]
+            hides += [] if start.looks_at_clients else ["init"]
+            hides += [] if self.weighting == "samples" else ["weighting"]
             refuse_others(self, "hide_choice=True", hides, "that needs single clients' choices or losses, leave it out")
 
     def variant(self) -> Any:

@@ -177,7 +177,7 @@ def _no_guarantee(config: RunConfig, method: Method, engine: Engine) -> str | No
         return "secure sums by model show who chose which, and those of few stay closed; use hide_choice=true"
     if engine.layout.size != engine.layout.trainable:
         return "the model has buffers (running means), which no length bounds; use one without batch normalisation"
-    if getattr(method, "weighting", "uniform") != "uniform":
+    if getattr(method, "weighting", "uniform") == "samples":
         return "numbers of samples as weights change how much one client counts; use weighting=uniform"
     if config.keep_optimizer:
         return "clients' optimisers keep gradients without noise, and a checkpoint keeps them; leave keep_optimizer off"

@@ -37,15 +37,7 @@ from coterie.methods.splitting.candidates import (
     smallest_side,
     worth_trying,
 )
-from coterie.methods.splitting.judging import (
-    Losses,
-    Steps,
-    chosen_by_members,
-    judged,
-    on_halves,
-    on_validation,
-    served,
-)
+from coterie.methods.splitting.judging import Losses, Steps, chosen_by_members, judged, on_halves, on_validation, served
 from coterie.methods.tree import Branch, Node
 from coterie.randomness import numpy_generator
 from coterie.tasks import HeldOut, Task
