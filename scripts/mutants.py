@@ -4,7 +4,8 @@ A mutant is a module with one small change: a comparison, an operator, a number,
 a sample by the seed of all that the modules in TARGETS have. First the tests in TESTS are run once, to see which of
 them run which line and how long each takes. Then each mutant is put into a copy of the sources, and the tests that run
 its line are run on that copy until one fails, those named for the module first, then the shortest, as many as take
-SECONDS_PER_MUTANT. The results are a JSON file; a run that finds it continues it, and tries anew what has changed.
+SECONDS_PER_MUTANT. The results are a JSON file; a run that finds it continues it, and tries again what has changed:
+the mutant, the test that noticed it or, of a survivor, any of its tests.
 
 Some mutants compute the same as the code and cannot be found: read the survivors one by one.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 
 import numpy as np
 import pytest
@@ -35,6 +36,11 @@ def test_a_short_text_is_taken_with_a_warning():
     with pytest.warns(UserWarning, match="may be guessed"):
         short = make_key("pomegranate")
     assert short != make_key("0" * 64)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_key("0123456789abcdef0123456789abcdef")  # 128 bits
+    with pytest.warns(UserWarning, match="has 31 characters"):
+        make_key("0123456789abcdef0123456789abcde")
 
 
 def test_clients_of_every_version_stretch_a_text_to_the_same_key():
