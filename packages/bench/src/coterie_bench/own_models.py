@@ -5,13 +5,15 @@
 Contenders: Coterie with the class, and with the same network as a Sequential; a tight loop (no DataLoader,
 `autograd.grad`, `_foreach_add_`); and, where `pip install jax` was run, one compiled JAX function. All train the same
 participants on the same batches from the same model and evaluate them in every round. They alternate in one process
-with one thread; ratios are of processor seconds within a repetition. Measured rows replace those in the file.
+with one thread; ratios are of processor seconds within a repetition, `load` is what else the machine had to do.
+Measured rows replace those in the file.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -152,7 +154,7 @@ def main(path: str, *names: str) -> None:
     file = Path(path)
     rows = json.loads(file.read_text(encoding="utf-8"))["rows"] if file.exists() else {}
     for name in names or OWN_MODELS:
-        rows[name] = summary(measure(OWN_MODELS[name]))
+        rows[name] = summary(measure(OWN_MODELS[name])) | {"load": round(os.getloadavg()[0], 1)}
         ratios = {other: f"{s['median']:.2f}" for other, s in rows[name]["times_ours"].items()}
         print(name, f"{rows[name]['cpu_seconds'][OURS]['median']:.3f} s", ratios, flush=True)
         about = {"repetitions": REPEAT, "torch": torch.__version__, "threads": 1}
