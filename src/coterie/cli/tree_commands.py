@@ -13,8 +13,11 @@ from coterie.cli.terminal import make_console
 from coterie.errors import ConfigError, RunError
 from coterie.runs.folder import RunFolder
 from coterie.runs.loading import load
+from coterie.runs.newcomers import lacking_labels
 from coterie.runs.records import TreeNode, tree_of
 from coterie.runs.result import Result
+from coterie.runs.samples import read_newcomers
+from coterie.runs.using import shape_of
 from coterie.runs.words import ancestors, describe, path_to, served_elsewhere
 
 
@@ -66,8 +69,9 @@ def tree(folder: str, client: str | None) -> None:
 def assign(folder: str, given: str | None, data: str | None, client: str | None) -> None:
     """Place newcomers in the clusters of a run by its own method.
 
-    DATA is a newcomer's file (.npz, or a table for a run on tables) or a folder of such files. With --client it is new
-    data of a client that the run knows, and the answer is whether the client still fits its cluster.
+    DATA is a newcomer's file (.npz, or a table for a run on tables) or a folder of such files. Where labels are missing
+    and the method needs them, inputs are compared with those of the run's clients. With --client it is new data of a
+    client that the run knows, and the answer is whether the client still fits its cluster.
     """
     source = given or data
     if source is None or (given and data):
@@ -78,7 +82,11 @@ def assign(folder: str, given: str | None, data: str | None, client: str | None)
     if client is not None:
         console.print(str(result.drift(client, source)), markup=False, soft_wrap=True, highlight=False)
         return
-    console.print(places(result, result.assign(source)))
+    if not lacking_labels(result, read_newcomers(source, shape_of(result))):
+        console.print(places(result, result.assign(source)))
+        return
+    for fit in result.fits(source).values():
+        console.print(str(fit), markup=False, soft_wrap=True, highlight=False)
 
 
 def places(result: Result, clusters: dict[str, int]) -> Table:

@@ -14,6 +14,7 @@ from coterie.runs.assemble import (
 from coterie.runs.callbacks import Callback
 from coterie.runs.config import SOURCE_KEYS, RunConfig, flat_values, make_config, overlay
 from coterie.runs.folder import RunFolder
+from coterie.runs.known_clients import clients_of
 from coterie.runs.loading import load
 from coterie.runs.loop import execute
 from coterie.runs.metrics import score_clients
@@ -37,6 +38,7 @@ __all__ = [
     "RunFolder",
     "assemble",
     "check_federation",
+    "clients_of",
     "execute",
     "fingerprint",
     "flat_values",

@@ -300,7 +300,13 @@ def make_placing(
         layout, signed = Layout.of(architecture(0)), config.privacy == "signed-permutation"
         return Mask.from_secret(clients_secret(config.seed), layout, signed=signed).reveal(vector)
 
-    return Placing(method, server_for, loss, reveal)
+    def check(part: Any) -> None:
+        check_protection(part, config.secure_sums, masked=config.privacy != "none")
+        needs = needs_of(part)
+        if config.dp_noise and needs is not None and (why := needs.beyond_noise()) is not None:
+            raise ConfigError(f"dp_noise={config.dp_noise}: {part.name}: {why}: {needs.instead}")
+
+    return Placing(method, server_for, loss, reveal, check)
 
 
 def run_metrics(
