@@ -56,13 +56,13 @@ def _measured(cell: Cell) -> dict[str, Any]:
     sizes = tuple(sorted((key, value) for key, value in entry.options.items() if key in SIZES))
     federation, defaults = clients_of(entry.builds, sizes, cell.seed, cell.tuning, cell.data_dir)
     training = defaults.training
-    options = {
+    options: dict[str, Any] = {
         "model": defaults.model,
         "epochs": training.epochs,
         "batch_size": training.batch_size or "full",
         **{key: value for key, value in entry.options.items() if key not in (*SIZES, "lr")},
     }
-    stop = {} if entry.patience is None else {"patience": entry.patience, "monitor": entry.metric}
+    stop: dict[str, Any] = {} if entry.patience is None else {"patience": entry.patience, "monitor": entry.metric}
     result = run(
         build(cell.method, cell.trial.options, entry, federation, cell.data_dir),
         federation,
@@ -158,13 +158,11 @@ def _concept(
     for client, group in group_of.items():
         members.setdefault(group, Counter())[cluster_of[client]] += 1
     model_of = {group: counts.most_common(1)[0][0] for group, counts in members.items()}
-    found = []
-    for client in federation:
-        if len(client.test):
+    found: list[float | None] = []
+    for own in federation:
+        if len(own.test):
             try:
-                found.append(
-                    result.evaluate(client.test, cluster=model_of[group_of[client.id]], metrics=[metric])[metric]
-                )
+                found.append(result.evaluate(own.test, cluster=model_of[group_of[own.id]], metrics=[metric])[metric])
             except ConfigError:  # the run has no model of that cluster
                 return None
     return _mean(found)

@@ -31,7 +31,7 @@ class Trial:
         return float(f"{usual * HALF_DECADE**self.step:.4g}")
 
 
-Search = Generator[list[Trial], list[Found], Trial | None]
+Search = Generator[list[Trial], Sequence[Found], Trial | None]
 """Yields trials that may be run at the same time, is sent what came of them, and returns the best of all."""
 
 
@@ -48,12 +48,12 @@ def search(variants: Sequence[str], *, higher: bool) -> Search:
         chosen = choose([tried[trial] for trial in some], higher=higher)
         return None if chosen is None else some[chosen]
 
-    def ask(trials: Sequence[Trial]) -> Generator[list[Trial], list[Found], None]:
+    def ask(trials: Sequence[Trial]) -> Generator[list[Trial], Sequence[Found], None]:
         new = [trial for trial in trials if trial not in tried and abs(trial.step) <= WIDEST]
         if new:
             tried.update(zip(new, (yield new), strict=True))
 
-    def steps(options: str, start: int) -> Generator[list[Trial], list[Found], None]:
+    def steps(options: str, start: int) -> Generator[list[Trial], Sequence[Found], None]:
         yield from ask([Trial(options, start + way) for way in (0, -1, 1)])
         while (found := best(options)) is not None and abs(found.step) < WIDEST:
             known = [trial.step for trial in tried if trial.options == options]

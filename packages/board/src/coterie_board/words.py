@@ -100,9 +100,9 @@ def rank_words() -> str:
     return (
         "On each federation the methods are ranked by the mean of its metric over the seeds; equal ones share a rank, "
         "and one that failed is last. A bar in the picture joins methods whose mean ranks are within Nemenyi's "
-        f"critical difference at the level of 5 %. *Error to {REFERENCE}*: how much more or less error than `{REFERENCE}`, "
-        "what accuracy or AUC lacks to 1, or the RMSE; the geometric mean over the federations with its 95 % interval "
-        "(Student's t over the logarithms), and p after Holm's correction within the stratum. "
+        f"critical difference at the level of 5 %. *Error to {REFERENCE}*: how much more or less error than "
+        f"`{REFERENCE}`, what accuracy or AUC lacks to 1, or the RMSE; the geometric mean over the federations with "
+        "its 95 % interval (Student's t over the logarithms), and p after Holm's correction within the stratum. "
         f"*Regret*: how much more error than `{ORACLE}`, which is told the groups, where they are known. "
         f"Errors below {LEAST_ERROR:g} count as {LEAST_ERROR:g}."
     )
@@ -119,10 +119,9 @@ def federation_words() -> str:
     return (
         "Worst tenth: the mean over the tenth of the clients that is served worst. Variance: of the metric, over the "
         "clients. ARI: agreement of the clusters with the hidden groups, which no method sees; 1 is equal, 0 is "
-        "chance. Concept: the metric where each client has the model that most clients of its group have; it is no column for "
-        "methods whose clients keep layers of their own. Conflict: of all pairs of clients of other groups, the "
-        "share in one cluster. Passes: of a client over its data, on average. MB: sent up and down. CPU: seconds of "
-        "a final run. "
+        "chance. Concept: the metric where each client has the model that most clients of its group have; empty where "
+        "clients keep layers of their own. Conflict: of all pairs of clients of other groups, the share in one "
+        "cluster. Passes: of a client over its data, on average. MB: sent up and down. CPU: seconds of a final run. "
         f"Difference: to `{REFERENCE}`, paired by seed, positive is better, with half its 95 % interval, and p after "
         "Holm's correction over the methods of the table."
     )
