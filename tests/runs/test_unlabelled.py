@@ -82,13 +82,22 @@ def test_too_few_clients_cannot_be_sure() -> None:
     known, newcomers = split("digits-rotated", clients=20, founders=FEWEST - 1)
     fit = trained(known).fits(newcomers.clients[0].train.x, known)["newcomer"]
     assert fit.cluster is None
-    assert fit.reason == "18 clients in the run are too few to be 95% sure by inputs, 19 are needed"
+    assert fit.reason == "18 clients that share a cluster are too few to be 95% sure by inputs, 19 are needed"
 
 
 def test_the_fewest_clients_reach_the_level_and_one_fewer_do_not() -> None:
     rows, far = np.arange(float(FEWEST))[:, None] / FEWEST, np.array([[100.0]])
     assert judged(rows, [0] * FEWEST, far, ["new"])["new"].p_far == pytest.approx(LEVEL)
     assert judged(rows[1:], [0] * (FEWEST - 1), far, ["new"])["new"].p_far > LEVEL
+
+
+def test_a_client_alone_in_its_cluster_is_no_measure() -> None:
+    line = np.concatenate([np.arange(10.0), np.arange(10.0) + 100, [500.0]])[:, None]
+    found = judged(line, [0] * 10 + [1] * 10 + [2], np.array([[104.0], [300.0], [499.0]]), ["new", "far", "beside"])
+    assert found["new"].cluster == 1
+    assert found["far"].alarm
+    assert found["beside"].cluster == 2
+    assert found["new"].p_values[0] == pytest.approx(1 / 21)
 
 
 def test_clusters_keep_their_ids() -> None:

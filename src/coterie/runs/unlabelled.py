@@ -129,13 +129,14 @@ def as_rows(founders: Floats, newcomers: Floats) -> tuple[Floats, Floats]:
 def judged(founders: Floats, clusters: Sequence[int], rows: Floats, names: Sequence[str]) -> dict[str, InputFit]:
     """The clusters that each newcomer fits by its distance relative to the others, and whether it is far from all."""
     ids, places = np.unique(np.asarray(clusters), return_inverse=True)
-    own = np.arange(len(founders)), places
     before, now = left_out_distances(founders, places), distances(rows, founders, places)
+    together = np.flatnonzero(np.bincount(places)[places] > 1)  # one that is alone has no cluster when it is left out
+    own = together, places[together]
     far = p_values(now.min(1), before[own])
     p = p_values(relative(now), relative(before)[own]) if len(ids) > 1 else far[:, None]
     by_cluster = [dict(zip(ids.tolist(), row, strict=True)) for row in p.tolist()]
     return {
-        name: _verdict(name, values, float(p_far), len(founders))
+        name: _verdict(name, values, float(p_far), len(together))
         for name, values, p_far in zip(names, by_cluster, far, strict=True)
     }
 
@@ -146,7 +147,8 @@ def _verdict(client: str, values: dict[int, float], p_far: float, founders: int)
     surely_far = p_far <= LEVEL
     cluster, alarm = None, False
     if founders < FEWEST:
-        reason = f"{founders} clients in the run are too few to be {1 - LEVEL:.0%} sure by inputs, {FEWEST} are needed"
+        few = f"{founders} clients that share a cluster are too few"
+        reason = f"{few} to be {1 - LEVEL:.0%} sure by inputs, {FEWEST} are needed"
     elif not some or (surely_far and len(some) > 1):
         alarm = True
         least = max(values.values()) if not some else p_far
