@@ -6,7 +6,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 
 from coterie.data.sites import SUBURBAN
-from coterie_recipes.gallery import EXHIBITS, METHODS, Exhibit, compared, panel_of, shown
+from coterie_recipes.gallery import AIR, LANDMINE, METHODS, Exhibit, compared, panel_of, rows_of, shown
 from coterie_recipes.gallery_picture import STATIONS, colours, draw, in_rows, shares
 
 
@@ -20,12 +20,11 @@ def test_known_groups_score_as_well_as_the_data_allow() -> None:
 
 
 def test_gains_are_paired_by_seed_and_a_lower_error_is_a_gain() -> None:
-    air = EXHIBITS[0]
     found = {method: [{"score": 0.40}, {"score": 0.50}] for method in METHODS}
     found["cfl"] = [{"score": 0.39}, {"score": 0.48}]
-    line = next(line for line in compared(air, found) if "cfl gains" in line and "fedavg" in line)
+    line = next(line for line in compared(AIR, found) if "cfl gains" in line and "fedavg" in line)
     # Gains of 0.01 and 0.02: mean 0.015, standard error 0.005, t = 3; the quantile is 12.71.
-    assert line == ("air: cfl gains +0.0150 rmse over fedavg (95 % interval -0.0485 to +0.0785, p = 0.2, 2 of 2 seeds)")
+    assert line == ("cfl gains +0.0150 rmse over fedavg (95 % interval -0.0485 to +0.0785, p = 0.2, 2 of 2 seeds)")
 
 
 def test_shares_by_hand() -> None:
@@ -55,21 +54,24 @@ def test_clients_without_a_place_standin_rows_by_group() -> None:
 
 
 def test_the_picture_colours_stations_by_cluster_and_gains_by_what_is_sure() -> None:
-    names = {"air": {name: int(name in SUBURBAN) for name in STATIONS}}
-    names["landmine"] = {f"field-{i}": i % 2 for i in range(4)}
-    names["digits-4"] = {f"client-{i}": i for i in range(4)}
-    panels = []
-    for exhibit, of in zip(EXHIBITS, names.values(), strict=True):
-        clusters = [[client for client in of if of[client] == group] for group in sorted(set(of.values()))]
-        own = [{"groups": of, "clusters": clusters, "score": score} for score in (0.40, 0.41)]
-        lower = [cell | {"score": cell["score"] - 0.1} for cell in own]
-        panels.append(panel_of(exhibit, {method: own if method == "fedavg" else lower for method in METHODS}))
-    figure = Figure()
-    draw(figure, panels)
-    air, _, _, gains_air, gains_landmine, _ = figure.axes
-    urban, suburban = air.collections
-    assert len(urban.get_offsets()) == 8
-    assert {tuple(colour) for colour in suburban.get_facecolors()} == {to_rgba("C1")}
-    # The same lower score is surely better as an error, and surely worse as an AUC.
-    drawn = [axes.containers[0].lines[0].get_color() for axes in (gains_air, gains_landmine)]
-    assert drawn == ["C2", "C3"]
+    of = {name: int(name in SUBURBAN) for name in STATIONS}
+    clusters = [[client for client in of if of[client] == group] for group in (0, 1)]
+    own = [{"groups": of, "clusters": clusters, "score": score} for score in (0.40, 0.41)]
+    lower = [cell | {"score": cell["score"] - 0.1} for cell in own]
+    found = {method: own if method == "fedavg" else lower for method in METHODS}
+    drawn = []
+    for exhibit in (AIR, LANDMINE):
+        figure = Figure()
+        draw(figure, panel_of(exhibit, found))
+        stations, gains = figure.axes
+        first, second = stations.collections
+        assert (len(first.get_offsets()), len(second.get_offsets())) == (8, 4)
+        assert {tuple(colour) for colour in second.get_facecolors()} == {to_rgba("C1")}
+        drawn.append(gains.containers[0].lines[0].get_color())
+    assert drawn == ["C2", "C3"]  # the same lower score is surely better as an error, and surely worse as an AUC
+
+
+def test_every_number_is_stored_by_group_too() -> None:
+    cell = {"score": 0.5, "by_group": [0.25, 0.75], "clusters": [["a"], ["b"]], "ari": 1.0}
+    stored = {row.measure: list(row.ours) for row in rows_of(AIR, "cfl", [cell])}
+    assert stored == {"rmse": [0.5], "rmse, urban": [0.25], "rmse, suburban": [0.75], "clusters": [2], "ARI": [1.0]}

@@ -90,14 +90,13 @@ def in_rows(group_of: Mapping[str, int]) -> dict[str, Place]:
     return {client: (float(place), float(-group)) for group, own in rows.items() for place, client in enumerate(own)}
 
 
-def draw(figure: Any, panels: Sequence[Panel]) -> None:
-    """Above, clients in the colour of the model they share; below, what each method gains over one model for all."""
-    figure.set_size_inches(13, 7.5)
-    figure.suptitle("One colour is one model. No client said which group it is of.", fontsize=14)
-    axes = figure.subplots(2, len(panels), height_ratios=(3, 2))
-    for panel, above, below in zip(panels, *axes, strict=True):
-        draw_clusters(above, panel)
-        draw_gains(below, panel)
+def draw(figure: Any, panel: Panel) -> None:
+    """Left, clients in the colour of the model they share; right, what each method gains over one model for all."""
+    figure.set_size_inches(11, 4.2)
+    figure.suptitle("One colour is one model. No client said which group it is of.", fontsize=13)
+    left, right = figure.subplots(1, 2)
+    draw_clusters(left, panel)
+    draw_gains(right, panel)
 
 
 def draw_clusters(axes: Any, panel: Panel) -> None:
