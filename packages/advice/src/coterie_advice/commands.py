@@ -11,10 +11,9 @@ import click
 from coterie.cli.options import RunCommand, complete_folder, config_options, examples, run_option
 from coterie.cli.progress import Progress
 from coterie.cli.terminal import make_console
-from coterie.runs import RunFolder, load, make_config
+from coterie.runs import RunFolder, clients_of, load, make_config
 from coterie_advice.advising import advise as probe
 from coterie_advice.diagnosis import diagnose as examine
-from coterie.runs import clients_of
 
 
 @click.command(
