@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from coterie.runs.samples import ModelShape, read_samples
 
 from coterie import Federation
 from coterie.cli import main
 from coterie.errors import DataError
+from coterie_inference.samples import ModelShape, read_samples
 
 LABELS = np.arange(20) % 2
 ROWS = "x,z,y\n" + "".join(f"{i % 3},{i % 5},{i % 2}\n" for i in range(40))

@@ -16,19 +16,19 @@ import pytest
 from coterie.cli import main
 from coterie.errors import ConfigError, RunError
 from coterie_board.board import Board, run_board
-from coterie_board.federations import FEDERATIONS, BoardFederation, find_federations
-from coterie_board.methods import METHODS, TRIALS, VARIANTS, check_method, grid, is_class_path
+from coterie_board.federations import FEDERATIONS, STRATA, SUBSET, SUBSET_METHODS, BoardFederation, find_federations
+from coterie_board.methods import METHODS, NUMBERS, check_method, is_class_path, variants
 from coterie_board.pages import write_pages
 
 TINY = {"clients": 4, "samples": 20, "model": "mlp:hidden=8", "epochs": 1}
 SMALL = (
-    BoardFederation("digits-iid", "plain", "one distribution", 3, options=TINY),
+    BoardFederation("digits-iid", "none", "one distribution", 3, options=TINY, has_groups=False),
     BoardFederation(
-        "digits-permuted", "groups", "labels permuted", 3, options={**TINY, "groups": 2, "model": "logistic"}
+        "digits-permuted", "labels", "labels permuted", 3, options={**TINY, "groups": 2, "model": "logistic"}
     ),
 )
 ROWS = ["fedavg", "local", "ifca", "fedper", "groups"]
-PAGES = ("leaderboard.md", "board.html", "leaderboard-ranks.svg")
+PAGES = ("leaderboard.md", "board.html")
 TOY = '''
 from coterie.methods import FedAvg
 
@@ -36,6 +36,11 @@ class Toy(FedAvg):
     """FedAvg under another name."""
     name = "toy"
 '''
+
+
+def text_of(page: Path) -> str:
+    """A page without its line breaks."""
+    return " ".join(page.read_text().split())
 
 
 def without_cpu(board: Board) -> Any:
@@ -56,35 +61,41 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Board]:
     return folder, board
 
 
-def test_every_method_has_the_same_trials_and_budget(made: tuple[Path, Board]) -> None:
+def test_every_method_is_tuned_alike(made: tuple[Path, Board]) -> None:
     _, board = made
+    assert list(board.results["digits-iid"]) == ["fedavg", "local", "ifca", "fedper"]  # it has no groups
+    assert list(board.results["digits-permuted"]) == ROWS
     for entry in SMALL:
-        rows = board.results[entry.name]
-        assert list(rows) == ["fedavg", "local", "ifca", "fedper"]  # nothing is declared of these clients
-        assert {len(row["trials"]) for row in rows.values()} == {TRIALS}
-        assert [run["seed"] for run in rows["ifca"]["runs"]] == [0, 1]
-        sent = rows["fedavg"]["runs"][0]["bytes"]
-        assert board.max_bytes[entry.name] == 2 * sent
-        assert rows["ifca"]["trials"][rows["ifca"]["choice"]]["options"] in VARIANTS["ifca"]
-        chosen = rows["fedavg"]["trials"][rows["fedavg"]["choice"]]["value"]
-        assert chosen == max(trial["value"] for trial in rows["fedavg"]["trials"])
-    assert board.results["digits-permuted"]["ifca"]["runs"][0]["ari"] is not None
+        for row, found in board.results[entry.name].items():
+            if found["choice"] is None:
+                continue
+            chosen = found["trials"][found["choice"]]
+            assert chosen["value"] == max(trial["value"] for trial in found["trials"] if "value" in trial)
+            rates = [trial["lr"] for trial in found["trials"] if trial["options"] == chosen["options"]]
+            assert min(rates) < chosen["lr"] < max(rates), row  # the best step size is inside
+            assert [run["seed"] for run in found["runs"]] == [0, 1]
+        assert {trial["options"] for trial in board.results[entry.name]["ifca"]["trials"]} == set(variants("ifca"))
+    assert board.results["digits-permuted"]["groups"]["runs"][0]["conflict"] == 0
 
 
-def test_the_grid_is_of_one_size_over_one_range() -> None:
+def test_numbers_of_clusters_do_not_know_the_truth() -> None:
     for method in METHODS:
-        trials = grid(method)
-        assert len(trials) == TRIALS
-        assert (min(t.rate for t in trials), max(t.rate for t in trials)) == (0.5, 8.0)
         check_method(method)
-    assert {trial.options for trial in grid("ifca")} == {"k=2", "k=4"}
-    assert {trial.options for trial in grid("ifca:k=3")} == {""}
+    assert variants("ifca") == ("k=auto", *(f"k={k}" for k in NUMBERS))
+    assert variants("ifca:k=3") == ("",)
+    assert variants("fedavg-ft") == ("personalise=5",)
 
 
 def test_the_board_has_what_it_promises() -> None:
-    assert len(METHODS) >= 15
-    assert len(FEDERATIONS) >= 12
-    assert sum(entry.kind == "natural" for entry in FEDERATIONS) == 5
+    assert len(METHODS) >= 20
+    assert len(FEDERATIONS) >= 40
+    assert {entry.stratum for entry in FEDERATIONS} == set(STRATA)
+    assert all(sum(entry.stratum == stratum for entry in FEDERATIONS) >= 4 for stratum in STRATA)
+    assert len({entry.name for entry in FEDERATIONS}) == len(FEDERATIONS)
+    assert len(find_federations(SUBSET)) == len(SUBSET)
+    assert set(SUBSET_METHODS) <= set(METHODS)
+    for entry in FEDERATIONS:
+        assert entry.rate > 0  # the scenario is there
 
 
 def test_reading_gives_the_same_board_and_pages(made: tuple[Path, Board]) -> None:
@@ -111,7 +122,7 @@ def test_the_pages_hold_every_result(made: tuple[Path, Board]) -> None:
     mean = sum(run["value"] for run in board.results["digits-iid"]["local"]["runs"]) / 2
     for text in (page, site):
         assert f"{100 * mean:.1f} ±" in text
-        assert "critical difference" in text
+        assert "conflict" in text
     assert "| `ifca` |" in page
     assert "<script" not in site
     assert "http" not in site.replace("http://www.w3.org/2000/svg", "")
@@ -150,7 +161,7 @@ def test_somebody_elses_method_is_one_command(
     main(["leaderboard", "--base", base, "--add", "toy_package:Toy", "--out", "mine", "--workers", "1"])
     board = Board.read(tmp_path / "mine/leaderboard.json")
     assert board.methods == [*made[1].methods, "toy"]
-    assert "digits-iid toy trial 0 seed 1000: done" in capsys.readouterr().err
+    assert "digits-iid toy default step 0 seed 1000: done" in capsys.readouterr().err
     for entry in SMALL:
         rows = board.results[entry.name]
         assert rows["local"] == made[1].results[entry.name]["local"]
@@ -181,12 +192,12 @@ def test_what_is_wrong_is_one_line(made: tuple[Path, Board], tmp_path: Path) -> 
     with pytest.raises(RunError, match=r"holds cells of seeds \[0, 1\]"):
         run_board(["fedavg"], SMALL, [0], made[0])
     with pytest.raises(RunError, match="holds cells of digits-iid of another size"):
-        run_board(["fedavg"], [replace(SMALL[0], rounds=9)], [0, 1], made[0])
+        run_board(["fedavg"], [replace(SMALL[0], passes=9)], [0, 1], made[0])
     (tmp_path / "other").mkdir()
     (tmp_path / "other/letter.txt").touch()
     with pytest.raises(RunError, match="not empty and holds no board"):
         run_board(["fedavg"], SMALL, [0], tmp_path / "other")
-    (tmp_path / "bad.json").write_text('{"format": 1}')
+    (tmp_path / "bad.json").write_text('{"format": 1}')  # of the former protocol
     with pytest.raises(RunError, match=r"bad\.json: not a board"):
         Board.read(tmp_path / "bad.json")
 
@@ -196,9 +207,8 @@ def test_the_command_names_what_does_not_go_together(
 ) -> None:
     base = str(made[0] / "leaderboard.json")
     for words, message in (
-        (["--base", base], "there is nothing to run"),
-        (["--base", base, "--add", "cfl", "--federations", "exam"], "give one of them"),
-        (["--subset", "--federations", "exam"], "give one of them"),
+        (["--subset", "--base", base], "leave --subset out"),
+        (["--subset", "--federations", "exam"], "leave --subset out"),
         (["--pages", "nowhere.json"], "no such file"),
     ):
         with pytest.raises(SystemExit):
@@ -210,3 +220,19 @@ def test_class_paths_are_told_from_options() -> None:
     assert is_class_path("my.package:Method")
     assert not is_class_path("ifca:k=4")
     assert not is_class_path("ifca")
+
+
+def test_a_stored_board_goes_on_where_it_ended(made: tuple[Path, Board], tmp_path: Path) -> None:
+    half = Board.read(made[0] / "leaderboard.json")
+    del half.results["digits-permuted"]
+    half.notes = ["a sentence"]
+    half.write(tmp_path / "half.json")
+    words = ["leaderboard", "--base", str(tmp_path / "half.json"), "--out", str(tmp_path / "out"), "--workers", "1"]
+    main([*words, "--federations", "digits-iid"])
+    page = text_of(tmp_path / "out/leaderboard.md")
+    assert "**Unfinished: 1 of 2 federations have been computed.**" in page
+    assert "a sentence" in page
+    main(words)
+    done = Board.read(tmp_path / "out/leaderboard.json")
+    assert without_cpu(done) == without_cpu(made[1])
+    assert "All of it has been computed." in text_of(tmp_path / "out/leaderboard.md")

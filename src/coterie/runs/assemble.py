@@ -28,7 +28,7 @@ from coterie.federation.table_sites import find_tables, is_table_path
 from coterie.federation.validation import hold_out
 from coterie.methods import Method, Server, make_method
 from coterie.methods.base import published_table
-from coterie.methods.needs import Needs, needs_of
+from coterie.methods.needs import Needs, check_protection, needs_of
 from coterie.methods.options import literal
 from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.metrics import ALWAYS, MetricFunction, check_target, listed, resolve
@@ -294,7 +294,13 @@ def make_placing(
         layout, signed = Layout.of(architecture(0)), config.privacy == "signed-permutation"
         return Mask.from_secret(clients_secret(config.seed), layout, signed=signed).reveal(vector)
 
-    return Placing(method, server_for, loss, reveal)
+    def check(part: Any) -> None:
+        check_protection(part, config.secure_sums, masked=config.privacy != "none")
+        needs = needs_of(part)
+        if config.dp_noise and needs is not None and (why := needs.beyond_noise()) is not None:
+            raise ConfigError(f"dp_noise={config.dp_noise}: {part.name}: {why}: {needs.instead}")
+
+    return Placing(method, server_for, loss, reveal, check)
 
 
 def run_metrics(

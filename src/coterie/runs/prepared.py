@@ -28,6 +28,8 @@ class Placing:
     loss: Loss | None = None
     reveal: Callable[[Tensor], Tensor] = lambda vector: vector
     """A model as the clients see it, of one as the server holds it."""
+    check: Callable[[Any], None] = lambda part: None
+    """Refuses what declares needs that the run's protection does not allow."""
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from coterie.runs.prepared import Placing
     from coterie_advice import Explanation
     from coterie_inference.newcomers import Drift
+    from coterie_inference.unlabelled import InputFit
 
 
 @dataclass(frozen=True)
@@ -282,7 +283,8 @@ class Result:
 
         CFL lets a newcomer train from the models on its way down the tree; IFCA and one-shot take the model with the
         lowest loss, FedSEM the nearest one, FLT and its PCA baseline the nearest inputs (no labels needed), FedCUAU the
-        last cluster. With one model for all there is one place.
+        last cluster. With one model for all there is one place. Where the method needs labels and there are none, a
+        newcomer goes to the one cluster that it fits by its inputs, see `fits`.
 
         Args:
             data: one newcomer as a pair `(inputs, labels)`, or inputs alone where the method needs no labels, or a
@@ -292,11 +294,34 @@ class Result:
             The cluster's id by newcomer; one without a name is called "newcomer".
 
         Raises:
-            ConfigError: the method has no place for newcomers, or needs labels.
+            ConfigError: the method has no place for newcomers, or there are no labels and inputs do not say where.
             DataError: the data does not fit the run's model.
         """
         places: dict[str, int] = _inference("assign")(self, data)
         return places
+
+    def fits(self, data: Any, federation: Federation | None = None) -> dict[str, InputFit]:
+        """Ask which cluster newcomers fit by their inputs alone; labels are not looked at.
+
+        The means and mean squares of a newcomer's inputs are compared with those of each cluster's clients. Its
+        distance to a cluster over that to the nearest other one is ranked among the same of the run's clients, each
+        left out of its own (a conformal p-value, level 5 %). It fits one cluster, or several alike, as where clusters
+        differ in labels only, or none, which is an alarm.
+
+        Args:
+            data: one newcomer, or several, as for `assign`.
+            federation: the run's clients, as for `explain`.
+
+        Returns:
+            By newcomer the cluster (None: its inputs do not say), p-values, and a reason; `str` of it is a sentence.
+
+        Raises:
+            ConfigError: the clients' data is not at hand, the inputs are tokens, or the run keeps from the server
+                what clients would send.
+            DataError: the data does not fit the run's model, or the federation lacks a client of the run.
+        """
+        found: dict[str, InputFit] = _inference("fits")(self, data, federation)
+        return found
 
     def drift(self, client: str, data: Any) -> Drift:
         """Ask whether a client of the run still fits its cluster.

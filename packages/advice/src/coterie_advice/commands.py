@@ -14,7 +14,7 @@ from coterie.cli.terminal import make_console
 from coterie.runs import RunFolder, load, make_config
 from coterie_advice.advising import advise as probe
 from coterie_advice.diagnosis import diagnose as examine
-from coterie_advice.explaining import clients_of
+from coterie_inference.known_clients import clients_of
 
 
 @click.command(

@@ -12,16 +12,16 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from coterie.errors import ConfigError, DataError
-from coterie.federation import Federation, hold_out
+from coterie.errors import DataError
+from coterie.federation import Federation
 from coterie.randomness import numpy_generator
-from coterie.runs import RunFolder, fingerprint, make_config, make_federation, stored_values
 from coterie.runs.records import ExplanationRecord, to_json
 from coterie.runs.words import MOST_LISTED
 from coterie.trainers import predicted_labels
 from coterie_advice.cluster_differences import Crossing, PairDifference, label_mix
 from coterie_advice.input_shift import Separation, alike_in_labels, as_features, separation
 from coterie_advice.label_matching import LabelMatch, confusion, match_labels
+from coterie_inference.known_clients import clients_of
 from coterie_inference.predicting import loss_of, losses_of, module_for, outputs_of, shape_of
 from coterie_inference.samples import ModelShape, Samples, read_samples
 
@@ -113,39 +113,6 @@ class Explanation:
             for pair in self.pairs
         ]
         return {**to_json(self), "pairs": pairs}
-
-
-def clients_of(result: Result, data: str | None = None, data_dir: str | None = None) -> Federation:
-    """The clients that a run was trained on, made again from its folder's configuration.
-
-    Args:
-        result: the run.
-        data: where the run's own files lie now, if not where they were.
-        data_dir: folder with the data sets.
-
-    Raises:
-        ConfigError: the data is not at hand, or is not what the run was trained on.
-    """
-    stored = RunFolder(result.path).config() if result.path is not None else {}
-    config = make_config(stored_values(stored), str(result.path)) if stored else None
-    if config is None or not (config.scenario or config.data):
-        raise ConfigError(
-            "explaining needs the clients' data, and this run was given it in Python: give it again, "
-            "coterie.load(folder).explain(federation)"
-        )
-    changed = {"data": data or config.data, "data_dir": data_dir or config.data_dir}
-    if data and not config.data:
-        raise ConfigError(f"--data {data}: the run was trained on scenario {config.scenario!r}: leave it out")
-    federation = make_federation(config.model_copy(update=changed))[0]
-    if isinstance(config.validation, float):
-        federation = hold_out(federation, config.validation, config.seed)
-    if fingerprint(federation) != stored["federation"]:
-        where = changed["data"] or config.scenario
-        raise ConfigError(
-            f"the data of {where!r} is not what the run was trained on: restore it, or say where it lies (--data), or "
-            "in Python give the clients, coterie.load(folder).explain(federation)"
-        )
-    return federation
 
 
 @dataclass(frozen=True)

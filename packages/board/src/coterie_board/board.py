@@ -1,10 +1,8 @@
-"""The board: methods × federations × seeds with equal budgets, every run kept as soon as it is done."""
+"""The board: methods × federations × seeds, all tuned alike, every run kept as soon as it is done."""
 
 from __future__ import annotations
 
 import json
-import math
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -13,12 +11,14 @@ from typing import Any, Literal
 
 from coterie.errors import RunError
 from coterie.runs import write_atomically
-from coterie_board.cell import DIGITS, Cell, compute
+from coterie_board.cell import Cell, compute
 from coterie_board.federations import BoardFederation
-from coterie_board.methods import REFERENCE, TRIALS, Trial, check_method, grid, row_name, takes_part
+from coterie_board.methods import check_method, row_name, takes_part, variants
+from coterie_board.tuning import Trial, over_seeds, search
 from coterie_studies import Cells
 
-FORMAT = 1
+FORMAT = 2
+"""1 was the former protocol: one budget of rounds and bytes, a fixed grid of step sizes."""
 TUNING_SEED = 1000
 """The first seed of tuning runs; final runs have others."""
 
@@ -33,8 +33,6 @@ class Board:
     """Rows by their names."""
     results: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     """By federation and method: `trials`, `choice` (its number) and `runs`, one per seed."""
-    max_bytes: dict[str, int] = field(default_factory=dict)
-    """By federation."""
     about: dict[str, Any] = field(default_factory=dict)
     """Command, commit, machine, date."""
     notes: list[str] = field(default_factory=list)
@@ -47,10 +45,9 @@ class Board:
             "about": self.about,
             "notes": self.notes,
             "seeds": self.seeds,
-            "tuning": {"seed": TUNING_SEED, "trials": TRIALS},
+            "tuning": {"seed": TUNING_SEED},
             "federations": [federation.to_json() for federation in self.federations],
             "methods": self.methods,
-            "max_bytes": self.max_bytes,
             "results": self.results,
         }
 
@@ -62,7 +59,7 @@ class Board:
             if values["format"] != FORMAT:
                 raise ValueError(f"format {values['format']}, expected {FORMAT}")
             federations = [BoardFederation.from_json(one) for one in values["federations"]]
-            kept = {key: values[key] for key in ("seeds", "methods", "results", "max_bytes", "about", "notes")}
+            kept = {key: values[key] for key in ("seeds", "methods", "results", "about", "notes")}
             return cls(federations=federations, **kept)
         except FileNotFoundError:
             raise RunError(f"{path}: no such file: expected a leaderboard.json") from None
@@ -99,6 +96,7 @@ def run_board(
     out: Path,
     *,
     base: Board | None = None,
+    only: Sequence[str] = (),
     data_dir: str | None = None,
     workers: int | Literal["auto"] = "auto",
     log: Callable[[str], None] = lambda text: None,
@@ -112,6 +110,7 @@ def run_board(
         seeds: of the final runs, the same for every method.
         out: the folder that keeps the cells.
         base: a board whose results are taken as they are.
+        only: names of those federations that are run now; all where none are named.
         data_dir: where data sets are; by default COTERIE_DATA.
         workers: runs at once.
         log: is given a line for every step.
@@ -129,62 +128,31 @@ def run_board(
     board = Board(list(seeds), list(federations), names)
     if base is not None:
         board.results = {name: dict(found) for name, found in base.results.items()}
-        board.max_bytes, board.about, board.notes = dict(base.max_bytes), dict(base.about), list(base.notes)
+        board.about, board.notes = dict(base.about), list(base.notes)
     with Cells(out / "cells", workers=workers, log=log) as cells:
         for number, entry in enumerate(federations, start=1):
+            if only and entry.name not in only:
+                continue
             found = board.results.setdefault(entry.name, {})
             missing = {row: method for row, method in rows.items() if row not in found and takes_part(row, entry)}
             log(f"{entry.name}, {number} of {len(federations)}: {len(missing)} methods to run")
             if not missing:
                 continue
-            places = partial(Cell, entry, data_dir=data_dir)
-            if entry.name not in board.max_bytes:
-                board.max_bytes[entry.name] = _budget(entry, cells, places)
-            limited = partial(places, max_bytes=board.max_bytes[entry.name])
-            found.update(_federation(entry, missing, seeds, cells, limited))
+            found.update(_federation(entry, missing, seeds, cells, partial(Cell, entry, data_dir=data_dir)))
             found.update({row: found.pop(row) for row in names if row in found})  # in the order of the rows
             keep(board)
     return board
-
-
-def _budget(entry: BoardFederation, cells: Cells, places: Callable[..., Cell]) -> int:
-    """Bytes that every method may send: a multiple of what the reference sends in all rounds."""
-    trial = Trial("", 1.0)
-    job = partial(compute, places(method=REFERENCE, trial=trial, seed=TUNING_SEED, tuning=True, max_bytes=None))
-    found = cells.many({f"{entry.name} budget": job})[f"{entry.name} budget"]
-    if "failed" in found:
-        raise RunError(f"{entry.name}: {REFERENCE}, whose bytes make the budget, failed: {found['failed']}")
-    return int(entry.byte_factor * found["bytes"])
 
 
 def _federation(
     entry: BoardFederation, rows: Mapping[str, str], seeds: Sequence[int], cells: Cells, cell: Callable[..., Cell]
 ) -> dict[str, dict[str, Any]]:
     """Tune every method on validation data, then do its final runs with what it chose."""
-    trials = {row: grid(method) for row, method in rows.items()}
-    draws = range(TUNING_SEED, TUNING_SEED + entry.tuning_seeds)
-    tuned = cells.many(
-        {
-            f"{entry.name} {row} trial {number} seed {seed}": partial(
-                compute, cell(method=rows[row], trial=trial, seed=seed, tuning=True)
-            )
-            for row in rows
-            for number, trial in enumerate(trials[row])
-            for seed in draws
-        }
-    )
-    told = {
-        row: [
-            over_seeds([tuned[f"{entry.name} {row} trial {number} seed {seed}"] for seed in draws])
-            for number in range(len(trials[row]))
-        ]
-        for row in rows
-    }
-    chosen = {row: choose(told[row], higher=entry.higher_is_better) for row in rows}
+    trials, chosen = _tuned(entry, rows, cells, cell)
     final = cells.many(
         {
             f"{entry.name} {row} seed {seed}": partial(
-                compute, cell(method=rows[row], trial=trials[row][choice], seed=seed, tuning=False)
+                compute, cell(method=rows[row], trial=choice, seed=seed, tuning=False)
             )
             for row, choice in chosen.items()
             if choice is not None
@@ -194,25 +162,49 @@ def _federation(
     return {
         row: {
             "trials": [
-                {"options": trial.options, "lr": round(entry.rate * trial.rate, 6), **_short(one)}
-                for trial, one in zip(trials[row], told[row], strict=True)
+                {"options": trial.options, "lr": trial.rate(entry.rate), **_short(one)}
+                for trial, one in trials[row].items()
             ],
-            "choice": choice,
+            "choice": None if choice is None else list(trials[row]).index(choice),
             "runs": [] if choice is None else [{"seed": s, **final[f"{entry.name} {row} seed {s}"]} for s in seeds],
         }
         for row, choice in chosen.items()
     }
 
 
-def over_seeds(found: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """A trial as the mean over its seeds; it failed where one of them did."""
-    cpu = {"cpu": round(sum(one["cpu"] for one in found), 2)}
-    for one in found:
-        if "failed" in one:
-            return {"failed": one["failed"], **cpu}
-    losses = [one["loss"] for one in found if one["loss"] is not None]
-    means = {"value": statistics.fmean(one["value"] for one in found), "loss": statistics.fmean(losses or [math.inf])}
-    return {key: round(value, DIGITS) for key, value in means.items()} | cpu
+def _tuned(
+    entry: BoardFederation, rows: Mapping[str, str], cells: Cells, cell: Callable[..., Cell]
+) -> tuple[dict[str, dict[Trial, dict[str, Any]]], dict[str, Trial | None]]:
+    """All trials of every method, and the one it chose; the trials that the methods ask for next are run together."""
+    searches = {row: search(variants(method), higher=entry.higher_is_better) for row, method in rows.items()}
+    asked = {row: next(one) for row, one in searches.items()}
+    tried: dict[str, dict[Trial, dict[str, Any]]] = {row: {} for row in rows}
+    chosen: dict[str, Trial | None] = {}
+    draws = range(TUNING_SEED, TUNING_SEED + entry.tuning_seeds)
+    while asked:
+        keys = {
+            (row, trial, seed): f"{entry.name} {row} {trial.options or 'default'} step {trial.step} seed {seed}"
+            for row, trials in asked.items()
+            for trial in trials
+            for seed in draws
+        }
+        jobs = {
+            key: partial(compute, cell(method=rows[row], trial=trial, seed=seed, tuning=True))
+            for (row, trial, seed), key in keys.items()
+        }
+        found = cells.many(jobs)
+        answers = {
+            row: [over_seeds([found[keys[row, trial, seed]] for seed in draws]) for trial in trials]
+            for row, trials in asked.items()
+        }
+        asked, before = {}, asked
+        for row, trials in before.items():
+            tried[row] |= zip(trials, answers[row], strict=True)
+            try:
+                asked[row] = searches[row].send(answers[row])
+            except StopIteration as done:
+                chosen[row] = done.value
+    return tried, {row: chosen[row] for row in rows}
 
 
 def _short(found: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,19 +212,11 @@ def _short(found: Mapping[str, Any]) -> dict[str, Any]:
     return {key: found[key] for key in ("value", "failed", "cpu") if key in found}
 
 
-def choose(trials: Sequence[Mapping[str, Any]], *, higher: bool) -> int | None:
-    """The trial with the best metric on validation data; of equal ones that with the lowest loss, then the first."""
-    known = [number for number, trial in enumerate(trials) if "failed" not in trial]
-    sign = -1 if higher else 1
-
-    return min(known, key=lambda number: (sign * trials[number]["value"], trials[number]["loss"]), default=None)
-
-
 def _claim(out: Path, federations: Sequence[BoardFederation], seeds: Sequence[int]) -> None:
     """Mark the folder with what its cells are of, or raise where it holds other cells."""
     identity: dict[str, Any] = {
         "seeds": list(seeds),
-        "tuning": [TUNING_SEED, TRIALS],
+        "tuning": TUNING_SEED,
         "federations": {one.name: one.to_json() for one in federations},
     }
     mark = out / "board.json"

@@ -6,7 +6,7 @@ import html
 import math
 from collections.abc import Callable, Sequence
 
-from coterie_board.standings import cliques
+from coterie_board.strata import cliques
 
 WIDTH, MARGIN, ROW, BAR = 760, 150, 17, 7
 """Pixels: the picture, the room for names on each side, a name's height, and that of a bar."""

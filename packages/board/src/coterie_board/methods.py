@@ -3,62 +3,61 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from coterie import Federation
 from coterie.data import data_folder
 from coterie.errors import ConfigError
 from coterie.methods import Groups, Method, make_method
 from coterie_board.federations import BoardFederation
 
-TRIALS = 6
-"""Runs that every method has for its tuning, on every federation."""
-LEAST_RATE, MOST_RATE = 0.5, 8.0
-"""Step sizes are tried from and to these, times the federation's, which is meant for more rounds."""
 FINE_TUNED = "personalise=5"
 """A variant that is no option of the method but of the run: clients fine-tune for five epochs at the end."""
-VARIANTS: dict[str, tuple[str, str]] = {
+NUMBERS = (2, 3, 4, 6, 8)
+"""Numbers of clusters that are tried, whatever the federation's groups."""
+
+
+def _numbers(option: str, automatic: str | None = None) -> tuple[str, ...]:
+    """The variants of a method that is told its number of clusters; first that which decides by itself, if any."""
+    return (*(() if automatic is None else (automatic,)), *(f"{option}={k}" for k in NUMBERS))
+
+
+VARIANTS: dict[str, tuple[str, ...]] = {
     "fedbabu": ("", FINE_TUNED),
-    "fedprox": ("mu=0.01", "mu=0.1"),
+    "fedprox": ("mu=0.01", "mu=0.1", "mu=1"),
     "ditto": ("lam=0.1", "lam=1"),
-    "ifca": ("k=2", "k=4"),
-    "clove": ("k=2", "k=4"),
-    "oneshot": ("k=2", "k=4"),
-    "fedem": ("components=2", "components=4"),
-    "fedrc": ("components=2", "components=4"),
-    "fedsoft": ("clusters=2", "clusters=4"),
-    "fedsem": ("clusters=2", "clusters=4"),
-    "flhc": ("clusters=2", "clusters=4"),
+    "ifca": _numbers("k", "k=auto"),
+    "clove": _numbers("k", "k=auto"),
+    "flt": _numbers("clusters", ""),
+    "pca-kmeans-hc": _numbers("clusters", ""),
+    "pacfl": _numbers("clusters", ""),
+    "oneshot": _numbers("k"),
+    "flhc": _numbers("clusters"),
+    "fedsem": _numbers("clusters"),
+    "fedsoft": _numbers("clusters"),
+    "fedem": _numbers("components"),
+    "fedrc": _numbers("components"),
+    "fedcuau": _numbers("clusters"),
 }
-"""The second thing a method may tune; it then tries half as many step sizes, so that all have TRIALS trials."""
-METHODS = (
-    "fedavg", "local", "fedprox", "fedper", "fedbabu", "ditto",
-    "cfl", "ifca", "fedcuau", "flt", "flhc", "clove", "pacfl", "fedsem", "oneshot",
-    "fedem", "fedrc", "fedsoft", "feddrift", "pca-kmeans-hc", "groups",
-)  # fmt: skip
+"""What a method tunes beside its step size: its number of clusters, or its own main option."""
 REFERENCE = "fedavg"
-"""Its bytes make the budget of all, and the others are tested against it."""
+"""The others are tested against it."""
+ORACLE = "groups"
+"""One model for each of the groups that the data have, or for what is declared of the clients: in no ranking."""
+TUNED_AT_THE_END = "fedavg-ft"
+"""FedAvg whose clients fine-tune their model at the end."""
+METHODS = (
+    REFERENCE, TUNED_AT_THE_END, "local", "fedprox", "fedper", "fedbabu", "ditto",
+    "auto", "cfl", "ifca", "fedcuau", "flt", "flhc", "clove", "pacfl", "fedsem", "oneshot",
+    "fedem", "fedrc", "fedsoft", "feddrift", "pca-kmeans-hc", ORACLE,
+)  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Trial:
-    """What a method may be run with."""
-
-    options: str
-    """Options of the method as text, "" for its defaults."""
-    rate: float
-    """Step size over the scenario's."""
-
-
-def grid(method: str) -> list[Trial]:
-    """The trials of a method's tuning, always as many; a method given with options keeps these and tunes its step."""
-    variants = VARIANTS.get(method, ("",))
-    rates = np.geomspace(LEAST_RATE, MOST_RATE, TRIALS // len(variants))
-    return [Trial(options, round(float(rate), 3)) for options in variants for rate in rates]
+def variants(method: str) -> tuple[str, ...]:
+    """What a method may try beside its step size; one given with options keeps these."""
+    return (FINE_TUNED,) if method == TUNED_AT_THE_END else VARIANTS.get(method, ("",))
 
 
 def is_class_path(method: str) -> bool:
@@ -90,30 +89,36 @@ def check_method(method: str) -> None:
         made = _class(method)()
         if not all(callable(getattr(made, name, None)) for name in ("start", "round", "assignment")):
             raise ConfigError(f"method {method!r}: expected a class with start, round and assignment (docs/methods.md)")
-    elif method != "groups":
-        for options in VARIANTS.get(method, ("",)):
+    elif method != ORACLE:
+        for options in variants(method):
             make_method(with_options(method, options))
 
 
 def with_options(method: str, options: str) -> str:
     """The method as text with the options of a trial."""
-    return f"{method}:{options}" if options and options != FINE_TUNED else method
+    name = REFERENCE if method == TUNED_AT_THE_END else method
+    return f"{name}:{options}" if options and options != FINE_TUNED else name
 
 
-def build(method: str, options: str, federation: BoardFederation, data_dir: str | None) -> str | Method:
-    """What `coterie.run` is given; `groups` takes the federation's declared metadata."""
+def build(
+    method: str, options: str, entry: BoardFederation, federation: Federation, data_dir: str | None
+) -> str | Method:
+    """What `coterie.run` is given; the oracle takes what is declared of the clients, or their hidden groups."""
     if is_class_path(method):
         made: Method = _class(method)()
         return made
-    if method == "groups":
-        known = federation.declared
-        if known is None:
-            raise ConfigError(f"{federation.name} declares nothing of its clients that groups could be made by")
-        file = Path(data_folder(data_dir)) / known.file
+    if method != ORACLE:
+        return with_options(method, options)
+    if entry.declared is not None:
+        known, file = entry.declared, Path(data_folder(data_dir)) / entry.declared.file
         return Groups(file=str(file), column=known.column, client_column=known.client_column)
-    return with_options(method, options)
+    if federation.groups is None:
+        raise ConfigError(f"{entry.name}: nothing is known of its clients that groups could be made by")
+    return Groups(of={client: str(group) for client, group in zip(federation.ids, federation.groups, strict=True)})
 
 
-def takes_part(method: str, federation: BoardFederation) -> bool:
-    """Whether a method has what it needs there: `groups` needs declared metadata."""
-    return method != "groups" or federation.declared is not None
+def takes_part(method: str, entry: BoardFederation) -> bool:
+    """Whether a method has what it needs there: known groups, or an accuracy in the end that fine-tuning can raise."""
+    if method == TUNED_AT_THE_END:
+        return entry.metric == "accuracy" and entry.from_round is None
+    return method != ORACLE or entry.has_groups

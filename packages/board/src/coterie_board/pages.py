@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from coterie.runs import write_atomically
@@ -11,11 +12,11 @@ from coterie_board import words
 from coterie_board.board import Board
 from coterie_board.diagram import rank_diagram
 from coterie_board.document import Block, Commands, Figure, Heading, Items, Table, Text, to_html, to_markdown
-from coterie_board.federations import KINDS, BoardFederation
-from coterie_board.methods import REFERENCE
-from coterie_board.standings import Ranking, Standing, make_ranking, standings
+from coterie_board.federations import STRATA, BoardFederation
+from coterie_board.methods import ORACLE, REFERENCE
+from coterie_board.standings import Standing, standings
+from coterie_board.strata import Effect, Ranking, rankings
 
-DIAGRAM = "leaderboard-ranks.svg"
 MARK = "Written by `coterie leaderboard` from leaderboard.json: change that, not this."
 METRICS = {"accuracy": "accuracy, %", "auc": "AUC, %", "rmse": "RMSE"}
 MORE = {"accuracy": 100.0, "auc": 100.0, "rmse": 1.0}
@@ -23,87 +24,121 @@ MORE = {"accuracy": 100.0, "auc": 100.0, "rmse": 1.0}
 
 
 def write_pages(board: Board, out: Path, source: str = "leaderboard.json") -> None:
-    """Write `leaderboard.md`, `leaderboard-ranks.svg` and `board.html`, from the board alone.
+    """Write `leaderboard.md`, `board.html` and a picture of ranks per stratum, from the board alone.
 
     Args:
         board: what was run and what came of it.
         out: the folder for the pages.
         source: where the board's own file is, seen from there.
     """
-    blocks, diagram = page(board, source)
+    found = rankings(board)
+    blocks = page(board, found, source)
     out.mkdir(parents=True, exist_ok=True)
     write_atomically(out / "leaderboard.md", to_markdown(blocks, MARK).encode())
     write_atomically(out / "board.html", to_html(blocks, MARK).encode())
-    if diagram is not None:
-        write_atomically(out / DIAGRAM, diagram.encode())
+    for ranking in found:
+        write_atomically(out / diagram_file(ranking), _diagram(ranking).encode())
 
 
-def page(board: Board, source: str) -> tuple[list[Block], str | None]:
-    """The blocks of the page, and the diagram of ranks as a file of its own."""
+def diagram_file(ranking: Ranking) -> str:
+    """The file of a stratum's picture."""
+    return f"leaderboard-{ranking.stratum}.svg"
+
+
+def page(board: Board, found: Sequence[Ranking], source: str) -> list[Block]:
+    """The blocks of the page."""
     complete = board.complete()
     tables = {entry.name: standings(board, entry) for entry in complete}
-    ranking = make_ranking(board)
     blocks: list[Block] = [
         Heading("Leaderboard", 1),
         Text(words.introduction(board, complete)),
         Text(words.origin(board, source)),
+        *_notes(board),
     ]
-    diagram = None
-    if ranking is not None:
-        shown, width = [ranking.mean(method) for method in ranking.methods], ranking.critical_difference
-        diagram = rank_diagram(ranking.methods, shown, width)
-        inline = rank_diagram(ranking.methods, shown, width, ink="currentColor")
-        blocks += [
-            Heading("What it shows"),
-            Items(words.findings(ranking, complete)),
-            *_notes(board),
-            Heading("Ranks"),
-            Text(words.rank_words(ranking)),
-            Figure(inline, DIAGRAM, "Mean ranks of the methods, with bars over those that do not differ"),
-            _rank_table(ranking, complete, tables),
-        ]
-    order = ranking.methods if ranking is not None else []
-    order = [*order, *(method for method in board.methods if method not in order)]
-    blocks += [Heading("All results"), Text(words.matrix_words())]
-    for kind, title in KINDS.items():
-        some = [entry for entry in complete if entry.kind == kind]
+    if found:
+        blocks += [Heading("Ranks and effects"), Text(words.rank_words())]
+    for ranking in found:
+        blocks += _stratum(ranking, complete, tables)
+    if complete:
+        blocks += [Heading("All results"), Text(words.matrix_words())]
+    for stratum, title in STRATA.items():
+        some = [entry for entry in complete if entry.stratum == stratum]
         if some:
-            blocks += [Heading(title.capitalize(), 3), _matrix(order, some, tables)]
-    blocks += [Heading("Each federation"), Text(words.federation_words())]
-    for entry in complete:
-        blocks += _federation(board, entry, tables[entry.name])
-    blocks += [Heading("Who failed, and why"), *_failures(complete, tables)]
-    blocks += [Heading("How it was done"), Items(words.rules())]
+            blocks += [Heading(title.capitalize(), 3), _matrix(board.methods, some, tables)]
+    if complete:
+        blocks += [Heading("Each federation"), Text(words.federation_words())]
+        for entry in complete:
+            blocks += _federation(entry, tables[entry.name])
+        blocks += [Heading("Who failed, and why"), *_failures(complete, tables)]
+    blocks += [Heading("The federations"), _federations(board, complete)]
+    blocks += [Heading("How it is done"), Items(words.rules())]
     blocks += [Heading("What it does not show"), Items(words.limits(board))]
     blocks += [Heading("Add a row"), Text(words.third_party()), Commands(words.third_party_commands())]
-    return blocks, diagram
+    return blocks
+
+
+def _diagram(ranking: Ranking, **how: str) -> str:
+    shown = [ranking.mean(method) for method in ranking.methods]
+    return rank_diagram(ranking.methods, shown, ranking.critical_difference, **how)
+
+
+def _stratum(
+    ranking: Ranking, complete: Sequence[BoardFederation], tables: dict[str, list[Standing]]
+) -> Iterator[Block]:
+    """What the federations of a stratum say together."""
+    title = STRATA[ranking.stratum]
+    yield Heading(title.capitalize(), 3)
+    yield Items(words.findings(ranking))
+    picture = f"Mean ranks on {title}, with bars over methods that do not differ"
+    yield Figure(_diagram(ranking, ink="currentColor"), diagram_file(ranking), picture)
+    rows = []
+    for method in [*ranking.methods, ORACLE]:
+        own = [one for name in ranking.federations for one in tables[name] if one.method == method]
+        effect, regret = ranking.effects.get(method), ranking.regrets.get(method)
+        if own:
+            rows.append(
+                [
+                    f"`{method}`",
+                    f"{ranking.mean(method):.1f}" if method in ranking.ranks else "",
+                    _effect(effect),
+                    "" if effect is None else words.p_text(effect.p_holm),
+                    "" if regret is None or method == ORACLE else words.less_error(-regret),
+                    *(_average(own, name) for name in ("ari", "conflict")),
+                    str(sum(one.failed is not None for one in own) or ""),
+                ]
+            )
+    titles = ["method", "mean rank", f"error to {REFERENCE}", "p (Holm)", "regret", "ARI", "conflict", "failed"]
+    yield Table(titles, rows)
+
+
+def _effect(effect: Effect | None) -> str:
+    if effect is None:
+        return ""
+    text = words.less_error(effect.mean)
+    if effect.low is None or effect.high is None:
+        return text
+    return f"{text} ({words.less_error(effect.high)} to {words.less_error(effect.low)})"
+
+
+def _average(rows: Sequence[Standing], name: str) -> str:
+    known = [value for one in rows if (value := getattr(one, name)) is not None]
+    return f"{statistics.fmean(known):.2f}" if known else ""
+
+
+def _federations(board: Board, complete: Sequence[BoardFederation]) -> Table:
+    """All federations of the board, those that are missing among them."""
+    rows = []
+    for entry in sorted(board.federations, key=lambda entry: list(STRATA).index(entry.stratum)):
+        options = ", ".join(f"{key}={value}" for key, value in entry.options.items())
+        done = "" if entry in complete else "missing"
+        rows.append(
+            [f"`{entry.name}`", entry.stratum, entry.what, options, METRICS[entry.metric], f"{entry.passes:g}", done]
+        )
+    return Table(["federation", "stratum", "what", "options", "metric", "passes", "state"], rows, words=5)
 
 
 def _notes(board: Board) -> list[Block]:
-    return [Heading("What we make of it"), Items(board.notes)] if board.notes else []
-
-
-def _rank_table(ranking: Ranking, complete: Sequence[BoardFederation], tables: dict[str, list[Standing]]) -> Table:
-    kinds = {kind: [entry.name for entry in complete if entry.kind == kind] for kind in KINDS}
-    kinds = {kind: names for kind, names in kinds.items() if names}
-    rows = []
-    for method in ranking.methods:
-        own = [one for entry in complete for one in tables[entry.name] if one.method == method]
-        better = sum((one.gain or 0.0) > 0 for one in own)
-        worse = sum((one.gain or 0.0) < 0 or one.failed is not None for one in own)
-        _, corrected = ranking.against_reference.get(method, (None, None))
-        rows.append(
-            [
-                f"`{method}`",
-                f"{ranking.mean(method):.1f}",
-                *(f"{ranking.mean(method, names):.1f}" for names in kinds.values()),
-                "" if method == REFERENCE else f"{better} / {worse}",
-                words.p_text(corrected),
-                str(sum(one.failed is not None for one in own) or ""),
-            ]
-        )
-    titles = ["method", "mean rank", *(f"{kind} ({len(names)})" for kind, names in kinds.items())]
-    return Table([*titles, f"better / worse than {REFERENCE}", "p (Holm)", "failed"], rows)
+    return [Items(board.notes)] if board.notes else []
 
 
 def _matrix(methods: Sequence[str], entries: Sequence[BoardFederation], tables: dict[str, list[Standing]]) -> Table:
@@ -135,44 +170,45 @@ def _value(mean: float | None, half: float | None, entry: BoardFederation) -> st
     return f"{more * mean:.{digits}f}" + ("" if half is None else f" ± {more * half:.{digits}f}")
 
 
-def _federation(board: Board, entry: BoardFederation, rows: Sequence[Standing]) -> list[Block]:
-    options = ", ".join(f"{key}={value}" for key, value in entry.options.items())
-    metric = METRICS[entry.metric]
+def _federation(entry: BoardFederation, rows: Sequence[Standing]) -> list[Block]:
     over = "" if entry.from_round is None else f", mean over the rounds from {entry.from_round} on"
     about = (
-        f"{entry.what[0].upper()}{entry.what[1:]}. {entry.rounds} rounds, at most "
-        f"{board.max_bytes[entry.name] / 1e6:.4g} MB; {metric}{over}. "
-        f"`coterie run --scenario {entry.name}` with {options or 'its own options'}."
+        f"{entry.what[0].upper()}{entry.what[1:]}. At most {entry.passes:g} passes; {METRICS[entry.metric]}{over}. "
+        f"`coterie run --scenario {entry.builds}`."
     )
-    truth = any(one.ari is not None for one in rows)
-    drift = any(one.recovery is not None for one in rows)
+    columns = _columns(entry, rows)
     sign = 1 if entry.higher_is_better else -1
     lines = []
     for one in sorted(rows, key=lambda one: (one.mean is None, -sign * (one.mean or 0.0))):
-        if one.mean is None:
-            width = 8 + truth + drift
-            lines.append([f"`{one.method}`", "failed", *[""] * (width - 1)])
-            continue
-        lines.append(
-            [
-                f"`{one.method}`",
-                _marked(one, entry, rows),
-                _value(one.worst, None, entry),
-                *([f"{one.ari:.2f}" if one.ari is not None else ""] if truth else []),
-                f"{one.clusters:.3g}",
-                *([one.recovery or ""] if drift else []),
-                f"{one.megabytes:.3g}",
-                f"{one.cpu:.2g}",
-                f"{one.rounds:.3g}",
-                _difference(one, entry),
-                f"`{one.choice}`",
-            ]
+        texts = (
+            [show(one) for show in columns.values()] if one.mean is not None else ["failed", *[""] * (len(columns) - 1)]
         )
-    for line in lines:
-        line += [""] * (9 + truth + drift - len(line))
-    titles = ["method", metric, "worst tenth", *(["ARI"] if truth else []), "clusters"]
-    titles += [*(["back after (rounds, by seed)"] if drift else []), "MB", "CPU s", "rounds"]
-    return [Heading(entry.name, 3), Text(about), Table([*titles, "difference (p)", "chosen"], lines)]
+        lines.append([f"`{one.method}`", *texts])
+    return [Heading(entry.name, 3), Text(about), Table(["method", *columns], lines)]
+
+
+def _columns(entry: BoardFederation, rows: Sequence[Standing]) -> dict[str, Callable[[Standing], str]]:
+    """Each column's title with what it shows of a row; those that say nothing here are left out."""
+    columns: dict[str, Callable[[Standing], str]] = {
+        METRICS[entry.metric]: lambda one: _marked(one, entry, rows),
+        "worst tenth": lambda one: _value(one.worst, None, entry),
+        "variance": lambda one: _number(one.variance, ".2g"),
+        "ARI": lambda one: _number(one.ari, ".2f"),
+        "concept": lambda one: _value(one.concept, None, entry),
+        "conflict": lambda one: _number(one.conflict, ".2f"),
+        "clusters": lambda one: _number(one.clusters, ".3g"),
+        "back after (rounds, by seed)": lambda one: one.recovery or "",
+        "passes": lambda one: _number(one.passes, ".0f"),
+        "MB": lambda one: _number(one.megabytes, ".3g"),
+        "CPU s": lambda one: _number(one.cpu, ".2g"),
+        "difference (p)": lambda one: _difference(one, entry),
+        "chosen": lambda one: f"`{one.choice}`",
+    }
+    return {title: show for title, show in columns.items() if any(show(one) for one in rows)}
+
+
+def _number(value: float | None, form: str) -> str:
+    return "" if value is None else format(value, form)
 
 
 def _difference(one: Standing, entry: BoardFederation) -> str:

@@ -1,4 +1,4 @@
-"""What a board says in numbers: means with intervals, paired differences, ranks, and which ranks differ."""
+"""A federation's rows in numbers: means with intervals, paired differences, and who failed there."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
-
-import numpy as np
 
 from coterie_board.board import Board
 from coterie_board.federations import BoardFederation
@@ -33,8 +31,16 @@ class Standing:
     """Half the width of the 95 % interval of the mean over seeds, by Student's t; None with one seed."""
     worst: float | None
     """The tenth of the clients that is served worst."""
+    variance: float | None
+    """Of the metric over the clients."""
     ari: float | None
+    concept: float | None
+    """The metric where each client has the model that most clients of its hidden group have."""
+    conflict: float | None
+    """Of all pairs of clients of other hidden groups, the share in one cluster."""
     clusters: float | None
+    passes: float | None
+    """Of a client over its data, on average."""
     megabytes: float | None
     cpu: float | None
     """CPU seconds of a final run."""
@@ -93,7 +99,11 @@ def _standing(row: str, found: Mapping[str, Any], values: Mapping[int, float] | 
         mean=statistics.fmean(values.values()) if values else None,
         half=half_width(list(values.values())) if values else None,
         worst=_mean(run["worst"] for run in runs),
+        variance=_mean(run["variance"] for run in runs),
         ari=_mean(run["ari"] for run in runs),
+        concept=_mean(run.get("concept") for run in runs),
+        conflict=_mean(run.get("conflict") for run in runs),
+        passes=_mean(run["passes"] for run in runs),
         clusters=_mean(run["clusters"] for run in runs),
         megabytes=None if (sent := _mean(run["bytes"] for run in runs)) is None else sent / 1e6,
         cpu=_mean(run["cpu"] for run in runs),
@@ -149,82 +159,3 @@ def rank(values: Sequence[float | None]) -> list[float]:
 
     ranks: list[float] = rankdata([-value if value is not None else math.inf for value in values]).tolist()
     return ranks
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """Methods over all federations on which every one of them was run."""
-
-    methods: list[str]
-    """By mean rank, the best first."""
-    federations: list[str]
-    ranks: dict[str, list[float]]
-    """By method, one per federation."""
-    friedman_p: float
-    """Of "all methods are equally good"."""
-    critical_difference: float
-    """Mean ranks that are further apart differ at the level of 5 % (Nemenyi)."""
-    against_reference: dict[str, tuple[float | None, float | None]]
-    """p of Wilcoxon's signed-rank test on the ranks against the reference, and the same after Holm's correction."""
-
-    def mean(self, method: str, among: Sequence[str] | None = None) -> float:
-        """A method's mean rank over all federations, or over some."""
-        some = [
-            rank
-            for rank, name in zip(self.ranks[method], self.federations, strict=True)
-            if among is None or name in among
-        ]
-        return statistics.fmean(some)
-
-
-def make_ranking(board: Board) -> Ranking | None:
-    """The ranking over the complete federations; None where there are fewer than two, or fewer than three methods."""
-    from scipy.stats import friedmanchisquare
-
-    complete = board.complete()
-    common = [row for row in board.methods if all(takes_part(row, entry) for entry in complete)]
-    if len(complete) < 2 or len(common) < 3:
-        return None
-    by_federation = []
-    for entry in complete:
-        sign = 1 if entry.higher_is_better else -1
-        known = {
-            row: None if failure(board, entry, row) else sign * statistics.fmean(seed_values(found).values())
-            for row, found in board.results[entry.name].items()
-        }
-        by_federation.append(rank([known[row] for row in common]))
-    table = np.asarray(by_federation)
-    ranks = {row: table[:, place].tolist() for place, row in enumerate(common)}
-    order = sorted(common, key=lambda row: statistics.fmean(ranks[row]))
-    p = {
-        row: p_value([a - b for a, b in zip(ranks[row], ranks[REFERENCE], strict=True)], "wilcoxon")
-        for row in order
-        if row != REFERENCE and REFERENCE in ranks
-    }
-    corrected = dict(zip(p, holm(list(p.values())), strict=True))
-    return Ranking(
-        methods=order,
-        federations=[entry.name for entry in complete],
-        ranks=ranks,
-        friedman_p=float(friedmanchisquare(*table.T).pvalue),
-        critical_difference=critical_difference(len(common), len(complete)),
-        against_reference={row: (p[row], corrected[row]) for row in p},
-    )
-
-
-def critical_difference(methods: int, federations: int, alpha: float = ALPHA) -> float:
-    """Nemenyi's critical difference of mean ranks: q_α √(k (k + 1) / 6 N), q_α the studentised range's over √2."""
-    from scipy.stats import studentized_range
-
-    q = float(studentized_range.ppf(1 - alpha, methods, np.inf)) / math.sqrt(2)
-    return q * math.sqrt(methods * (methods + 1) / (6 * federations))
-
-
-def cliques(ranks: Sequence[float], width: float) -> list[tuple[int, int]]:
-    """Largest runs (first, last) of sorted mean ranks that lie within the critical difference; none of one alone."""
-    found: list[tuple[int, int]] = []
-    for first, low in enumerate(ranks):
-        last = max(place for place, value in enumerate(ranks) if value <= low + width)
-        if last > first and (not found or last > found[-1][1]):
-            found.append((first, last))
-    return found

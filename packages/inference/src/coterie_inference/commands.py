@@ -18,7 +18,9 @@ from coterie.errors import ConfigError
 from coterie.runs import Result, load, write_atomically
 from coterie.runs.records import tree_of
 from coterie.runs.words import ancestors
+from coterie_inference.newcomers import lacking_labels
 from coterie_inference.predicting import shape_of
+from coterie_inference.samples import read_newcomers
 
 Command = TypeVar("Command", bound=Callable[..., None])
 
@@ -139,8 +141,9 @@ def export(folder: str, path: str, client: str | None, cluster: int | None, form
 def assign(folder: str, given: str | None, data: str | None, client: str | None) -> None:
     """Place newcomers in the clusters of a run by its own method.
 
-    DATA is a newcomer's file (.npz, or a table for a run on tables) or a folder of such files. With --client it is new
-    data of a client that the run knows, and the answer is whether the client still fits its cluster.
+    DATA is a newcomer's file (.npz, or a table for a run on tables) or a folder of such files. Where labels are missing
+    and the method needs them, inputs are compared with those of the run's clients. With --client it is new data of a
+    client that the run knows, and the answer is whether the client still fits its cluster.
     """
     source = given or data
     if source is None or (given and data):
@@ -151,7 +154,11 @@ def assign(folder: str, given: str | None, data: str | None, client: str | None)
     if client is not None:
         console.print(str(result.drift(client, source)), markup=False, soft_wrap=True, highlight=False)
         return
-    console.print(places(result, result.assign(source)))
+    if not lacking_labels(result, read_newcomers(source, shape_of(result))):
+        console.print(places(result, result.assign(source)))
+        return
+    for fit in result.fits(source).values():
+        console.print(str(fit), markup=False, soft_wrap=True, highlight=False)
 
 
 def places(result: Result, clusters: dict[str, int]) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,14 @@ import torch
 from torch import Tensor
 
 from coterie.errors import ConfigError, DataError
+from coterie.runs.prepared import Placing
+from coterie_inference.known_clients import clients_of
 from coterie_inference.predicting import losses_of, module_for, outputs_of, shape_of
 from coterie_inference.samples import ModelShape, Samples, as_federation, read_newcomers, read_samples
+from coterie_inference.unlabelled import ByInputs, InputFit, fit_by_inputs
 
 if TYPE_CHECKING:
+    from coterie.federation import Federation
     from coterie.runs import Result
 
 DRIFT_LEVEL = 0.01
@@ -24,17 +29,60 @@ LEAST_SAMPLES = 10
 
 def assign(result: Result, data: Any) -> dict[str, int]:
     """The cluster of every newcomer by the run's own method; see `Result.assign`."""
+    shape = shape_of(result)
+    newcomers = read_newcomers(data, shape)
+    bare = lacking_labels(result, newcomers)
+    labelled = {client: samples for client, samples in newcomers.items() if client not in bare}
+    by_inputs = _surely_by_inputs(result, bare) if bare else {}
+    by_rule = {} if bare and not labelled else _by_rule(result, labelled, shape)
+    return {client: (by_inputs | by_rule)[client] for client in newcomers}
+
+
+def lacking_labels(result: Result, newcomers: Mapping[str, Samples]) -> dict[str, Samples]:
+    """The newcomers without labels, where the run's method places newcomers by them."""
+    method = _placing(result).method
+    if hasattr(method, "place") and getattr(method, "places_unlabelled", False):
+        return {}
+    return {client: samples for client, samples in newcomers.items() if samples.y is None}
+
+
+def fits(result: Result, data: Any, federation: Federation | None = None) -> dict[str, InputFit]:
+    """Which cluster every newcomer fits by its inputs alone; see `Result.fits`."""
+    placing, shape = _placing(result), shape_of(result)
+    placing.check(ByInputs)
+    newcomers = read_newcomers(data, shape)
+    cluster_of = {row.client: result.record_of(row.client).cluster for row in result.clients}
+    known = read_newcomers(clients_of(result) if federation is None else federation, shape)
+    return fit_by_inputs(newcomers, known, cluster_of, placing.server_for, shape)
+
+
+def _surely_by_inputs(result: Result, newcomers: Mapping[str, Samples]) -> dict[str, int]:
+    """The clusters that newcomers fit by their inputs; ConfigError where one of them fits none, or several alike."""
+    name = result.summary.method.partition(":")[0]
+    missing = f"client {next(iter(newcomers))!r} has no labels: method {name!r} places newcomers by their labels too"
+    try:
+        found = fits(result, newcomers)
+    except ConfigError as problem:
+        raise ConfigError(f"{missing}, and by inputs alone it is not possible here: {problem}") from problem
+    for client, fit in found.items():
+        if fit.cluster is None:
+            raise ConfigError(f"client {client!r} has no labels, and {fit.reason}")
+    return {client: fit.cluster for client, fit in found.items() if fit.cluster is not None}
+
+
+def _placing(result: Result) -> Placing:
     if result.placing is None:
         raise ConfigError("the run's method is not known here: load the run from its folder, coterie.load(folder)")
-    shape, method = shape_of(result), result.placing.method
-    place, name = getattr(method, "place", None), result.summary.method.partition(":")[0]
-    by_inputs = place is not None and getattr(method, "places_unlabelled", False)
-    why = None if by_inputs else f"method {name!r} places newcomers by their labels too: give inputs and labels"
-    newcomers = read_newcomers(data, shape)
-    federation = as_federation(newcomers, shape, unlabelled=why)
-    found: dict[str, int] = {}
+    return result.placing
+
+
+def _by_rule(result: Result, newcomers: Mapping[str, Samples], shape: ModelShape) -> dict[str, int]:
+    """By the rule of the run's method; where it has none, or its answer has no model, by the lowest loss."""
+    placing, found = _placing(result), {}
+    place = getattr(placing.method, "place", None)
+    federation = as_federation(newcomers, shape)
     if place is not None:
-        server = result.placing.server_for(federation)
+        server = placing.server_for(federation)
         try:
             found = place(result.state, federation.ids, server)
         finally:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.errors import ConfigError, DataError, did_you_mean
+from coterie.errors import DataError, did_you_mean
 from coterie.federation import PARTS, Client, Federation, Split, as_target, as_tensor
 from coterie.federation.client import check_regular
 from coterie.federation.folders import archive_shapes
@@ -330,11 +330,8 @@ def _counted(y: Tensor, shape: ModelShape) -> Tensor:
     return replace(shape, label_names=()).targets(y, len(y))
 
 
-def as_federation(newcomers: Mapping[str, Samples], shape: ModelShape, *, unlabelled: str | None) -> Federation:
-    """Newcomers as a federation whose data is all for training.
-
-    `unlabelled` says why labels are needed; where it is None, data without labels is given labels of zero.
-    """
+def as_federation(newcomers: Mapping[str, Samples], shape: ModelShape) -> Federation:
+    """Newcomers as a federation whose data is all for training; data without labels is given labels of zero."""
     if not newcomers:
         raise DataError("there is no newcomer in the data: give at least one")
     clients = []
@@ -342,8 +339,6 @@ def as_federation(newcomers: Mapping[str, Samples], shape: ModelShape, *, unlabe
         if not len(x):
             raise DataError(f"client {name!r} has no samples: give it data or leave it out")
         if y is None:
-            if unlabelled is not None:
-                raise ConfigError(f"client {name!r} has no labels: {unlabelled}")
             y = torch.zeros(len(x), dtype=torch.int64) if shape.classes else torch.full((len(x),), 0.5)
         clients.append(Client(name, Split(x, y), Split(x[:0], y[:0]), Split(x[:0], y[:0])))
     return Federation(clients, shape.classes or None, name="newcomers")
