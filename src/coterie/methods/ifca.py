@@ -54,9 +54,8 @@ class IFCA:
     averaging: str = "model"
     """Option II: model (clients train, models are averaged). Option I: gradient (one step per round, by the server), as
     gradient(batch=50) on 50 samples per client, as gradient(divide_by=clients) with m all clients, not participants."""
-    weighting: Literal["auto", "uniform", "samples"] = "auto"
-    """Weight of a client in a mean: uniform is one, samples its number of samples. auto is one, as in the paper, and
-    with k=auto the number of samples, by which one model for all is FedAvg."""
+    weighting: Literal["uniform", "samples"] = "uniform"
+    """Weight of a client in a mean: one, as in the paper, or its number of samples, which it always is with k=auto."""
     init: str = "auto"
     """How models start: random (independent draws, as in the paper), redrawn (until a share of clients chooses each, as
     redrawn(0.35)), perturbed(0.1) (one draw with noise) or k-means++(5) (each next one by five rounds' training of the
@@ -79,23 +78,16 @@ class IFCA:
         if self.k == "auto":
             refuse_others(self, "k=auto", ("k", "weighting"), "it begins with one model that grows, leave that out")
         if self.hide_choice:
-            hides = ["k", "restarts", "clustered", "hide_choice"]
-            hides += [] if start.looks_at_clients else ["init"]
-            hides += [] if self.weighting == "samples" else ["weighting"]
+            hides = ("k", "restarts", "clustered", "hide_choice", *(() if start.looks_at_clients else ("init",)))
             refuse_others(self, "hide_choice=True", hides, "that needs single clients' choices or losses, leave it out")
 
     def variant(self) -> Any:
         """What runs in place of Algorithm 1 under some options."""
         if self.k == "auto":
-            return Growing("samples" if self.weighting == "auto" else self.weighting)
+            return Growing()
         if self.restarts > 1:
             return Restarts(replace(self, restarts=1), self.restarts)
         return HiddenChoices(replace(self, hide_choice=False)) if self.hide_choice else None
-
-    @property
-    def weighed_by(self) -> str:
-        """The weight of a client in a mean of k models."""
-        return "uniform" if self.weighting == "auto" else self.weighting
 
     def start(self, server: Server, draw: int = 0) -> State:
         AVERAGING.make(self.averaging).check(server)
@@ -108,7 +100,7 @@ class IFCA:
         own_only = resend.own_only(state.choices)
         requests = self._requests(state, own_only, t, server)  # lines 3-11
         known = [None if isinstance(task, Choose) else state.choices.last[client] for client, task in requests]
-        sums, replies = server.exchange(requests, known, clusters=len(state.models), weighting=self.weighed_by)
+        sums, replies = server.exchange(requests, known, clusters=len(state.models), weighting=self.weighting)
         chosen = {reply.client: reply.group for reply in replies}  # line 6: s_i
         models = self.averaged(state.models, sums, t, server, state.draw)  # lines 12-15
         choices = state.choices.after(chosen, server.clients, own_only)
@@ -137,7 +129,7 @@ class IFCA:
         if not m:
             return models
         if option.gradients:  # option I, line 13: θ_j − γ/m Σ_i s_ij g_i
-            m, rate = option.divisor(sums, self.weighed_by, server), option.rate(t, server)
+            m, rate = option.divisor(sums, self.weighting, server), option.rate(t, server)
             steps = [total.total / m for total in sums]
         else:  # option II, line 14: Σ_i s_ij θ̃_i / Σ_i s_ij
             rate, steps = 1.0, [total.mean() for total in sums] if spans else []

@@ -9,7 +9,7 @@ Where nothing is split this is FedAvg. A model that no client has is not trained
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any
 
 from coterie.benefit import FIRST_LOOK, LEVEL, level_of_look
 from coterie.errors import ConfigError
@@ -35,9 +35,6 @@ class GrowingState:
 class Growing:
     """Clients choose among models that become more."""
 
-    def __init__(self, weighting: Literal["samples", "uniform"]) -> None:
-        self.weighting = weighting
-
     def start(self, server: Server) -> GrowingState:
         """One model for all."""
         if server.sums_only or not server.asks_halves:
@@ -47,7 +44,7 @@ class Growing:
     def round(self, state: GrowingState, t: int, server: Server) -> tuple[GrowingState, Info]:
         """Clients train their models, and the rule looks at each; in rounds that double clients look at all models."""
         tree, rule = self._with_newcomers(state.tree, server), BenefitRule()
-        rounds = CFL(weighting=self.weighting).federated_learning(tree, rule, t, server)
+        rounds = CFL(weighting="samples").federated_learning(tree, rule, t, server)
         tree, memory, info = grow(tree, state.memory, rule, rounds, t, server)
         if t < FIRST_LOOK * 2**state.looks and t != server.rounds:
             return GrowingState(tree, memory, state.looks), info
