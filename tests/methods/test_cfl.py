@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import coterie
-from coterie.benefit import Benefit
+from coterie.benefit import FIRST_LOOK, Benefit
 from coterie.clustering import cosine_matrix
 from coterie.clustering.sketch import sketch
 from coterie.data.scenarios import find_scenario
@@ -569,8 +569,8 @@ def test_a_split_that_is_undone_leaves_the_run_as_if_it_had_never_been() -> None
     federation = opposed((12,))
     hasty = execute(run_of(CFL(rule=Hasty()), federation, 12))
     plain = execute(run_of(CFL(rule="paper(eps1=1e-30)"), federation, 12))
-    kinds = [event.kind for record in hasty.history for event in record.events]
-    assert kinds.count("split") == kinds.count("undone") == 1
+    rounds = {event.kind: record.round for record in hasty.history for event in record.events}
+    assert (rounds["split"], rounds["undone"]) == (3, 3 + FIRST_LOOK)
     assert torch.equal(hasty.models[0], plain.models[0])
 
 

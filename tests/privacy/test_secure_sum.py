@@ -147,6 +147,15 @@ def test_two_lists_of_who_came_through_cannot_open_both_secrets_of_a_client():
         clients[2].agree(fewer)
 
 
+def test_a_client_that_is_not_on_the_list_shows_nothing():
+    clients, _, _, _ = protocol(n=6)
+    fewer = [1, 2, 3, 4, 5]
+    signatures = {i: clients[i].agree(fewer) for i in fewer}
+    clients[6].agree([*fewer, 6])
+    with pytest.raises(ss.NotOpened, match="does not fit what this client has seen"):
+        clients[6].reveal(fewer, signatures)
+
+
 def test_signatures_of_another_sum_do_not_hold():
     clients, terms, _, masked = protocol()
     for change in (
