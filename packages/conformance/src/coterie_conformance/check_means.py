@@ -22,7 +22,8 @@ def weights(subject: Subject) -> str | None:
     if getattr(subject.method, "averaging", "") == "gradient":
         raise DoesNotApply("gradients are divided by all participants, as the paper's option I has it")
     before, trial, others = _same_updates(subject, after=0)
-    if others:  # whole models are sent first, and updates later
+    divided = set(trial.last.by_id) - set(before.by_id)
+    if others or divided:  # whole models are sent first, or parts of a cluster train once more when it is divided
         before, trial, others = _same_updates(subject, after=subject.rounds)
     if keeps_all(before, trial.server) and len(before.members) == CLIENTS:
         raise DoesNotApply("every client trains by itself")
