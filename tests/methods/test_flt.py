@@ -24,6 +24,7 @@ from coterie.methods.graph_averaging import State, averaging_round, graph_assign
 from coterie.methods.related_rounds import related_round
 from coterie.methods.relatives import Relatives
 from coterie.methods.relatives_growing import GrowingRelatives, RelatednessRule
+from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.methods.splitting.candidates import Looks
 from coterie.models import build
 from coterie.snapshot import load_snapshot, save_snapshot
@@ -320,6 +321,9 @@ def test_options_that_do_not_fit_are_refused(digits: Federation) -> None:
         FLT(clusters=21).start(server)
     with pytest.raises(ConfigError, match="case=1"):
         FLT(case=1, clusters=3).start(server)
+    server.optimizer = ServerOptimizer.parse("adam")
+    with pytest.raises(ConfigError, match="server_optimizer='adam' goes with case=2"):
+        FLT(case=1).start(server)
     with pytest.raises(ConfigError, match="no such file"):
         FLT(encoder="nowhere.safetensors").start(server)
     with pytest.raises(ConfigError, match="conv encoder"):
