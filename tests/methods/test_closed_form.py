@@ -19,6 +19,7 @@ from coterie.methods.closed_form import (
     Sharing,
     _feature_task,
     _moments,
+    _standardised,
     compare_sharing,
 )
 from coterie.runs import assemble, make_config
@@ -52,6 +53,15 @@ def compared(federation: Federation) -> Sharing:
 
 
 ONE, OTHER = np.array([1.0, -1.0, 2.0]), np.array([-1.0, 2.0, 1.0])
+
+
+def test_features_have_mean_zero_and_length_one_together() -> None:
+    features = np.random.default_rng(0).normal([5.0, -2.0, 0.0], [3.0, 0.5, 1.0], (2, PARTS, 30, 3))
+    design = torch.tensor(np.concatenate([features, np.ones((2, PARTS, 30, 1))], -1))
+    count = torch.full((2, PARTS), 30.0, dtype=torch.float64)
+    found = _standardised(Moments(("a", "b"), design, design[..., :1], count, count)).of(range(PARTS)).gram.mean(0)
+    torch.testing.assert_close(found[-1], torch.tensor([0.0, 0.0, 0.0, 1.0], dtype=torch.float64))
+    torch.testing.assert_close(found.diagonal()[:-1], torch.full((3,), 1 / 3, dtype=torch.float64))
 
 
 def test_one_rule_is_one_model() -> None:

@@ -21,8 +21,10 @@ from coterie.methods import FLT, FedSEM, PcaKMeansHC, Server, make_method
 from coterie.methods.compared import ComparedHalves
 from coterie.methods.fedsem import Point
 from coterie.methods.graph_averaging import State, averaging_round, graph_assignment
+from coterie.methods.related_rounds import related_round
 from coterie.methods.relatives import Relatives
 from coterie.methods.relatives_growing import GrowingRelatives, RelatednessRule
+from coterie.methods.server_optimizer import ServerOptimizer
 from coterie.methods.splitting.candidates import Looks
 from coterie.models import build
 from coterie.snapshot import load_snapshot, save_snapshot
@@ -132,6 +134,13 @@ def test_one_cluster_is_fedavg(digits: Federation) -> None:
         fedavg, _ = reference.round(fedavg, t, server)
     assert len(state.models) == 1
     torch.testing.assert_close(state.models[0], fedavg.model, rtol=1e-5, atol=1e-7)
+
+
+def test_the_distances_between_clients_are_reported_once(digits: Federation) -> None:
+    server = desk(digits)
+    state = state_of(server, np.ones((20, 20), dtype=bool), server.initial_model()[None], [0] * 20)
+    reports = [related_round(state, t, server, "min")[1].matrices for t in (1, 2)]
+    assert [[matrix.name for matrix in matrices] for matrices in reports] == [["relatedness"], []]
 
 
 @pytest.fixture(scope="module")
@@ -312,6 +321,9 @@ def test_options_that_do_not_fit_are_refused(digits: Federation) -> None:
         FLT(clusters=21).start(server)
     with pytest.raises(ConfigError, match="case=1"):
         FLT(case=1, clusters=3).start(server)
+    server.optimizer = ServerOptimizer.parse("adam")
+    with pytest.raises(ConfigError, match="server_optimizer='adam' goes with case=2"):
+        FLT(case=1).start(server)
     with pytest.raises(ConfigError, match="no such file"):
         FLT(encoder="nowhere.safetensors").start(server)
     with pytest.raises(ConfigError, match="conv encoder"):

@@ -5,16 +5,20 @@ from __future__ import annotations
 import math
 from dataclasses import astuple
 from itertools import product
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
 import coterie
-from coterie.benefit import benefit
+from coterie.benefit import Benefit, benefit
+from coterie.clustering.bipartition import Bipartition
 from coterie.errors import ConfigError
 from coterie.methods.compared import ComparedHalves
-from coterie.methods.splitting import PaperRule, make_rule
+from coterie.methods.server import Server
+from coterie.methods.splitting import BenefitRule, PaperRule, Watched, make_rule
 from coterie.methods.splitting.candidates import (
     Candidate,
     Looks,
@@ -27,7 +31,7 @@ from coterie.methods.splitting.candidates import (
     worth_trying,
 )
 from coterie.methods.splitting.judging import Judged
-from coterie.methods.splitting.paper import Seen
+from coterie.methods.splitting.paper import Seen, branches_of
 from coterie.methods.tree import Node
 
 
@@ -45,6 +49,44 @@ def test_the_paper_compares_after_some_rounds_and_again_some_rounds_after_a_refu
 ) -> None:
     leaf = Node(1, 0, tuple("abcd"[:members]), torch.zeros(1), born=1)
     assert PaperRule(min_size=2, wait=2, recheck=5)._is_due(Seen(considered=considered), leaf, t) == due
+
+
+def test_members_without_a_vector_go_to_the_larger_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coterie.methods.splitting.paper._mean_step", lambda *of: torch.zeros(3))
+    seen: Any = SimpleNamespace(leaf=Node(0, None, tuple("abcd"), torch.zeros(3), born=0))
+    sides, server = Bipartition(np.array([0, 2]), np.array([1]), 0.0), cast(Server, None)
+    found = branches_of(seen, tuple("abc"), torch.eye(3), sides, 1, server)
+    assert [branch.members for branch in found] == [("a", "c", "d"), ("b",)]
+
+
+@pytest.mark.parametrize(
+    ("looks", "ends"),
+    [
+        ({4: 0.3, 8: 0.2, 16: 0.2}, "stands"),  # at ages that double, until the gain has not shrunk
+        ({4: 0.3, 8: 0.2, 16: -0.1}, "undone"),
+        ({4: 0.3, 8: 0.2, 16: 0.1, 25: 0.05}, "stands"),  # the last round
+    ],
+)
+def test_a_split_is_looked_after_at_ages_that_double(
+    looks: dict[int, float], ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    born, asked = 10, []
+    monkeypatch.setattr(BenefitRule, "_trained_on", lambda *of: torch.ones(1))
+
+    def gains(*of: object) -> Benefit:
+        asked.append(t - born)
+        return Benefit(looks[t - born], 0.1, 0.5, 8)
+
+    monkeypatch.setattr("coterie.methods.splitting.benefit.served", gains)
+    parent = Node(0, None, ("a", "b"), torch.zeros(1), born=3, split_round=born)
+    server: Any = SimpleNamespace(rounds=born + 25)
+    watched = Watched(Looks())
+    for t in range(born + 1, born + 26):
+        watched = BenefitRule().watch(watched.memory, parent, (), t, server)
+        if watched.memory is None or watched.joint is not None:
+            break
+    assert asked == list(looks)
+    assert (watched.memory is None, watched.joint is not None) == (ends == "stands", ends == "undone")
 
 
 def test_a_rule_is_written_as_its_name_with_options() -> None:
@@ -193,6 +235,14 @@ def test_more_parts_are_taken_where_they_surely_help_more(gains: tuple[float, ..
     else:
         assert candidate is found.found[taken]
         assert gain == results[taken]
+
+
+def test_of_few_clients_the_errors_of_two_candidates_add_up() -> None:
+    found, within = judged_by_hand(0.2, 0.4), np.array([[0.01, 0.02], [0.04, 0.01], [0.02, 0.02], [0.01, 0.03]])
+    found = found._replace(losses=found.losses[:4], within=within, rows=np.arange(4))
+    gained = found.losses[:, 1] - found.losses[:, 2]
+    assert found.gain(1, over=0) == benefit(gained, within.sum(1))
+    assert found.gain(1, over=0).error > benefit(gained, within[:, 1]).error
 
 
 def test_a_split_that_harms_one_part_is_not_taken() -> None:

@@ -84,6 +84,13 @@ def test_the_best_models_stay_when_all_rounds_are_done() -> None:
     assert whole.history[-1].restored == best
 
 
+def test_where_the_last_round_is_the_best_nothing_is_restored() -> None:
+    result = coterie.run("fedavg", noise(), patience=2, **OVERFITTING | {"rounds": 1})
+    assert result.summary.best_round == 1
+    assert result.history[0].restored is None
+    assert not [event for event in result.history[0].events if event.kind == "restored"]
+
+
 def test_a_monitor_that_grows() -> None:
     result = coterie.run("fedavg", noise(), patience=2, monitor="accuracy", **OVERFITTING)
     values = [record.validation["accuracy"].mean or 0 for record in result.history]
