@@ -72,6 +72,7 @@ def test_a_split_is_looked_after_at_ages_that_double(
 ) -> None:
     born, asked = 10, []
     monkeypatch.setattr(BenefitRule, "_trained_on", lambda *of: torch.ones(1))
+    monkeypatch.setattr(BenefitRule, "chosen_again", lambda *of: {})
 
     def gains(*of: object) -> Benefit:
         asked.append(t - born)
