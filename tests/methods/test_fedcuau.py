@@ -75,6 +75,15 @@ def rounds(method: Any, server: Server, count: int = 4) -> Iterator[Any]:
         yield state
 
 
+def test_the_clusters_are_described_in_the_first_round_alone(federation: Federation) -> None:
+    server, method = server_of(federation), FedCUAU(clusters=3)
+    state, described = method.start(server), []
+    for t in (1, 2):
+        state, info = method.round(state, t, server)
+        described.append([event.text for event in info.events if "CUAU" in event.text])
+    assert list(map(len, described)) == [1, 0]
+
+
 @pytest.mark.parametrize("architecture", [network, normalised])
 @pytest.mark.parametrize("base", BASES)
 def test_shared_and_last_layers_follow_the_base_method_bit_for_bit(

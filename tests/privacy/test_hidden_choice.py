@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -41,6 +43,8 @@ def test_the_models_and_means_are_those_of_the_run_that_sees_choices(hidden, see
     assert hidden.summary.sizes == [len(own) for own in seen.clusters] == [4, 4]
     assert hidden.summary.accuracy.mean == pytest.approx(seen.summary.accuracy.mean, abs=1e-6)
     assert hidden.summary.loss.mean == pytest.approx(seen.summary.loss.mean, rel=1e-5)
+    # One is of the models that were chosen, the other of those that training went through; guessing has log 10.
+    assert seen.state.loss < hidden.state.loss < math.log(10)
 
 
 def test_every_file_of_the_run_but_the_clients_own_states_says_sizes_only(hidden):
